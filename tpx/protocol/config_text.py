@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from google.protobuf.descriptor import Descriptor
+
 from tpx.options import nearest
 from tpx.protocol import messages
 
@@ -253,7 +255,7 @@ def _meant(complaint: str) -> str:
     return f" (write {match[2]} without quotes)" if match[2] in values else nearest(match[2], values)
 
 
-def _field_meant(message: Any, name: str) -> str:
+def _field_meant(message: Descriptor, name: str) -> str:
     """The field of a message that is called nearly so, or where in a configuration one of the name is."""
     known: Mapping[str, Any] = message.fields_by_name
     near = nearest(name, known)
@@ -265,7 +267,7 @@ def _field_meant(message: Any, name: str) -> str:
     return f" (it has: {', '.join(known)})" if len(known) <= _FEW else ""
 
 
-def _place_of(message: Any, name: str) -> str:
+def _place_of(message: Descriptor, name: str) -> str:
     """The shortest path to a field of a name below a message, "" where there is none."""
     level, seen = [("", message)], {message.full_name}
     while level:

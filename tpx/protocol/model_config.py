@@ -11,6 +11,7 @@ from google.protobuf import json_format, text_format
 
 from tpx.errors import ConfigError
 from tpx.protocol import config_text, messages
+from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 
 MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_COMPLAINT = 1000
@@ -19,7 +20,7 @@ _MOST_NESTED = 100
 """Levels of JSON5; messages of a configuration are nested 8 deep at most."""
 
 
-def parse(text: str, source: str) -> Any:
+def parse(text: str, source: str) -> ModelConfig:
     """A ModelConfig message from protobuf text; `source` names it in errors."""
     try:
         return text_format.Parse(text, messages.ModelConfig())
@@ -29,7 +30,7 @@ def parse(text: str, source: str) -> Any:
         raise ConfigError(f"{source}: nested too deeply") from exc
 
 
-def read(path: Path) -> Any:
+def read(path: Path) -> ModelConfig:
     """The ModelConfig of a config.pbtxt file."""
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
@@ -44,13 +45,23 @@ def read(path: Path) -> Any:
     return parse(text, str(path))
 
 
-def to_text(config: Any) -> str:
+def to_text(config: ModelConfig) -> str:
     """The config as config.pbtxt holds it, one field a line."""
     text: str = text_format.MessageToString(config)
     return text
 
 
-def from_json(text: str | bytes, source: str = "model configuration", *, lenient: bool = False) -> Any:
+TensorConfig = ModelInput | ModelOutput
+
+
+def inputs_and_outputs(config: ModelConfig) -> list[TensorConfig]:
+    """Return all tensors of a configuration, the inputs first."""
+    return [*config.input, *config.output]
+
+
+def from_json(
+    text: str | bytes, source: str = "model configuration", *, lenient: bool = False
+) -> ModelConfig:
     """A ModelConfig message from its JSON form (a load request's `config` parameter, a /config answer).
 
     `lenient`: keys without quotes, single quotes and trailing commas are taken, as protobuf's C++ parser
@@ -82,7 +93,7 @@ def _lenient_value(text: str | bytes) -> Any:
         raise
 
 
-def to_json(config: Any, *, defaults: bool = True) -> dict[str, Any]:
+def to_json(config: ModelConfig, *, defaults: bool = True) -> dict[str, Any]:
     """The config as clients read it: proto field names, defaults printed, 64-bit integers as numbers.
 
     Without `defaults` it has no fields that a server with an older schema lacks, unless they are set.

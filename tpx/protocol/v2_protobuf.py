@@ -151,11 +151,19 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     return (begins, raw) if begins >= 0 and last and at == end else (end, [])
 
 
+_Input = messages.ModelInferRequest.InferInputTensor
+_Placed = _Input | messages.ModelInferRequest.InferRequestedOutputTensor
+
+
 class _Inputs:
     """The inputs of one message; raw contents are taken in order by those that are not in shared memory."""
 
     def __init__(
-        self, message: Any, raw: Sequence[Buffer], cut: Sequence[Contents | None], max_strings: int
+        self,
+        message: messages.ModelInferRequest,
+        raw: Sequence[Buffer],
+        cut: Sequence[Contents | None],
+        max_strings: int,
     ) -> None:
         self._message = message
         self._model = message.model_name
@@ -191,7 +199,7 @@ class _Inputs:
             )
         return out
 
-    def _next_raw(self, item: Any) -> Buffer:
+    def _next_raw(self, item: _Input) -> Buffer:
         data = next(self._raw, None)
         if data is None:
             raise InvalidRequest(
@@ -199,7 +207,7 @@ class _Inputs:
             )
         return data
 
-    def _contents(self, item: Any, datatype: str, cut: Contents | None) -> Buffer:
+    def _contents(self, item: _Input, datatype: str, cut: Contents | None) -> Buffer:
         """The raw bytes of a tensor given as numbers or strings in the message."""
         if self._count:
             raise InvalidRequest(
@@ -221,7 +229,7 @@ class _Inputs:
             raise InvalidRequest(_NO_REQUEST) from exc
         return b"".join(parts)
 
-    def _typed(self, item: Any, contents: Any, datatype: str) -> Buffer:
+    def _typed(self, item: _Input, contents: messages.InferTensorContents, datatype: str) -> Buffer:
         field = _CONTENTS.get(datatype)
         for other in _TYPES:
             if other != field and len(getattr(contents, other)):
@@ -249,7 +257,7 @@ class _Inputs:
         return array.data.cast("B")
 
 
-def _output(item: Any) -> RequestedOutput:
+def _output(item: messages.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
     parameters = _parameters(item.parameters)
     classes = parameters.pop("classification", 0)
     if type(classes) is not int:
@@ -265,7 +273,7 @@ def _output(item: Any) -> RequestedOutput:
     return RequestedOutput(name=item.name, classification=classes, parameters=parameters, shared_memory=place)
 
 
-def _place(item: Any, parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
+def _place(item: _Placed, parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
     """Where in shared memory a tensor is or goes. Its numbers are int64_param, as Triton wants them."""
     place = shared_memory_range(item.name, parameters, _mistyped)
     if place is not None:
@@ -280,7 +288,7 @@ def _mistyped(tensor: str, key: str, kind: type) -> InvalidRequest:
     return InvalidRequest(f"invalid value type for '{key}' parameter for tensor '{tensor}', expected {word}.")
 
 
-def _parameters(raw: Any) -> dict[str, Parameter]:
+def _parameters(raw: Mapping[str, messages.InferParameter]) -> dict[str, Parameter]:
     out: dict[str, Parameter] = {}
     for key, value in raw.items():
         which = value.WhichOneof("parameter_choice")

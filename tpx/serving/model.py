@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpx.errors import NotReady, TpxError
+from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import (
     DecoupledExecutor,
@@ -89,7 +90,7 @@ class ServedModel:
 
     def __init__(
         self,
-        config: Any,
+        config: ModelConfig,
         version: int,
         parts: Parts,
         loop: asyncio.AbstractEventLoop,
@@ -126,7 +127,9 @@ class ServedModel:
         plain = self._cache is None and self._order is None
         self._add = self._dispatcher.add if plain else self._look_up
 
-    def prepare(self, specs: Sequence[InstanceSpec], config: Any, completions: Completions) -> list[Placed]:
+    def prepare(
+        self, specs: Sequence[InstanceSpec], config: ModelConfig, completions: Completions
+    ) -> list[Placed]:
         """Create instances, all or none, which take no batches yet; `config` is the ModelConfig that they are
         part of. Raises LoadError. May be called from any thread."""
         prepared: list[Placed] = []
@@ -164,12 +167,12 @@ class ServedModel:
         """What its instances are."""
         return [one.spec for one in self._placed]
 
-    def may_regroup(self, config: Any) -> bool:
+    def may_regroup(self, config: ModelConfig) -> bool:
         """Whether it can become what `config` says, which differs in its instance groups, as it serves: a
         backend may have divided the machine among its instances."""
         return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
-    def _prepare(self, spec: InstanceSpec, config: Any, completions: Completions) -> Placed:
+    def _prepare(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
         executor: Any = self._opened.executor(spec, config)
         lane = self._dispatcher.lane(spec.needs)
         instance: Instance

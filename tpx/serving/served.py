@@ -1,7 +1,8 @@
 """A version of a model that serves, whatever it is made of: instances of its own, or other models."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
+from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.model_id import ModelId
 from tpx.serving.request import RequestHead, Servant
@@ -13,7 +14,7 @@ class Served(Servant, Protocol):
     """What the repository, the data plane and the frontends know of it."""
 
     model_id: ModelId
-    config: Any
+    config: ModelConfig
     """The complete ModelConfig."""
     signature: Signature
     statistics: ModelStatistics

@@ -5,6 +5,8 @@ from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
+from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import TensorConfig
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.protocol.v2_json import element_count
@@ -49,7 +51,7 @@ class Signature:
         self._required = [spec.name for spec in inputs if not spec.optional]
 
     @classmethod
-    def of(cls, config: Any, labels: dict[str, tuple[str, ...]]) -> "Signature":
+    def of(cls, config: ModelConfig, labels: dict[str, tuple[str, ...]]) -> "Signature":
         """The signature in a complete ModelConfig; `labels` by output name."""
         inputs = [
             _spec(item, optional=item.optional, ragged=item.allow_ragged_batch) for item in config.input
@@ -228,7 +230,11 @@ def _has_sizes_of(head: RequestHead, tensors: Sequence[Tensor]) -> bool:
 
 
 def _spec(
-    item: Any, *, optional: bool = False, ragged: bool = False, labels: tuple[str, ...] = ()
+    item: TensorConfig,
+    *,
+    optional: bool = False,
+    ragged: bool = False,
+    labels: tuple[str, ...] = (),
 ) -> TensorSpec:
     dims = tuple(item.dims)
     return TensorSpec(

@@ -6,9 +6,10 @@ A model is opened by a `Backend`, and computed by the executors that the `OpenMo
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
+from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
 from tpx.serving.batch import Arrays as Arrays
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.host import Host
@@ -56,7 +57,7 @@ class InstanceSpec:
     """The optimization profiles of TensorRT that it uses, by their numbers."""
 
 
-def instance_specs(config: Any) -> list[InstanceSpec]:
+def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     """Every instance of a normalised ModelConfig, those of a GPU group once per GPU. Raises ConfigError."""
     groups = [group for group in config.instance_group if not group.passive]
     total = sum(group.count * max(1, len(group.gpus)) for group in groups)
@@ -78,7 +79,7 @@ def instance_specs(config: Any) -> list[InstanceSpec]:
     ]
 
 
-def _needs(group: Any, device: int) -> Needs:
+def _needs(group: ModelInstanceGroup, device: int) -> Needs:
     limiter = group.rate_limiter
     return Needs(
         resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
@@ -86,9 +87,8 @@ def _needs(group: Any, device: int) -> Needs:
     )
 
 
-def _kind(group: Any) -> str:
-    name: str = group.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[group.kind].name
-    return name
+def _kind(group: ModelInstanceGroup) -> str:
+    return ModelInstanceGroup.Kind.Name(group.kind)
 
 
 def inside(directory: Path, name: str, field: str) -> Path:
@@ -205,13 +205,15 @@ class OpenModel(Protocol):
     inline: bool
     """A short execution may run on the event loop: it cannot hang and keeps no state of its thread."""
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         """Fill what the ModelConfig leaves open from what the model file tells. Raises ConfigError."""
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         """Raise ConfigError where configuration and model file disagree."""
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor | DecoupledExecutor | RemoteExecutor:
+    def executor(
+        self, spec: InstanceSpec, config: ModelConfig
+    ) -> Executor | DecoupledExecutor | RemoteExecutor:
         """An instance, ready to compute. Where the configuration says that the model is decoupled, it may be
         a decoupled one, or answer each request once. Raises LoadError."""
 
@@ -222,7 +224,7 @@ class OpenModel(Protocol):
 class DividesMachine(Protocol):
     """An open model whose instances depend on how many of them there are."""
 
-    def divides_as(self, config: Any) -> bool:
+    def divides_as(self, config: ModelConfig) -> bool:
         """Whether those that there are suit a configuration with other instance groups."""
 
 
@@ -285,7 +287,7 @@ class Backend(Protocol):
 
     default_filename: str
 
-    def open(self, files: ModelFiles, config: Any) -> OpenModel:
+    def open(self, files: ModelFiles, config: ModelConfig) -> OpenModel:
         """Load a version; `config` may still be incomplete. Raises LoadError."""
 
     def default_instance_count(self, kind: str) -> int:

@@ -5,9 +5,9 @@ that long. No file is needed.
 """
 
 import time
-from typing import Any
 
 from tpx.errors import ConfigError, LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles
 
 _DELAY = "execute_delay_ms"
@@ -18,7 +18,7 @@ class IdentityBackend:
 
     default_filename = ""
 
-    def open(self, files: ModelFiles, config: Any) -> "IdentityModel":  # noqa: ARG002 (the seam's signature)
+    def open(self, files: ModelFiles, config: ModelConfig) -> "IdentityModel":  # noqa: ARG002 (the seam's signature)
         return IdentityModel(config)
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002
@@ -28,14 +28,14 @@ class IdentityBackend:
 class IdentityModel:
     """Its inputs and outputs are those of the configuration."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         self._delay_s = _delay_ms(config) / 1000
         self.inline = not self._delay_s
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         """Only the configuration knows the tensors."""
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         if len(config.input) != len(config.output):
             raise ConfigError(
                 f"model '{config.name}': the identity backend needs as many outputs as inputs, the "
@@ -48,7 +48,7 @@ class IdentityModel:
                     f"input '{given.name}'"
                 )
 
-    def executor(self, spec: InstanceSpec, config: Any) -> "IdentityExecutor":
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "IdentityExecutor":
         if spec.kind == "KIND_GPU":
             raise LoadError(f"model '{config.name}': the identity backend needs instance_group kind KIND_CPU")
         pairs = [(given.name, output.name) for given, output in zip(config.input, config.output, strict=True)]
@@ -74,7 +74,7 @@ class IdentityExecutor:
         """Nothing is held."""
 
 
-def _delay_ms(config: Any) -> float:
+def _delay_ms(config: ModelConfig) -> float:
     """Raises ConfigError, also for a parameter that would be ignored."""
     delay = 0.0
     for key, value in config.parameters.items():

@@ -5,12 +5,14 @@ The rules are those that Triton's backends share (backend/src/backend_common.cc,
 a configuration means the same on both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
+from tpx.protocol.messages import ModelConfig, ModelInput
+from tpx.protocol.model_config import TensorConfig
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 
@@ -26,7 +28,7 @@ class ModelTensor:
 
 
 def complete_tensors(
-    config: Any, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor], *, max_batch_size: int
+    config: ModelConfig, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor], *, max_batch_size: int
 ) -> None:
     """Fill batching, inputs and outputs where the configuration leaves them open.
 
@@ -108,7 +110,7 @@ def add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
     )
 
 
-def fill_dims(item: Any, tensor: ModelTensor, *, batching: bool) -> None:
+def fill_dims(item: TensorConfig, tensor: ModelTensor, *, batching: bool) -> None:
     """The dims of an input or output, without its batch dimension."""
     dims = tensor.shape[1:] if batching else tensor.shape
     item.dims.extend([dim or -1 for dim in dims] or (1,))  # a configuration has no dimension of 0
@@ -116,7 +118,7 @@ def fill_dims(item: Any, tensor: ModelTensor, *, batching: bool) -> None:
         item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
 
 
-def check_all_required(config: Any, runtime: str) -> None:
+def check_all_required(config: ModelConfig, runtime: str) -> None:
     """Raise ConfigError where an input is optional, which `runtime` cannot leave out."""
     for item in config.input:
         if item.optional:
@@ -126,7 +128,9 @@ def check_all_required(config: Any, runtime: str) -> None:
             )
 
 
-def check_signature(config: Any, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor]) -> None:
+def check_signature(
+    config: ModelConfig, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor]
+) -> None:
     """Raise ConfigError where the configuration asks for what the file does not have."""
     name = config.name
     scattered = {target for item in config.batch_output for target in item.target_name}
@@ -138,15 +142,16 @@ def check_signature(config: Any, inputs: Sequence[ModelTensor], outputs: Sequenc
             f"unable to load model '{name}', configuration expects {expected} inputs, model provides "
             f"{len(inputs)}"
         )
-    for kind, configured, tensors in (("input", config.input, inputs), ("output", config.output, outputs)):
+    for kind, tensors in (("input", inputs), ("output", outputs)):
         provided = {tensor.name: tensor for tensor in tensors}
-        for item in configured:
+        items: Iterable[TensorConfig] = config.input if kind == "input" else config.output
+        for item in items:
             tensor = provided.get(item.name)
             if tensor is None:
                 raise ConfigError(
                     f"unexpected inference {kind} '{item.name}', allowed {kind}s are: {', '.join(provided)}"
                 )
-            if kind == "input" and item.allow_ragged_batch:
+            if isinstance(item, ModelInput) and item.allow_ragged_batch:
                 _check_ragged(config, item, tensor)
             elif kind == "input" or item.name not in scattered:
                 _check_tensor(config, kind, item, tensor)
@@ -154,7 +159,7 @@ def check_signature(config: Any, inputs: Sequence[ModelTensor], outputs: Sequenc
                 _check_datatype(config, kind, item, tensor)
 
 
-def _check_ragged(config: Any, item: Any, tensor: ModelTensor) -> None:
+def _check_ragged(config: ModelConfig, item: ModelInput, tensor: ModelTensor) -> None:
     """Whatever dims the requests have, the model gets one row of elements."""
     _check_datatype(config, "input", item, tensor)
     if item.optional:
@@ -186,7 +191,7 @@ def _check_added(model: str, kind: str, added: Mapping[str, int], tensors: Seque
             )
 
 
-def _check_datatype(config: Any, kind: str, item: Any, tensor: ModelTensor) -> None:
+def _check_datatype(config: ModelConfig, kind: str, item: TensorConfig, tensor: ModelTensor) -> None:
     configured = BY_NUMBER[item.data_type]
     if configured.name != tensor.datatype:
         raise ConfigError(
@@ -196,7 +201,7 @@ def _check_datatype(config: Any, kind: str, item: Any, tensor: ModelTensor) -> N
         )
 
 
-def _check_tensor(config: Any, kind: str, item: Any, tensor: ModelTensor) -> None:
+def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: ModelTensor) -> None:
     _check_datatype(config, kind, item, tensor)
     if not tensor.ranked:
         return

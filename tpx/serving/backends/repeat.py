@@ -4,12 +4,11 @@ Inputs IN [n] INT32, DELAY [n] UINT32 and WAIT [1] UINT32; outputs OUT [1] INT32
 i follows DELAY[i] ms after the one before it; WAIT ms pass before the request is released. No file is needed.
 """
 
-from typing import Any
-
 import numpy as np
 
 from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles, ResponseSender
 
 _INPUTS = (("IN", "INT32", -1), ("DELAY", "UINT32", -1), ("WAIT", "UINT32", 1))
@@ -21,7 +20,7 @@ class RepeatBackend:
 
     default_filename = ""
 
-    def open(self, files: ModelFiles, config: Any) -> "RepeatModel":  # noqa: ARG002 (the seam's signature)
+    def open(self, files: ModelFiles, config: ModelConfig) -> "RepeatModel":  # noqa: ARG002 (the seam's signature)
         return RepeatModel()
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002
@@ -33,20 +32,20 @@ class RepeatModel:
 
     inline = False
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
         for target, tensors in ((config.input, _INPUTS), (config.output, _OUTPUTS)):
             if not target:
                 for name, datatype, dim in tensors:
                     target.add(name=name, data_type=BY_NAME[datatype].number, dims=[dim])
         config.model_transaction_policy.decoupled = True
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         if not config.model_transaction_policy.decoupled or config.max_batch_size:
             raise ConfigError(
                 f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0"
             )
 
-    def executor(self, spec: InstanceSpec, config: Any) -> "RepeatExecutor":
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "RepeatExecutor":
         if spec.kind == "KIND_GPU":
             raise LoadError(f"model '{config.name}': the repeat backend needs instance_group kind KIND_CPU")
         return RepeatExecutor()

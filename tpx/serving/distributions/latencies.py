@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.distributions.quantiles import Summary
 from tpx.serving.distributions.settings import LatencySettings
 
@@ -190,7 +191,7 @@ class Latencies:
             each.observe(ns, count, now_ns)
 
 
-def latencies_of(config: Any, settings: LatencySettings) -> Latencies | None:
+def latencies_of(config: ModelConfig, settings: LatencySettings) -> Latencies | None:
     """The distributions that a model keeps under these settings, None if there are none.
 
     Raises ConfigError where `model_metrics` is wrong, whether or not it is used.
@@ -207,7 +208,7 @@ def latencies_of(config: Any, settings: LatencySettings) -> Latencies | None:
     return Latencies(kept) if kept else None
 
 
-def _measured(config: Any, phase: Phase) -> bool:
+def _measured(config: ModelConfig, phase: Phase) -> bool:
     """As in Triton: first responses of decoupled models only, and no whole requests where some come from the
     cache, whose two kinds of latency would blur each other."""
     cached: bool = config.response_cache.enable
@@ -218,7 +219,7 @@ def _measured(config: Any, phase: Phase) -> bool:
     return cached or phase not in ("cache_hit", "cache_miss")
 
 
-def chosen_buckets(config: Any) -> dict[str, tuple[float, ...]]:
+def chosen_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:
     """Return the buckets that `model_metrics` gives, by family. Raises ConfigError."""
     known = {family.name for family in HISTOGRAMS}
     chosen = {}

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tpx.errors import ConfigError
+from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import TensorConfig, inputs_and_outputs
 from tpx.serving.ensemble.course import StepFacts
 from tpx.serving.ensemble.graph import Graph, Step
 from tpx.serving.model_id import ModelId
@@ -15,7 +18,7 @@ from tpx.serving.signature import Signature
 class Component(Protocol):
     """A loaded model, as far as an ensemble of it can be put together."""
 
-    config: Any
+    config: ModelConfig
     signature: Signature
     max_batch_size: int
     decoupled: bool
@@ -41,7 +44,7 @@ class Composition:
         return any(fact.decoupled for fact in self.facts)
 
 
-def compose(config: Any, graph: Graph, models: Sequence[Component]) -> Composition:
+def compose(config: ModelConfig, graph: Graph, models: Sequence[Component]) -> Composition:
     """Put models together, given step by step. Raises ConfigError where types or shapes do not fit."""
     check_composition(config, graph, [model.config for model in models])
     return Composition(
@@ -66,12 +69,12 @@ def _facts_of(model: Component) -> StepFacts:
     )
 
 
-def check_composition(config: Any, graph: Graph, models: Sequence[Any]) -> None:
+def check_composition(config: ModelConfig, graph: Graph, models: Sequence[Any]) -> None:
     """Check types and shapes along the graph against the composing models' configurations, step by step.
 
     Raises ConfigError.
     """
-    tensors = {item.name: _Origin(graph.name, item, config) for item in (*config.input, *config.output)}
+    tensors = {item.name: _Origin(graph.name, item, config) for item in inputs_and_outputs(config)}
     origins: dict[str, int] = {}
     for step, model in zip(graph.steps, models, strict=True):
         if 0 < model.max_batch_size < config.max_batch_size:
@@ -137,7 +140,7 @@ def _common_origin(
 class _Origin:
     """A tensor as the model says it is in which it was first seen."""
 
-    def __init__(self, model: str, item: Any, config: Any, *, inner: bool = False) -> None:
+    def __init__(self, model: str, item: TensorConfig, config: ModelConfig, *, inner: bool = False) -> None:
         self.model = model
         self.item = item
         reshaped = item.HasField("reshape") and not inner
@@ -146,9 +149,7 @@ class _Origin:
 
     @property
     def type_name(self) -> str:
-        field = self.item.DESCRIPTOR.fields_by_name["data_type"]
-        name: str = field.enum_type.values_by_number[self.item.data_type].name
-        return name
+        return BY_NUMBER[self.item.data_type].config_name
 
 
 def _check_tensors(graph: Graph, step: Step, model: Any, tensors: dict[str, _Origin]) -> None:

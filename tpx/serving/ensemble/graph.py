@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
 
 
@@ -65,7 +65,7 @@ class Graph:
         return [step for step in self.steps if step.index in found]
 
 
-def graph_of(config: Any, namespace: str = "") -> Graph:
+def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
     """The graph in a configuration. Raises ConfigError where steps and tensors do not fit together."""
     steps = _steps(config)
     inputs, outputs = [item.name for item in config.input], [item.name for item in config.output]
@@ -95,7 +95,7 @@ def graph_of(config: Any, namespace: str = "") -> Graph:
     )
 
 
-def _steps(config: Any) -> list[Step]:
+def _steps(config: ModelConfig) -> list[Step]:
     steps: list[Step] = []
     seen = {item.name for item in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from typing import Any
 
 from tpx.errors import NotReady
+from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.ensemble.composition import Composition
@@ -27,7 +27,7 @@ class Ensemble:
 
     def __init__(
         self,
-        config: Any,
+        config: ModelConfig,
         version: int,
         signature: Signature,
         composition: Composition,

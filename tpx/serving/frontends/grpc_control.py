@@ -1,15 +1,27 @@
 """Every verb over gRPC but inference: health, metadata, statistics, repository, shared memory, settings."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol import messages
 from tpx.serving.dataplane import DataPlane, TensorMetadata
-from tpx.serving.frontends.grpc_verbs import Rpc, rpc, rpc_later
+from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
 from tpx.serving.logs import LogValue, refuse_log_file
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 from tpx.serving.tracing.settings import parse_update
+
+_Parameter = messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue
+_OfRepository = (
+    messages.RepositoryIndexRequest
+    | messages.RepositoryModelLoadRequest
+    | messages.RepositoryModelUnloadRequest
+)
+_Statuses = TypeVar(
+    "_Statuses", messages.SystemSharedMemoryStatusResponse, messages.CudaSharedMemoryStatusResponse
+)
 
 
 class GrpcControl:
@@ -22,7 +34,7 @@ class GrpcControl:
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its part of the API."""
         tasks, explicit = self._plane.control.tasks, self._plane.control.check_explicit
-        regions = {
+        regions: dict[str, Verb] = {
             "SystemSharedMemoryStatus": self._system_status,
             "SystemSharedMemoryRegister": self._system_register,
             "SystemSharedMemoryUnregister": self._system_unregister,
@@ -48,26 +60,26 @@ class GrpcControl:
 
     # health, metadata, statistics
 
-    def _live(self, request: Any) -> Any:  # noqa: ARG002
+    def _live(self, request: messages.ServerLiveRequest) -> Message:  # noqa: ARG002
         return messages.ServerLiveResponse(live=self._plane.live())
 
-    async def _ready(self, request: Any) -> Any:  # noqa: ARG002
+    async def _ready(self, request: messages.ServerReadyRequest) -> Message:  # noqa: ARG002
         return messages.ServerReadyResponse(ready=await self._plane.says_ready())
 
-    async def _model_ready(self, request: Any) -> Any:
+    async def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
         ready = self._plane.model_ready(request.name, request.version)
         model = self._plane.has_readiness_hook(request.name, request.version)
         if model is not None:
             ready = await model.says_ready()
         return messages.ModelReadyResponse(ready=ready)
 
-    def _server_metadata(self, request: Any) -> Any:  # noqa: ARG002
+    def _server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002
         metadata = self._plane.server_metadata()
         return messages.ServerMetadataResponse(
             name=metadata.name, version=metadata.version, extensions=metadata.extensions
         )
 
-    def _model_metadata(self, request: Any) -> Any:
+    def _model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
         metadata = self._plane.model_metadata(request.name, request.version)
         return messages.ModelMetadataResponse(
             name=metadata.name,
@@ -77,17 +89,17 @@ class GrpcControl:
             outputs=[_tensor(tensor) for tensor in metadata.outputs],
         )
 
-    def _model_config(self, request: Any) -> Any:
+    def _model_config(self, request: messages.ModelConfigRequest) -> Message:
         return messages.ModelConfigResponse(config=self._plane.model_config(request.name, request.version))
 
-    def _statistics(self, request: Any) -> Any:
+    def _statistics(self, request: messages.ModelStatisticsRequest) -> Message:
         return messages.ModelStatisticsResponse(
             model_stats=self._plane.statistics(request.name, request.version)
         )
 
     # the model repository
 
-    async def _index(self, request: Any) -> Any:
+    async def _index(self, request: messages.RepositoryIndexRequest) -> Message:
         _refuse_repository(request)
         response = messages.RepositoryIndexResponse()
         plane = self._plane
@@ -97,13 +109,17 @@ class GrpcControl:
             )
         return response
 
-    async def _load(self, request: Any) -> Any:
+    async def _load(
+        self, request: messages.RepositoryModelLoadRequest
+    ) -> messages.RepositoryModelLoadResponse:
         _refuse_repository(request)
         parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
         await self._plane.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
 
-    async def _unload(self, request: Any) -> Any:
+    async def _unload(
+        self, request: messages.RepositoryModelUnloadRequest
+    ) -> messages.RepositoryModelUnloadResponse:
         _refuse_repository(request)
         dependents = False
         for key, parameter in request.parameters.items():
@@ -119,18 +135,24 @@ class GrpcControl:
 
     # shared memory
 
-    def _system_status(self, request: Any) -> Any:
-        return self._status(request, SystemRegion, messages.SystemSharedMemoryStatusResponse())
+    def _system_status(
+        self, request: messages.SystemSharedMemoryStatusRequest
+    ) -> messages.SystemSharedMemoryStatusResponse:
+        return self._status(request.name, SystemRegion, messages.SystemSharedMemoryStatusResponse())
 
-    def _cuda_status(self, request: Any) -> Any:
-        return self._status(request, CudaRegion, messages.CudaSharedMemoryStatusResponse())
+    def _cuda_status(
+        self, request: messages.CudaSharedMemoryStatusRequest
+    ) -> messages.CudaSharedMemoryStatusResponse:
+        return self._status(request.name, CudaRegion, messages.CudaSharedMemoryStatusResponse())
 
-    def _status(self, request: Any, kind: type[Region], response: Any) -> Any:
-        for region in self._regions.status(request.name, kind):
+    def _status(self, name: str, kind: type[Region], response: _Statuses) -> _Statuses:
+        for region in self._regions.status(name, kind):
             response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
         return response
 
-    def _system_register(self, request: Any) -> Any:
+    def _system_register(
+        self, request: messages.SystemSharedMemoryRegisterRequest
+    ) -> messages.SystemSharedMemoryRegisterResponse:
         self._regions.register_system(
             SystemRegion(
                 name=request.name, key=request.key, offset=request.offset, byte_size=request.byte_size
@@ -138,22 +160,28 @@ class GrpcControl:
         )
         return messages.SystemSharedMemoryRegisterResponse()
 
-    def _cuda_register(self, request: Any) -> Any:
+    def _cuda_register(
+        self, request: messages.CudaSharedMemoryRegisterRequest
+    ) -> messages.CudaSharedMemoryRegisterResponse:
         region = CudaRegion(name=request.name, device_id=request.device_id, byte_size=request.byte_size)
         self._regions.register_cuda(region, request.raw_handle)
         return messages.CudaSharedMemoryRegisterResponse()
 
-    def _system_unregister(self, request: Any) -> Any:
+    def _system_unregister(
+        self, request: messages.SystemSharedMemoryUnregisterRequest
+    ) -> messages.SystemSharedMemoryUnregisterResponse:
         self._regions.unregister(request.name, SystemRegion)
         return messages.SystemSharedMemoryUnregisterResponse()
 
-    def _cuda_unregister(self, request: Any) -> Any:
+    def _cuda_unregister(
+        self, request: messages.CudaSharedMemoryUnregisterRequest
+    ) -> messages.CudaSharedMemoryUnregisterResponse:
         self._regions.unregister(request.name, CudaRegion)
         return messages.CudaSharedMemoryUnregisterResponse()
 
     # settings
 
-    def _trace(self, request: Any) -> Any:
+    def _trace(self, request: messages.TraceSettingRequest) -> Message:
         """Answer the trace settings after changing them; an empty list of values clears one."""
         model = self._plane.traced_model(request.model_name) if request.model_name else ""
         if request.settings:
@@ -165,7 +193,7 @@ class GrpcControl:
             response.settings[name].value.extend(texts)
         return response
 
-    def _log(self, request: Any) -> Any:
+    def _log(self, request: messages.LogSettingsRequest) -> Message:
         if "log_file" in request.settings:
             refuse_log_file()
         if request.settings:
@@ -185,7 +213,7 @@ class GrpcControl:
         return response
 
 
-def _value(parameter: Any) -> Any:
+def _value(parameter: _Parameter) -> Any:
     """Return the value of a parameter or setting, None if it has none."""
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
@@ -196,6 +224,6 @@ def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
 
 
-def _refuse_repository(request: Any) -> None:
+def _refuse_repository(request: _OfRepository) -> None:
     if request.repository_name:
         raise Unsupported("'repository_name' specification is not supported")

@@ -34,7 +34,7 @@ class GrpcHealth:
             Rpc(category="health", method=Method(_SERVICE + "Watch", stream=lambda call: _Watch(call, self))),
         ]
 
-    async def _check(self, request: Any) -> Any:  # noqa: ARG002
+    async def _check(self, request: messages.HealthCheckRequest) -> messages.HealthCheckResponse:  # noqa: ARG002
         return _health(ready=await self._plane.says_ready())
 
     def enter(self, watch: "_Watch") -> None:
@@ -66,7 +66,7 @@ class GrpcHealth:
             self._look_later()
 
 
-def _health(*, ready: bool) -> Any:
+def _health(*, ready: bool) -> messages.HealthCheckResponse:
     response = messages.HealthCheckResponse
     return response(status=response.SERVING if ready else response.NOT_SERVING)
 

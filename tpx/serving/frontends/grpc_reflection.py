@@ -5,8 +5,8 @@ The two names of the protocol, v1 and v1alpha, have the same messages.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
 
 from tpx.errors import InvalidRequest, NotFound, RequestError
@@ -63,7 +63,9 @@ class _Questions:
     def gone(self) -> None: ...
 
 
-def _answer(request: Any, services: list[str]) -> Any:
+def _answer(
+    request: messages.ServerReflectionRequest, services: list[str]
+) -> messages.ServerReflectionResponse:
     """A ServerReflectionResponse; what cannot be found is an answer too, and the stream goes on."""
     response = messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
     try:
@@ -74,7 +76,11 @@ def _answer(request: Any, services: list[str]) -> Any:
     return response
 
 
-def _fill(response: Any, request: Any, services: list[str]) -> None:
+def _fill(
+    response: messages.ServerReflectionResponse,
+    request: messages.ServerReflectionRequest,
+    services: list[str],
+) -> None:
     question = request.WhichOneof("message_request")
     if question == "list_services":
         for service in services:
@@ -97,7 +103,7 @@ def _fill(response: Any, request: Any, services: list[str]) -> None:
         raise InvalidRequest("the request asks nothing: set one member of 'message_request'")
 
 
-def _add_files(response: Any, file: Any) -> None:
+def _add_files(response: messages.ServerReflectionResponse, file: FileDescriptor) -> None:
     """The file and all that it imports, each once."""
     waiting, seen = [file], {file.name}
     while waiting:

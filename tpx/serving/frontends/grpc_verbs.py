@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol import messages
@@ -21,7 +21,7 @@ from tpx.serving.repository.retirement import Tasks
 log = logging.getLogger(__name__)
 
 
-def answer(call: ServerCall, message: Any) -> None:
+def answer(call: ServerCall, message: Message) -> None:
     """Answer with one protobuf message."""
     data = message.SerializeToString()
     call.respond((data,), len(data))
@@ -51,7 +51,7 @@ SERVICE = "/inference.GRPCInferenceService/"
 _SHORT_BYTES = 64 << 10
 """Longer messages of verbs that take their time are decoded in another thread."""
 
-Verb = Callable[[Any], Any]
+Verb = Callable[[Any], Message]
 """Takes a request message, returns a response message, raises TpxError."""
 
 

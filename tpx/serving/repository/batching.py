@@ -6,6 +6,7 @@ from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import BatchInput, BatchOutput, ModelConfig, ModelSequenceBatching
 
 DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 MAX_INT32 = 2**31 - 1
@@ -15,7 +16,7 @@ _CORRID_TYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
 _RAGGED_TYPES = ("INT32", "FP32")
 
 
-def fill_batching(config: Any) -> None:
+def fill_batching(config: ModelConfig) -> None:
     """Fill what depends on the completed max_batch_size, and the defaults of sequences."""
     choice = config.WhichOneof("scheduling_choice")
     if choice == "dynamic_batching":
@@ -31,7 +32,7 @@ def fill_batching(config: Any) -> None:
             preferred.append(config.max_batch_size)
 
 
-def validate_batching(config: Any, *, completed: bool = True) -> None:
+def validate_batching(config: ModelConfig, *, completed: bool = True) -> None:
     """Raise ConfigError for what is wrong, naming the field.
 
     Before a configuration is `completed`, one without max_batch_size may still get it from the model file.
@@ -56,7 +57,7 @@ def _validate_preferred(what: str, sizes: Iterable[int], most: int, model: str) 
             raise ConfigError(f"{what} must be <= max batch size for {model}")
 
 
-def _validate_levels(config: Any) -> None:
+def _validate_levels(config: ModelConfig) -> None:
     batching = config.dynamic_batching
     levels = batching.priority_levels
     if levels and not 1 <= batching.default_priority_level <= levels:
@@ -79,7 +80,7 @@ def _validate_levels(config: Any) -> None:
             )
 
 
-def _validate_sequences(config: Any) -> None:
+def _validate_sequences(config: ModelConfig) -> None:
     batching = config.sequence_batching
     utilization = batching.direct.minimum_slot_utilization
     if batching.HasField("direct") and not 0.0 <= utilization <= 1.0:
@@ -92,7 +93,7 @@ def _validate_sequences(config: Any) -> None:
     _validate_states(config)
 
 
-def _validate_states(config: Any) -> None:
+def _validate_states(config: ModelConfig) -> None:
     taken = {item.name for item in config.input}
     taken |= {control.name for control in config.sequence_batching.control_input}
     for state in config.sequence_batching.state:
@@ -111,7 +112,7 @@ def _validate_states(config: Any) -> None:
         taken.add(name)
 
 
-def _only_control(config: Any, control_input: Any, names: set[str]) -> Any:
+def _only_control(config: ModelConfig, control_input: Any, names: set[str]) -> Any:
     """Return what a control tensor says; `names` are those before it."""
     name = control_input.name
     if not name:
@@ -130,7 +131,7 @@ def _only_control(config: Any, control_input: Any, names: set[str]) -> Any:
     return control_input.control[0]
 
 
-def _validate_controls(config: Any) -> None:
+def _validate_controls(config: ModelConfig) -> None:
     seen: set[str] = set()
     names: set[str] = set()
     for control_input in config.sequence_batching.control_input:
@@ -148,7 +149,7 @@ def _validate_controls(config: Any) -> None:
             _validate_flag(config, kind, control)
 
 
-def _validate_correlation_id(config: Any, control: Any) -> None:
+def _validate_correlation_id(config: ModelConfig, control: ModelSequenceBatching.Control) -> None:
     if control.data_type not in BY_NUMBER or BY_NUMBER[control.data_type].name not in _CORRID_TYPES:
         raise ConfigError(
             f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {config.name}. Allowed data types "
@@ -161,7 +162,7 @@ def _validate_correlation_id(config: Any, control: Any) -> None:
         )
 
 
-def _validate_flag(config: Any, kind: str, control: Any) -> None:
+def _validate_flag(config: ModelConfig, kind: str, control: ModelSequenceBatching.Control) -> None:
     given = [field for field in _FLAG_FIELDS if len(getattr(control, field))]
     if not given:
         raise ConfigError(
@@ -180,7 +181,7 @@ def _validate_flag(config: Any, kind: str, control: Any) -> None:
         )
 
 
-def validate_batch_tensors(config: Any) -> None:
+def validate_batch_tensors(config: ModelConfig) -> None:
     """Raise ConfigError for inputs that are made of batches and outputs that are split, in Triton's words."""
     inputs = {item.name for item in config.input}
     for item in config.batch_input:
@@ -189,9 +190,9 @@ def validate_batch_tensors(config: Any) -> None:
             raise ConfigError(f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}")
     outputs = {item.name for item in config.output}
     seen: set[str] = set()
-    for item in config.batch_output:
-        _validate_source("output", item, inputs, config.name)
-        for name in item.target_name:
+    for output in config.batch_output:
+        _validate_source("output", output, inputs, config.name)
+        for name in output.target_name:
             if name not in outputs:
                 raise ConfigError(f"unknown target output name '{name}' for {config.name}")
             if name in seen:
@@ -199,8 +200,8 @@ def validate_batch_tensors(config: Any) -> None:
             seen.add(name)
 
 
-def _validate_source(what: str, item: Any, inputs: Collection[str], model: str) -> None:
-    kind = item.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[item.kind].name
+def _validate_source(what: str, item: BatchInput | BatchOutput, inputs: Collection[str], model: str) -> None:
+    kind = type(item).Kind.Name(item.kind)
     if len(item.source_input) != 1:
         raise ConfigError(
             f"batch {what} kind '{kind}' expects 1 source input, got {len(item.source_input)} for {model}"

@@ -3,12 +3,13 @@ core/src/model_config_utils.cc)."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import ModelConfig, ModelInput, ModelInstanceGroup
+from tpx.protocol.model_config import TensorConfig
 from tpx.serving.backends.contract import Backend, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
 from tpx.serving.distributions.latencies import chosen_buckets
@@ -26,7 +27,7 @@ WITH_OPERATORS = ("onnxruntime",)
 """Backends that load libraries of custom operators."""
 
 
-def set_name(config: Any, directory_name: str) -> None:
+def set_name(config: ModelConfig, directory_name: str) -> None:
     """The model is called as its directory; a different name in the file is an error."""
     if config.name and config.name != directory_name:
         raise ConfigError(
@@ -36,7 +37,7 @@ def set_name(config: Any, directory_name: str) -> None:
     config.name = directory_name
 
 
-def fill_backend(config: Any, version_directory: Path | None) -> None:
+def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
     """Platform and backend from each other, from the name of the model file, or from the model's own name."""
     if not config.platform and not config.backend and version_directory is not None:
         for name, (backend, platform) in RECOGNISED_FILES.items():
@@ -92,7 +93,7 @@ def _unrecognised(model: str, version_directory: Path | None) -> str:
     )
 
 
-def fill_defaults(config: Any, backend: Backend) -> None:
+def fill_defaults(config: ModelConfig, backend: Backend) -> None:
     """Fill what needs no model file: its name, version policy, instance groups, pinned memory."""
     config.default_model_filename = config.default_model_filename or backend.default_filename
     if config.version_policy.WhichOneof("policy_choice") is None:
@@ -109,7 +110,7 @@ def fill_defaults(config: Any, backend: Backend) -> None:
             getattr(config.optimization, field).enable = True
 
 
-def _place(group: Any, model: str, backend: Backend) -> None:
+def _place(group: ModelInstanceGroup, model: str, backend: Backend) -> None:
     """Where the instances of a group are, if that is left open."""
     gpus = backend.gpus() if isinstance(backend, OnGpus) and group.kind in (_AUTO, _GPU) else ()
     only = isinstance(backend, OnGpus) and backend.gpus_only
@@ -123,12 +124,12 @@ def _place(group: Any, model: str, backend: Backend) -> None:
             )
 
 
-def is_ensemble(config: Any) -> bool:
+def is_ensemble(config: ModelConfig) -> bool:
     """Tell whether a model is made of others."""
     return config.platform == "ensemble" or bool(config.HasField("ensemble_scheduling"))
 
 
-def complete_ensemble(config: Any, *, auto_complete: bool) -> None:
+def complete_ensemble(config: ModelConfig, *, auto_complete: bool) -> None:
     """Fill what an ensemble may leave out: it has no instances, no model file and no memory of its own."""
     if auto_complete and not config.platform and not config.backend:
         config.platform = "ensemble"
@@ -136,7 +137,7 @@ def complete_ensemble(config: Any, *, auto_complete: bool) -> None:
         config.version_policy.latest.num_versions = 1
 
 
-def validate_ensemble(config: Any) -> None:
+def validate_ensemble(config: ModelConfig) -> None:
     """Raise ConfigError for what an ensemble cannot have; its graph is another matter."""
     name = config.name
     if not config.HasField("ensemble_scheduling"):
@@ -159,7 +160,7 @@ def validate_ensemble(config: Any) -> None:
         raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
 
 
-def refuse_namespaces(config: Any) -> None:
+def refuse_namespaces(config: ModelConfig) -> None:
     """Raise ConfigError for a step that names the repository of its model where names are all that counts."""
     for index, step in enumerate(config.ensemble_scheduling.step):
         if step.model_namespace:
@@ -169,14 +170,14 @@ def refuse_namespaces(config: Any) -> None:
             )
 
 
-def validate(config: Any) -> None:
+def validate(config: ModelConfig) -> None:
     """Raise ConfigError for what is wrong or not possible in a complete configuration, naming the field."""
     validate_model(config)
     validate_outputs(config)
     validate_tensors(config)
 
 
-def validate_model(config: Any, *, completed: bool = True) -> None:
+def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
     """Raise ConfigError for what is wrong beside the inputs and outputs, `completed` as for tensors."""
     if config.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
@@ -190,13 +191,13 @@ def validate_model(config: Any, *, completed: bool = True) -> None:
         )
 
 
-def validate_outputs(config: Any) -> None:
+def validate_outputs(config: ModelConfig) -> None:
     """Raise ConfigError for a model without outputs, which only one that makes its own responses may be."""
     if not config.output:
         raise ConfigError(f"model '{config.name}' must specify at least one output")
 
 
-def validate_tensors(config: Any, *, completed: bool = True) -> None:
+def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:
     """Raise ConfigError for what is wrong with the inputs and outputs.
 
     `completed`: the backend has filled what the configuration leaves open. Before that nothing is missed.
@@ -212,7 +213,7 @@ def validate_tensors(config: Any, *, completed: bool = True) -> None:
         validate_batch_tensors(config)
 
 
-def _validate_cache(config: Any) -> None:
+def _validate_cache(config: ModelConfig) -> None:
     if not config.response_cache.enable:
         return
     for what, there in (
@@ -226,7 +227,7 @@ def _validate_cache(config: Any) -> None:
             )
 
 
-def _validate_tensor(config: Any, kind: str, item: Any, *, completed: bool) -> None:
+def _validate_tensor(config: ModelConfig, kind: str, item: TensorConfig, *, completed: bool) -> None:
     """Raise ConfigError in the words and the order of Triton's ValidateIOShape."""
     where, model = f"model {kind} '{item.name}'", config.name
     if not item.name:
@@ -251,7 +252,7 @@ def _validate_tensor(config: Any, kind: str, item: Any, *, completed: bool) -> N
     _validate_format(config, kind, item)
 
 
-def _validate_reshape(item: Any, where: str, model: str) -> None:
+def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
     """Raise ConfigError unless both shapes have as many elements between their variable dimensions."""
     dims, shape = _fixed_sizes(item.dims), _fixed_sizes(item.reshape.shape)
     if max(*dims, *shape) > MAX_ELEMENTS:
@@ -275,10 +276,10 @@ def _fixed_sizes(dims: Iterable[int]) -> list[int]:
     return sizes
 
 
-def _validate_format(config: Any, kind: str, item: Any) -> None:
+def _validate_format(config: ModelConfig, kind: str, item: TensorConfig) -> None:
     """Raise ConfigError for a layout that the tensor or its backend cannot have."""
     model = config.name
-    if kind == "input" and item.format and len(item.dims) != 3:
+    if isinstance(item, ModelInput) and item.format and len(item.dims) != 3:
         raise ConfigError(f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'")
     if config.backend != "tensorrt" and item.is_shape_tensor:
         raise ConfigError(
@@ -291,7 +292,7 @@ def _validate_format(config: Any, kind: str, item: Any) -> None:
         )
 
 
-def validate_instance_groups(config: Any) -> None:
+def validate_instance_groups(config: ModelConfig) -> None:
     """Raise ConfigError for groups that cannot be. Needs fill_defaults, but not the model file."""
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
@@ -310,11 +311,11 @@ def validate_instance_groups(config: Any) -> None:
             )
 
 
-def _backend_of(config: Any) -> str:
+def _backend_of(config: ModelConfig) -> str:
     return config.backend or BACKEND_OF_PLATFORM.get(config.platform, "")
 
 
-def refuse_unsupported(config: Any) -> None:
+def refuse_unsupported(config: ModelConfig) -> None:
     """Raise ConfigError for what this version of tpx does not support: a model that loads does what its
     configuration says."""
     if config.runtime and config.runtime not in RUNTIMES.get(_backend_of(config), ()):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import inside
 from tpx.serving.backends.table import RECOGNISED_FILES
 from tpx.serving.model_id import ModelId
@@ -112,7 +113,7 @@ class ModelSource:
         versions = {version: directory / str(version) for version in self.versions}
         return replace(self, directory=directory, versions=versions)
 
-    def read_config(self) -> Any:
+    def read_config(self) -> ModelConfig:
         """The ModelConfig as written, or an empty one. Raises ConfigError."""
         config = messages.ModelConfig(name=self.name)
         if self.override is not None:
@@ -305,7 +306,7 @@ def version_of(name: str) -> tuple[int | None, str]:
     return int(name), ""
 
 
-def wanted_versions(config: Any, source: ModelSource) -> list[int]:
+def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
     """The versions that `version_policy` selects, oldest first. Raises NoVersion if there is none."""
     present = source.versions
     policy = config.version_policy
@@ -343,7 +344,7 @@ def _versions_there(source: ModelSource) -> str:
     return f" ('{source.place}' has no directory of a version, such as '{source.place}/1')"
 
 
-def read_labels(config: Any, directory: Path) -> dict[str, tuple[str, ...]]:
+def read_labels(config: ModelConfig, directory: Path) -> dict[str, tuple[str, ...]]:
     """The labels of outputs that name a `label_filename`, one a line. Raises LoadError."""
     out = {}
     for output in config.output:

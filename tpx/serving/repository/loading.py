@@ -12,6 +12,7 @@ from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import config_text, messages
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, MakesResponses, ModelFiles, OpenModel, instance_specs
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.cache import ResponseCache
@@ -80,7 +81,7 @@ class Wanted:
     """A model to load: its configuration before its files are opened, and the recipes of its versions."""
 
     source: ModelSource
-    config: Any
+    config: ModelConfig
     stamps: Stamps
     recipes: Mapping[int, Recipe]
     graph: Graph | None = None
@@ -94,7 +95,7 @@ class Regroup:
     """Other instances for a model that serves, ready to join it or to be dropped."""
 
     model: ServedModel
-    config: Any
+    config: ModelConfig
     join: Sequence[Placed]
     part: Sequence[InstanceSpec]
 
@@ -154,7 +155,7 @@ class Loader:
         ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
         return ownership.wanted
 
-    def _wanted(self, source: ModelSource, config: Any, stamps: Stamps) -> Wanted:
+    def _wanted(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> Wanted:
         self._fill(config, source)
         composed = is_ensemble(config)
         rest = messages.ModelConfig()
@@ -184,7 +185,7 @@ class Loader:
             labels=read_labels(config, source.directory) if composed else {},
         )
 
-    def _read_config(self, source: ModelSource) -> Any:
+    def _read_config(self, source: ModelSource) -> ModelConfig:
         if source.fault:
             raise LoadError(source.fault)
         if not self.settings.auto_complete and not source.has_config:
@@ -195,7 +196,7 @@ class Loader:
         set_name(config, source.name)
         return config
 
-    def _fill(self, config: Any, source: ModelSource) -> None:
+    def _fill(self, config: ModelConfig, source: ModelSource) -> None:
         """Complete and validate as much of a configuration as needs no open file."""
         refuse_unsupported(config)
         if is_ensemble(config):
@@ -273,7 +274,7 @@ class Loader:
         return model
 
     def _instances(
-        self, model: ServedModel, specs: Sequence[InstanceSpec], config: Any, source: ModelSource
+        self, model: ServedModel, specs: Sequence[InstanceSpec], config: ModelConfig, source: ModelSource
     ) -> list[Placed]:
         """Create instances and warm them up; they wait to join."""
         prepared = model.prepare(specs, config, self._completions)
@@ -300,7 +301,7 @@ class Loader:
         add, end = plan_regroup(model.specs, wanted)
         return Regroup(model=model, config=config, join=self._instances(model, add, config, source), part=end)
 
-    def _complete(self, opened: OpenModel, config: Any) -> None:
+    def _complete(self, opened: OpenModel, config: ModelConfig) -> None:
         if self.settings.auto_complete:
             settings = self._backend_settings(config.backend)
             size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
@@ -316,7 +317,7 @@ class Loader:
             self._check_stacked(config)
         opened.check(config)
 
-    def _check_stacked(self, config: Any) -> None:
+    def _check_stacked(self, config: ModelConfig) -> None:
         """Raise ConfigError for what only a model that makes its own responses can be."""
         validate_outputs(config)
         if config.sequence_batching.iterative_sequence:

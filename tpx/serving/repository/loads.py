@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tpx.errors import InvalidRequest, LoadError, TpxError, UsageError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.host import Host
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
@@ -243,7 +244,7 @@ class Loads:
             lambda: self._all(f"load '{model}'", {version: partial(load, version) for version in versions}),
         )
 
-    def _may_regroup(self, served: Served, config: Any) -> bool:
+    def _may_regroup(self, served: Served, config: ModelConfig) -> bool:
         """Tell whether a version can change its instances while it serves. Under a memory limit it is loaded
         again, as that is when its memory is measured."""
         return not self.memory.limit_bytes and isinstance(served, ServedModel) and served.may_regroup(config)

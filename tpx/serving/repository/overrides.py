@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError
 from tpx.protocol import model_config
+from tpx.protocol.messages import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Override:
     With files, the model is made of them alone.
     """
 
-    config: Any
+    config: ModelConfig
     files: Mapping[str, bytes]
 
 
@@ -67,7 +67,7 @@ def _override_of(parameters: Mapping[str, LoadParameter], model: str) -> Overrid
     return Override(config=_config(text, model), files=files)
 
 
-def _config(text: str, model: str) -> Any:
+def _config(text: str, model: str) -> ModelConfig:
     if len(text) > model_config.MAX_CONFIG_BYTES:
         raise _unusable(model, f"Invalid config override: longer than {model_config.MAX_CONFIG_BYTES} bytes")
     try:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
+from tpx.protocol.messages import ModelConfig, ModelQueuePolicy, ModelSequenceBatching
 from tpx.protocol.tensors import as_array
 from tpx.serving.backends.contract import TakesSamples, inside
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
@@ -27,7 +28,7 @@ from tpx.serving.stacking.samples import SampleStacking
 from tpx.serving.stacking.sequences import SequenceStacking, State, check_correlation_id, controls_of
 
 
-def scheduler_of(config: Any) -> Scheduler:
+def scheduler_of(config: ModelConfig) -> Scheduler:
     """The policy that the configuration chooses."""
     choice = config.WhichOneof("scheduling_choice")
     if choice == "sequence_batching":
@@ -37,7 +38,7 @@ def scheduler_of(config: Any) -> Scheduler:
     return DirectScheduler()
 
 
-def stacking_of(config: Any, directory: Path, model: object = None) -> Stacking:
+def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> Stacking:
     """Return how requests become arrays of an opened model; `directory` is its own. Raises ConfigError."""
     batched = config.max_batch_size > 0
     if isinstance(model, TakesSamples):
@@ -48,7 +49,7 @@ def stacking_of(config: Any, directory: Path, model: object = None) -> Stacking:
     return SequenceStacking(controls_of(config), states_of(config, directory), stacking, batched=batched)
 
 
-def _stacking_of_inputs(config: Any, *, batched: bool) -> Stacking:
+def _stacking_of_inputs(config: ModelConfig, *, batched: bool) -> Stacking:
     ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
     if not (ragged or config.batch_input or config.batch_output):
         return PlainStacking(batched=batched)
@@ -56,7 +57,7 @@ def _stacking_of_inputs(config: Any, *, batched: bool) -> Stacking:
     return RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
 
 
-def _dynamic(config: Any) -> Scheduler:
+def _dynamic(config: ModelConfig) -> Scheduler:
     batching = config.dynamic_batching
     policies = QueuePolicies(
         levels=batching.priority_levels,
@@ -74,7 +75,7 @@ def _dynamic(config: Any) -> Scheduler:
     )
 
 
-def _policy(policy: Any) -> QueuePolicy:
+def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
     return QueuePolicy(
         timeout_ns=policy.default_timeout_microseconds * 1000,
         delays=policy.timeout_action == policy.DELAY,
@@ -83,7 +84,7 @@ def _policy(policy: Any) -> QueuePolicy:
     )
 
 
-def _sequences(config: Any) -> Scheduler:
+def _sequences(config: ModelConfig) -> Scheduler:
     batching = config.sequence_batching
     oldest = batching.HasField("oldest")
     rows = max(1, config.max_batch_size)
@@ -100,19 +101,19 @@ def _sequences(config: Any) -> Scheduler:
     return IterativeSequences(strategy, table, config.name) if batching.iterative_sequence else strategy
 
 
-def _direct(batching: Any, table: SequenceTable, rows: int) -> SequenceScheduler:
+def _direct(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> SequenceScheduler:
     direct = batching.direct
     delay_ns = direct.max_queue_delay_microseconds * 1000
     return DirectSequences(table, rows, delay_ns, direct.minimum_slot_utilization)
 
 
-def _oldest(batching: Any, table: SequenceTable, rows: int) -> SequenceScheduler:
+def _oldest(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> SequenceScheduler:
     settings = batching.oldest
     preferred, delay_ns = list(settings.preferred_batch_size), settings.max_queue_delay_microseconds * 1000
     return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))
 
 
-def states_of(config: Any, directory: Path) -> list[State]:
+def states_of(config: ModelConfig, directory: Path) -> list[State]:
     """The states of a validated configuration; `directory` is the model's, with `initial_state/` in it.
 
     Raises ConfigError.
@@ -140,7 +141,7 @@ def states_of(config: Any, directory: Path) -> list[State]:
     return states
 
 
-def varying_shapes_of(config: Any) -> list[tuple[int, ...]]:
+def varying_shapes_of(config: ModelConfig) -> list[tuple[int, ...]]:
     """The shapes that the states of a validated configuration begin with, none where they never change."""
     states = config.sequence_batching.state
     if not any(dim < 0 for state in states for dim in state.dims):
@@ -150,11 +151,11 @@ def varying_shapes_of(config: Any) -> list[tuple[int, ...]]:
     ]
 
 
-def _first_dims(state: Any) -> tuple[int, ...]:
+def _first_dims(state: ModelSequenceBatching.State) -> tuple[int, ...]:
     return tuple(1 if dim < 0 else dim for dim in state.dims)
 
 
-def _check(state: Any, given: Any) -> None:
+def _check(state: ModelSequenceBatching.State, given: Any) -> None:
     """In the order and the words of Triton."""
     name = state.input_name
     if len(state.initial_state) > 1:

@@ -6,9 +6,9 @@ Everything here runs on the event loop and takes no time; loads and unloads repo
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from tpx.errors import Code, InvalidRequest, NotFound, NotReady
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import Stamps
@@ -115,7 +115,7 @@ class VersionEntry:
 class KeptConfig:
     """The configuration that a load request brought, and the files that it was loaded with."""
 
-    config: Any
+    config: ModelConfig
     stamps: Stamps
 
 

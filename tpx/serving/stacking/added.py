@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from tpx.protocol.messages import ModelConfig
 
-def added_inputs(config: Any) -> dict[str, int]:
+
+def added_inputs(config: ModelConfig) -> dict[str, int]:
     """The inputs that the server makes itself, with their DataType numbers (0: not told): controls and states
     of sequences, batch inputs."""
     added: dict[str, int] = {}
@@ -18,7 +20,7 @@ def added_inputs(config: Any) -> dict[str, int]:
     return added
 
 
-def taken_outputs(config: Any) -> dict[str, int]:
+def taken_outputs(config: ModelConfig) -> dict[str, int]:
     """The outputs that the server keeps, with their DataType numbers: states of sequences."""
     return {state.output_name: state.data_type for state in config.sequence_batching.state}
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tpx.errors import ExecutionError
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import ModelConfig
 from tpx.protocol.tensors import Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import BoundInput, BoundOutput, InferRequest, InferResponse
@@ -106,7 +107,7 @@ def _input(request: InferRequest, name: str) -> BoundInput:
     raise ExecutionError(f"the request has no input '{name}', which ragged batching needs")
 
 
-def added_inputs_of(config: Any) -> list[AddedInput]:
+def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
     """The batch inputs of a validated configuration, one for each of their targets."""
     return [
         AddedInput(

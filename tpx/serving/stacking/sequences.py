@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
+from tpx.protocol.messages import ModelConfig, ModelSequenceBatching
 from tpx.protocol.tensors import Buffer
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import InferRequest, InferResponse
@@ -161,13 +162,12 @@ def _ignore(request: InferRequest, response: InferResponse) -> None:
     """Nobody waits for it."""
 
 
-def controls_of(config: Any) -> list[Control]:
+def controls_of(config: ModelConfig) -> list[Control]:
     """The controls of a validated configuration."""
     controls = []
     for control_input in config.sequence_batching.control_input:
         for control in control_input.control:
-            kind = control.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[control.kind].name
-            kind = kind.removeprefix("CONTROL_SEQUENCE_")
+            kind = ModelSequenceBatching.Control.Kind.Name(control.kind).removeprefix("CONTROL_SEQUENCE_")
             name = control_input.name
             if kind == "CORRID":
                 datatype = BY_NUMBER[control.data_type]

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 
 from tpx.cuda_driver import CudaDriver
 from tpx.errors import LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import (
     Description,
     Executor,
@@ -120,7 +120,7 @@ class OnnxRuntimeBackend:
 
     default_filename = "model.onnx"
 
-    def open(self, files: ModelFiles, config: Any) -> "OnnxModel":
+    def open(self, files: ModelFiles, config: ModelConfig) -> "OnnxModel":
         name = config.default_model_filename or self.default_filename
         path = inside(files.directory, name, "default_model_filename")
         if path.is_dir():
@@ -146,7 +146,7 @@ class OnnxModel:
 
     inline = True
 
-    def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
+    def __init__(self, path: Path, files: ModelFiles, config: ModelConfig) -> None:
         self._path = path
         self._files = files
         self._threads = Threads.of(config, files.settings)
@@ -163,13 +163,13 @@ class OnnxModel:
         self._weights = [OnnxTensor.of(node) for node in session.get_overridable_initializers()]
         """Those that a request may bring its own of: inputs that are optional."""
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         check_signature(config, self._inputs_of(config), ranked_by(config, config.output, self._outputs))
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [tensor for tensor in self._outputs if tensor.name in used]
         inputs = self._inputs_of(config)
@@ -187,19 +187,19 @@ class OnnxModel:
             return BoundExecutor(session, inputs, outputs, options, ("cuda", spec.device_id))
         return ArrayExecutor(session, inputs, outputs, options)
 
-    def divides_as(self, config: Any) -> bool:
+    def divides_as(self, config: ModelConfig) -> bool:
         """Sessions have as many threads as their instances' share of the cores."""
         return self._threads.common or Threads.of(config, self._files.settings) == self._threads
 
     def close(self) -> None:
         self._first = self._shared = None
 
-    def _inputs_of(self, config: Any) -> list[OnnxTensor]:
+    def _inputs_of(self, config: ModelConfig) -> list[OnnxTensor]:
         optional = {item.name for item in config.input if item.optional}
         tensors = [*self._inputs, *(tensor for tensor in self._weights if tensor.name in optional)]
         return ranked_by(config, config.input, tensors)
 
-    def _session_of(self, spec: InstanceSpec, config: Any) -> ort.InferenceSession:
+    def _session_of(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
         """The session that instances share, the one that opening made, or a new one."""
         first, self._first = self._first, None
         if first is not None and (first[0].kind, first[0].device_id) != (spec.kind, spec.device_id):
@@ -211,9 +211,9 @@ class OnnxModel:
             self._shared = session
         return session
 
-    def _shares(self, spec: InstanceSpec, config: Any) -> bool:
+    def _shares(self, spec: InstanceSpec, config: ModelConfig) -> bool:
         return self._threads.in_the_caller and providers_of(config, spec) == [CPU]
 
-    def _open_session(self, spec: InstanceSpec, config: Any) -> ort.InferenceSession:
+    def _open_session(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
         providers = providers_of(config, spec)
         return open_session(self._path, self.session_options, providers, self._files.model_name)

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 
 from tpx.errors import ConfigError, LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, ModelFiles
 from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
@@ -21,7 +21,7 @@ _FIELD = "model_operations.op_library_filename"
 
 
 def register_operators(
-    options: ort.SessionOptions, config: Any, directory: Path, settings: Mapping[str, str]
+    options: ort.SessionOptions, config: ModelConfig, directory: Path, settings: Mapping[str, str]
 ) -> None:
     """Make the operators of every library known to a session.
 
@@ -128,7 +128,7 @@ _GRAPH_LEVELS = {
 }
 
 
-def warn_of_unknown(config: Any, settings: Mapping[str, str], *, on_gpu: bool) -> None:
+def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu: bool) -> None:
     """One line for each parameter and each key of --backend-config that nothing reads, and for each entry
     that ONNX Runtime may not know."""
     Parameters(where=COMMAND_LINE, words=settings).warn_of_others(_SETTINGS, "has no effect")
@@ -145,7 +145,7 @@ def warn_of_unknown(config: Any, settings: Mapping[str, str], *, on_gpu: bool) -
             given.warn(key, "has no effect", (*_OWN, *CUDA_PARAMETERS, *ENTRIES))
 
 
-def session_options(config: Any, threads: Threads, files: ModelFiles) -> ort.SessionOptions:
+def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) -> ort.SessionOptions:
     """As the configuration and --backend-config say. Raises ConfigError, LoadError."""
     given = Parameters.of_model(config)
     options = ort.SessionOptions()
@@ -170,7 +170,7 @@ def session_options(config: Any, threads: Threads, files: ModelFiles) -> ort.Ses
     return options
 
 
-def run_options(config: Any, spec: InstanceSpec) -> ort.RunOptions:
+def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
     """What each run of an instance is told. Raises ConfigError."""
     options = ort.RunOptions()
     options.log_severity_level = 3
@@ -180,7 +180,7 @@ def run_options(config: Any, spec: InstanceSpec) -> ort.RunOptions:
     return options
 
 
-def _arenas(config: Any, spec: InstanceSpec) -> list[str]:
+def _arenas(config: ModelConfig, spec: InstanceSpec) -> list[str]:
     """Those of this instance whose free memory goes back to the system after each run."""
     given = Parameters.of_model(config)
     text = given.words.get(SHRINKAGE, "")

@@ -4,10 +4,10 @@ switches, and a warning for those that nobody reads."""
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
+from tpx.protocol.messages import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Parameters:
     words: Mapping[str, str]
 
     @classmethod
-    def of_model(cls, config: Any) -> "Parameters":
+    def of_model(cls, config: ModelConfig) -> "Parameters":
         """Those of a ModelConfig."""
         words = {key: value.string_value for key, value in config.parameters.items()}
         return cls(where=f"model '{config.name}'", words=words)

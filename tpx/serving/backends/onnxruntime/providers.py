@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec
 from tpx.serving.backends.onnxruntime.parameters import Parameters
 
@@ -92,7 +93,7 @@ OPENVINO = Provider(
 )
 
 
-def providers_of(config: Any, spec: InstanceSpec) -> list[Provider]:
+def providers_of(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
     """Those of an instance, the most wanted first, the CPU last: it takes what the others leave.
 
     Raises ConfigError, and LoadError where one is missing.
@@ -107,7 +108,7 @@ def providers_of(config: Any, spec: InstanceSpec) -> list[Provider]:
     return [*out, CPU]
 
 
-def check_accelerators(config: Any, specs: Iterable[InstanceSpec]) -> None:
+def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> None:
     """Raise ConfigError for an accelerator that no instance would use."""
     on_gpu = {spec.kind == "KIND_GPU" for spec in specs}
     accelerators = config.optimization.execution_accelerators
@@ -159,7 +160,7 @@ def _require(provider: Provider, model: str, kind: str) -> None:
         )
 
 
-def _of_gpu(config: Any, spec: InstanceSpec, accelerators: Iterable[Any]) -> list[Provider]:
+def _of_gpu(config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]) -> list[Provider]:
     device = {"device_id": str(spec.device_id)}
     cuda = _cuda_parameters(Parameters.of_model(config))
     out = []
@@ -175,7 +176,7 @@ def _of_gpu(config: Any, spec: InstanceSpec, accelerators: Iterable[Any]) -> lis
     return [*out, replace(CUDA, options={**cuda, **device})]
 
 
-def _of_cpu(config: Any, accelerators: Iterable[Any]) -> list[Provider]:
+def _of_cpu(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
     out = []
     for item in accelerators:
         if item.name != "openvino":
@@ -189,7 +190,7 @@ def _of_cpu(config: Any, accelerators: Iterable[Any]) -> list[Provider]:
 _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 
 
-def _parameters(config: Any, accelerator: Any) -> Parameters:
+def _parameters(config: ModelConfig, accelerator: Any) -> Parameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
     if "device_id" in accelerator.parameters:
         raise ConfigError(
@@ -198,7 +199,7 @@ def _parameters(config: Any, accelerator: Any) -> Parameters:
     return Parameters(where=where, words=dict(accelerator.parameters))
 
 
-def _unknown(config: Any, accelerator: Any, known: Sequence[str]) -> ConfigError:
+def _unknown(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"unknown Execution Accelerator '{accelerator.name}' is requested for model '{config.name}' (there "
         f"are: {', '.join(known)}){nearest(accelerator.name, known)}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.errors import ConfigError, LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -59,7 +60,7 @@ def _way_out(kind: str) -> str:
     return ""
 
 
-def ranked_by(config: Any, items: Any, tensors: Sequence[OnnxTensor]) -> list[OnnxTensor]:
+def ranked_by(config: ModelConfig, items: Any, tensors: Sequence[OnnxTensor]) -> list[OnnxTensor]:
     """ONNX Runtime tells a tensor of any number of dimensions as it tells a scalar, without any: one that is
     configured as more than one element, in `config.input` or `config.output`, is no scalar."""
     rows = [-1] if config.max_batch_size else []
@@ -73,7 +74,7 @@ def ranked_by(config: Any, items: Any, tensors: Sequence[OnnxTensor]) -> list[On
 
 
 def complete_signature(
-    config: Any,
+    config: ModelConfig,
     inputs: Sequence[OnnxTensor],
     outputs: Sequence[OnnxTensor],
     *,

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import onnxruntime as ort
 
 from tpx.errors import LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import instance_specs
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.parameters import Parameters
@@ -28,7 +28,7 @@ class Threads:
     common: bool = False
 
     @classmethod
-    def of(cls, config: Any, settings: Mapping[str, str]) -> "Threads":
+    def of(cls, config: ModelConfig, settings: Mapping[str, str]) -> "Threads":
         """As the model says, as --backend-config says, or the cores divided among the instances.
 
         Raises ConfigError, and LoadError where the pools of all models cannot be as --backend-config says.

@@ -13,6 +13,8 @@ from typing import Any
 import openvino as ov
 
 from tpx.errors import ConfigError, LoadError
+from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.model_tensors import (
@@ -55,7 +57,7 @@ class OpenVinoBackend:
 
     default_filename = "model.xml"
 
-    def open(self, files: ModelFiles, config: Any) -> "OpenVinoModel":
+    def open(self, files: ModelFiles, config: ModelConfig) -> "OpenVinoModel":
         name = config.default_model_filename or self.default_filename
         path = inside(files.directory, name, "default_model_filename")
         if not path.exists():
@@ -79,7 +81,7 @@ class OpenVinoModel:
 
     inline = True
 
-    def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
+    def __init__(self, path: Path, files: ModelFiles, config: ModelConfig) -> None:
         self._name = files.model_name
         self._settings = settings_of(config)
         self._core = ov.Core()
@@ -97,7 +99,7 @@ class OpenVinoModel:
             self._try(f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension)))
         self._model = self._try(f"read '{path}'", lambda: self._core.read_model(path))
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         inputs, outputs = self._tensors(config)
         possible = self._takes_batches(inputs, outputs)
         if config.max_batch_size and not possible:
@@ -109,7 +111,7 @@ class OpenVinoModel:
             max_batch_size=config.max_batch_size or (max(1, default_max_batch_size) if possible else 0),
         )
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         check_all_required(config, "OpenVINO")
         self._reshape(config)
         inputs, outputs = self._tensors(config)
@@ -126,7 +128,7 @@ class OpenVinoModel:
                     self._name,
                 )
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         if spec.kind == "KIND_GPU":
             raise ConfigError(
                 f"unable to load model '{self._name}', instance groups of the OpenVINO backend are KIND_CPU: "
@@ -145,7 +147,7 @@ class OpenVinoModel:
             narrow=self._settings.device == "CPU",
         )
 
-    def divides_as(self, config: Any) -> bool:
+    def divides_as(self, config: ModelConfig) -> bool:
         """Without other words from the configuration there are as many streams as instances."""
         return settings_of(config) == self._settings
 
@@ -159,9 +161,9 @@ class OpenVinoModel:
         except ERRORS as exc:
             raise LoadError(f"openvino cannot {what} for model '{self._name}': {reason(exc)}") from exc
 
-    def _tensors(self, config: Any) -> tuple[list[ModelTensor], list[ModelTensor]]:
+    def _tensors(self, config: ModelConfig) -> tuple[list[ModelTensor], list[ModelTensor]]:
         """Inputs and outputs of the model. One that has several names goes by the one that is configured."""
-        wanted = {item.name for item in (*config.input, *config.output)}
+        wanted = {item.name for item in inputs_and_outputs(config)}
         wanted |= {*added_inputs(config), *taken_outputs(config)}
         return (
             [_tensor(port, wanted) for port in self._model.inputs],
@@ -178,7 +180,7 @@ class OpenVinoModel:
             for node in nodes
         )
 
-    def _reshape(self, config: Any) -> None:
+    def _reshape(self, config: ModelConfig) -> None:
         """Give the inputs the batch dimension that they need and, where it is asked for, the configured
         dims."""
         shapes = {}

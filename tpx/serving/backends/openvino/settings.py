@@ -7,9 +7,9 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import instance_specs
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class OpenVinoSettings:
     """The model takes the configured dims, instead of having to have them."""
 
 
-def settings_of(config: Any) -> OpenVinoSettings:
+def settings_of(config: ModelConfig) -> OpenVinoSettings:
     """The settings of a ModelConfig. Raises ConfigError, naming the parameter."""
     given = {}
     for key, value in config.parameters.items():
@@ -64,7 +64,7 @@ def settings_of(config: Any) -> OpenVinoSettings:
     )
 
 
-def _properties(config: Any, device: str, given: dict[str, str]) -> dict[str, str]:
+def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict[str, str]:
     properties: dict[str, str] = {}
     if _yes(config.name, given, "HINT_BF16"):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"

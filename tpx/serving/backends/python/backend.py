@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from tpx.errors import ConfigError, LoadError
 from tpx.processors import usable_processors
 from tpx.protocol import model_config
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
 from tpx.serving.backends.python.environment import interpreter_of
 from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
@@ -71,7 +72,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return parts
 
 
-def merge(config: Any, completed: dict[str, Any]) -> None:
+def merge(config: ModelConfig, completed: dict[str, Any]) -> None:
     """Take what a model may complete: batch size, tensors, dynamic batching, decoupling. Raises
     ConfigError."""
     given = type(config)()
@@ -117,7 +118,7 @@ class PythonBackend:
         self._runtime = runtime
         self.default_filename = "" if runtime is not None else "model.py"
 
-    def open(self, files: ModelFiles, config: Any) -> "PythonModel":
+    def open(self, files: ModelFiles, config: ModelConfig) -> "PythonModel":
         # the child has a working directory of its own
         files = replace(files, directory=files.directory.absolute())
         filename = config.default_model_filename or "model.py"
@@ -155,7 +156,7 @@ class PythonModel:
         self._first: ChildProcess | None = None
         """The process that was asked to complete the configuration: it becomes the first instance."""
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
         process = self._start(config)
         words = {
             **self._source,
@@ -174,7 +175,7 @@ class PythonModel:
         if completed is not None:
             merge(config, completed)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         for key in self._files.settings:
             if key not in _SETTINGS:
                 raise ConfigError(
@@ -185,7 +186,7 @@ class PythonModel:
         if text not in ("yes", "no"):
             raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
 
-    def executor(self, spec: InstanceSpec, config: Any) -> PythonExecutor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonExecutor:
         kind = spec.kind.removeprefix("KIND_")
         settings = InstanceSettings(
             name=spec.name,
@@ -232,13 +233,13 @@ class PythonModel:
             raise ConfigError(f"--backend-config python,{key} must be a whole number, got '{text}'")
         return int(text)
 
-    def _start(self, config: Any) -> ChildProcess:
+    def _start(self, config: ModelConfig) -> ChildProcess:
         if self._interpreter is None:
             self._interpreter = interpreter_of(config, self._files.directory.parent)
         return ChildProcess(self._interpreter, self._path.parent)
 
 
-def _written(config: Any) -> dict[str, Any]:
+def _written(config: ModelConfig) -> dict[str, Any]:
     """The configuration as `auto_complete_config` gets it: what was not written about decoupling is open."""
     out = model_config.to_json(config)
     if not config.HasField("model_transaction_policy"):

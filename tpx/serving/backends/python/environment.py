@@ -13,9 +13,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tpx.errors import LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.python.process import Interpreter
 
 if sys.version_info >= (3, 11, 4):
@@ -28,7 +28,7 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _UNPACK_S = 600
 
 
-def interpreter_of(config: Any, directory: Path) -> Interpreter:
+def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
     """The interpreter that a configuration asks for; `directory` is the model's. Raises LoadError."""
     if _KEY not in config.parameters:
         return Interpreter()

@@ -4,9 +4,9 @@ import zipfile
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from tpx.errors import Code, LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import ModelFiles, inside
 
 RUNTIME = "model.py"
@@ -31,7 +31,7 @@ class Source:
     format: Format
 
 
-def source_of(files: ModelFiles, config: Any) -> Source:
+def source_of(files: ModelFiles, config: ModelConfig) -> Source:
     """The model's file. Raises LoadError where there is none, or one that is no model."""
     names = [config.default_model_filename] if config.default_model_filename else _usual_names(config)
     paths = [inside(files.directory, name, "default_model_filename") for name in names]
@@ -57,7 +57,7 @@ def source_of(files: ModelFiles, config: Any) -> Source:
     )
 
 
-def _usual_names(config: Any) -> list[str]:
+def _usual_names(config: ModelConfig) -> list[str]:
     if config.runtime == RUNTIME:
         return [_PYTHON_FILE, "model.pt", "model.pt2"]
     archives = ["model.pt2", "model.pt"] if config.platform == "torch_aoti" else ["model.pt", "model.pt2"]

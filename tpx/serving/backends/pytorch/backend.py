@@ -10,6 +10,8 @@ import torch
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import (
     Arrays,
     Description,
@@ -71,7 +73,7 @@ class PytorchBackend:
 
     default_filename = ""
 
-    def open(self, files: ModelFiles, config: Any) -> "PytorchModel":
+    def open(self, files: ModelFiles, config: ModelConfig) -> "PytorchModel":
         for key in files.settings:
             if key not in _SETTINGS:
                 log.warning(
@@ -99,7 +101,7 @@ class PytorchBackend:
 class PytorchModel:
     """One open version. What is loaded to look at it becomes the first instance."""
 
-    def __init__(self, source: Source, config: Any) -> None:
+    def __init__(self, source: Source, config: ModelConfig) -> None:
         """Raises LoadError, ConfigError."""
         specs = instance_specs(config)
         on_gpu = any(spec.kind != "KIND_CPU" for spec in specs)
@@ -124,14 +126,14 @@ class PytorchModel:
         self._interface = self._first[1].interface
         self._places: Places | None = None
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         config.default_model_filename = config.default_model_filename or self._source.path.name
         complete(config, self._interface, self._source.format, default_max_batch_size=default_max_batch_size)
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         self._places = check(config, self._interface)
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         device = device_of(spec, config.name)
         program = self._program(device)
         parameters = self._parameters
@@ -153,7 +155,7 @@ class PytorchModel:
             executor.record(_samples(config, places.inputs, parameters.graph_batch_sizes))
         return executor
 
-    def divides_as(self, config: Any) -> bool:
+    def divides_as(self, config: ModelConfig) -> bool:
         """Whether the threads that each instance has suit a configuration with other instance groups."""
         if self._parameters.intra_op_threads:
             return True
@@ -233,14 +235,14 @@ def _compile(
         ) from exc
 
 
-def _datatypes(config: Any) -> dict[str, str]:
+def _datatypes(config: ModelConfig) -> dict[str, str]:
     """The wire names of all tensors of the model."""
     numbers = {**added_inputs(config), **taken_outputs(config)}
-    numbers |= {item.name: item.data_type for item in (*config.input, *config.output)}
+    numbers |= {item.name: item.data_type for item in inputs_and_outputs(config)}
     return {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
 
 
-def _gpu_settings(config: Any, device: torch.device | None, parameters: Parameters) -> GpuSettings:
+def _gpu_settings(config: ModelConfig, device: torch.device | None, parameters: Parameters) -> GpuSettings:
     return GpuSettings(
         device=device,
         batched=config.max_batch_size > 0,
@@ -251,7 +253,7 @@ def _gpu_settings(config: Any, device: torch.device | None, parameters: Paramete
     )
 
 
-def _samples(config: Any, positions: Mapping[str, int], sizes: tuple[int, ...]) -> dict[int, Arrays]:
+def _samples(config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int, ...]) -> dict[int, Arrays]:
     """Inputs of zeros for batches of these sizes. Raises ConfigError where the shapes are not fixed."""
     items = {item.name: item for item in config.input}
     samples: dict[int, Arrays] = {}

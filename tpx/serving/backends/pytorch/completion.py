@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature
 from tpx.serving.backends.pytorch.archive import Format
 from tpx.serving.backends.pytorch.interface import Interface, Slot
@@ -23,7 +23,7 @@ _NOT_COMPLETED = {
 }
 
 
-def complete(config: Any, interface: Interface, kind: Format, *, default_max_batch_size: int) -> None:
+def complete(config: ModelConfig, interface: Interface, kind: Format, *, default_max_batch_size: int) -> None:
     """Fill batching, inputs and outputs where the configuration leaves them open.
 
     Only exported programs know them; the words for the others are Triton's.
@@ -45,7 +45,7 @@ def complete(config: Any, interface: Interface, kind: Format, *, default_max_bat
             add_tensor(config.output, _tensor(results[place], name), batching=batching)
 
 
-def _complete_batching(config: Any, interface: Interface, default: int) -> None:
+def _complete_batching(config: ModelConfig, interface: Interface, default: int) -> None:
     slots = (*(interface.arguments or ()), *(interface.results or ()))
     batching = interface.least_rows <= 1 and all((slot.shape or ())[:1] == (-1,) for slot in slots)
     if not batching:
@@ -73,7 +73,7 @@ def _tensor(slot: Slot, name: str) -> ModelTensor:
     return ModelTensor(name=name, datatype=slot.datatype, shape=slot.shape or ())
 
 
-def check(config: Any, interface: Interface) -> Places:
+def check(config: ModelConfig, interface: Interface) -> Places:
     """Which tensor is which. Raises ConfigError for what forward does not take or give."""
     inputs = input_positions(config, interface)
     outputs = output_positions(config, interface)
@@ -94,7 +94,7 @@ def check(config: Any, interface: Interface) -> Places:
     return Places(inputs, outputs)
 
 
-def _check_optional(config: Any, interface: Interface, positions: Mapping[str, int]) -> None:
+def _check_optional(config: ModelConfig, interface: Interface, positions: Mapping[str, int]) -> None:
     for item in config.input:
         if item.optional and interface.arguments and interface.arguments[positions[item.name]].required:
             raise ConfigError(
@@ -104,7 +104,7 @@ def _check_optional(config: Any, interface: Interface, positions: Mapping[str, i
             )
 
 
-def _check_strings(config: Any) -> None:
+def _check_strings(config: ModelConfig) -> None:
     for kind, items in (("input", config.input), ("output", config.output)):
         for item in items:
             if BY_NUMBER[item.data_type].name != "BYTES":

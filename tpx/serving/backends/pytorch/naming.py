@@ -11,9 +11,9 @@ src/pt2/model_state.cc).
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.pytorch.interface import Interface, Slot
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -38,7 +38,7 @@ def index_in(name: str) -> int | None:
     return int(text) if found and text.isascii() and text.isdigit() else None
 
 
-def input_positions(config: Any, interface: Interface) -> dict[str, int]:
+def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]:
     """The place in forward's arguments of each input, those that the server adds among them.
 
     Raises ConfigError for names that follow no convention together, or that lead to no argument.
@@ -62,7 +62,7 @@ def input_positions(config: Any, interface: Interface) -> dict[str, int]:
     return _checked(config, "input", positions, len(interface.arguments))
 
 
-def _position_of_added(config: Any, name: str, known: Mapping[str, int]) -> int:
+def _position_of_added(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
     """Of an input that the server adds: by its name, or behind the configured ones in the order of
     `batch_input`."""
     index = known.get(name, index_in(name))
@@ -76,7 +76,7 @@ def _position_of_added(config: Any, name: str, known: Mapping[str, int]) -> int:
     return len(config.input) + batch.index(name)
 
 
-def output_positions(config: Any, interface: Interface) -> dict[str, int]:
+def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int]:
     """The place in forward's results of each output, states among them. Raises ConfigError."""
     names = [item.name for item in config.output]
     states = [name for name in taken_outputs(config) if name not in names]
@@ -108,7 +108,7 @@ def _known(slots: Sequence[Slot]) -> dict[str, int]:
     return names | {slot.name: index for index, slot in enumerate(slots) if slot.name}
 
 
-def _chosen(config: Any, kind: str, names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+def _chosen(config: ModelConfig, kind: str, names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
     """By the first convention that all of the names follow."""
     if known and all(name in known for name in names):
         return {name: known[name] for name in names}
@@ -138,7 +138,7 @@ def _indices(names: Sequence[str]) -> dict[str, int] | None:
     return indices if len(indices) == len(names) else None
 
 
-def _check_states(config: Any, field: str, known: Mapping[str, int], *, named: bool) -> None:
+def _check_states(config: ModelConfig, field: str, known: Mapping[str, int], *, named: bool) -> None:
     """States need names that lead to a place, and the tensors beside them, too: order is not enough."""
     states = config.sequence_batching.state
     if states and not named:
@@ -157,7 +157,7 @@ def _check_states(config: Any, field: str, known: Mapping[str, int], *, named: b
             )
 
 
-def _check_count(config: Any, positions: Mapping[str, int], arguments: Sequence[Slot]) -> None:
+def _check_count(config: ModelConfig, positions: Mapping[str, int], arguments: Sequence[Slot]) -> None:
     given = set(positions.values())
     required = [index for index, slot in enumerate(arguments) if slot.required]
     if len(positions) <= len(arguments) and given.issuperset(required):
@@ -172,7 +172,7 @@ def _check_count(config: Any, positions: Mapping[str, int], arguments: Sequence[
     )
 
 
-def _checked(config: Any, kind: str, positions: dict[str, int], count: int) -> dict[str, int]:
+def _checked(config: ModelConfig, kind: str, positions: dict[str, int], count: int) -> dict[str, int]:
     taken: dict[int, str] = {}
     for name, position in positions.items():
         if position >= count:

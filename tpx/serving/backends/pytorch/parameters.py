@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.pytorch.archive import Format
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Parameters:
     """The sizes of batches for which a CUDA graph is recorded."""
 
 
-def parameters_of(config: Any, kind: Format, *, on_gpu: bool) -> Parameters:
+def parameters_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> Parameters:
     """Raises ConfigError; what cannot have an effect on this model is warned of."""
     given = _Given(config)
     for key, reason in _REFUSED.items():
@@ -79,7 +80,7 @@ def parameters_of(config: Any, kind: Format, *, on_gpu: bool) -> Parameters:
 class _Given:
     """The parameters as they are written."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         self._config = config
         self.texts: dict[str, str] = {key: value.string_value for key, value in config.parameters.items()}
         self._known: set[str] = set()

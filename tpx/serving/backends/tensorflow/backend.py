@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpx.errors import ConfigError, ExecutionError, LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import (
     Arrays,
     Description,
@@ -47,7 +48,7 @@ class TensorFlowBackend:
 
     default_filename = "model.savedmodel"
 
-    def open(self, files: ModelFiles, config: Any) -> "TensorFlowModel":
+    def open(self, files: ModelFiles, config: ModelConfig) -> "TensorFlowModel":
         path = inside(files.directory, config.default_model_filename, "default_model_filename")
         default = config.default_model_filename == self.default_filename
         if default and not path.exists() and (files.directory / _GRAPH_FILE).exists():
@@ -78,7 +79,7 @@ class TensorFlowModel:
     inline = False
     """Operations may wait: for files, for queues."""
 
-    def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
+    def __init__(self, path: Path, files: ModelFiles, config: ModelConfig) -> None:
         self._path, self._name = path, files.model_name
         self._settings = settings_of(config, files.settings)
         self._graph = config.platform == _GRAPH
@@ -96,7 +97,7 @@ class TensorFlowModel:
         self._first = self._load(first)
         self._used.append(_Used(session=self._first, place=(first.kind, first.device_id)))
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         if self._graph:
             return  # a graph does not tell which of its operations are inputs and outputs
         inputs, outputs = _tensors(self._inputs), _tensors(self._outputs)
@@ -114,13 +115,13 @@ class TensorFlowModel:
             max_batch_size=config.max_batch_size or (max(1, default_max_batch_size) if possible else 0),
         )
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         check_all_required(config, "TensorFlow")
         if self._graph:
             self._find_in_graph(config)
         check_signature(config, _tensors(self._inputs), _tensors(self._outputs))
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         if spec.kind == "KIND_GPU" and spec.device_id >= gpu_count():
             raise ConfigError(
                 f"instance '{spec.name}' of model '{self._name}' asks for GPU {spec.device_id}, but "
@@ -181,7 +182,7 @@ class TensorFlowModel:
             self._outputs = tensors_of(self._name, chosen.outputs)
         return session
 
-    def _find_in_graph(self, config: Any) -> None:
+    def _find_in_graph(self, config: ModelConfig) -> None:
         """The tensors that a configuration names in a graph: outputs of its operations."""
         inputs = {*(item.name for item in config.input), *added_inputs(config)}
         outputs = {*(item.name for item in config.output), *taken_outputs(config)}

@@ -4,9 +4,10 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tpx.errors import ConfigError
+from tpx.protocol.messages import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class TensorFlowSettings:
     """0: memory is taken as it is needed."""
 
 
-def settings_of(config: Any, backend: Mapping[str, str]) -> TensorFlowSettings:
+def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSettings:
     """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
     given = {key: value.string_value for key, value in config.parameters.items()}
     for key in given.keys() - _KNOWN:
@@ -127,7 +128,7 @@ def _jit(level: int) -> JitLevel:
     return "DEFAULT"
 
 
-def _mixed_precision(config: Any) -> bool:
+def _mixed_precision(config: ModelConfig) -> bool:
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(

@@ -13,6 +13,8 @@ from typing import Any
 
 from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
+from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import (
     Description,
     Executor,
@@ -46,7 +48,7 @@ class TensorRtBackend:
         self._trt = trt
         self._library = library
 
-    def open(self, files: ModelFiles, config: Any) -> "TensorRtModel":
+    def open(self, files: ModelFiles, config: ModelConfig) -> "TensorRtModel":
         try:
             trt = self._trt or import_module("tensorrt")
             driver = CudaDriver(self._library)
@@ -82,7 +84,7 @@ class TensorRtModel:
     inline = False
     """A device may hang, and the event loop with it."""
 
-    def __init__(self, trt: Any, driver: CudaDriver, files: ModelFiles, config: Any) -> None:
+    def __init__(self, trt: Any, driver: CudaDriver, files: ModelFiles, config: ModelConfig) -> None:
         self._trt, self._driver = trt, driver
         self._name, self._directory = files.model_name, files.directory
         self._settings = settings_of(config, files.settings)
@@ -94,7 +96,7 @@ class TensorRtModel:
             self._facts = facts_of(self._engine(specs[0].device_id, config), self._name)
             undoing.pop_all()
 
-    def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002 (profiles tell)
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002 (profiles tell)
         self._check_batching(config)
         most = self._most(instance_specs(config))
         if config.max_batch_size > most:
@@ -109,7 +111,7 @@ class TensorRtModel:
             for item in items:
                 item.is_shape_tensor = item.is_shape_tensor or item.name in shaping
 
-    def check(self, config: Any) -> None:
+    def check(self, config: ModelConfig) -> None:
         check_all_required(config, "TensorRT")
         self._check_batching(config)
         self._check_kinds(config)
@@ -128,7 +130,7 @@ class TensorRtModel:
                 if each.tensor.shape and not item.allow_ragged_batch:
                     check_dims(each, profile, dims, config.name, batching=config.max_batch_size > 0)
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         _check_devices(self._name, [spec], self._driver)
         place = Place(
             trt=self._trt,
@@ -144,10 +146,10 @@ class TensorRtModel:
     def close(self) -> None:
         self._engines.close()
 
-    def _engine(self, device: int, config: Any) -> Any:
+    def _engine(self, device: int, config: ModelConfig) -> Any:
         return self._engines.engine(device, self._plan(device, config))
 
-    def _plan(self, device: int, config: Any) -> Path:
+    def _plan(self, device: int, config: ModelConfig) -> Path:
         name, field = config.default_model_filename, "default_model_filename"
         if config.cc_model_filenames:
             capability = self._driver.compute_capability(device)
@@ -167,14 +169,14 @@ class TensorRtModel:
         """How many rows the profiles of instances take."""
         return max_batch_size(self._facts, self._profiles(specs))
 
-    def _check_batching(self, config: Any) -> None:
+    def _check_batching(self, config: ModelConfig) -> None:
         if config.max_batch_size and self._facts.has_shape_tensors:
             raise ConfigError(
                 f"model '{config.name}' has shape tensors, which tpx serves without batches only: set "
                 "max_batch_size to 0"
             )
 
-    def _check_kinds(self, config: Any) -> None:
+    def _check_kinds(self, config: ModelConfig) -> None:
         """Raise ConfigError for what engines have and clients cannot be served with yet."""
         for each in (*self._facts.inputs, *self._facts.outputs):
             if not each.linear:
@@ -183,7 +185,7 @@ class TensorRtModel:
                     "the engine with the format LINEAR for its inputs and outputs"
                 )
         shaping = {each.name for each in (*self._facts.inputs, *self._facts.outputs) if each.is_shape}
-        for item in (*config.input, *config.output):
+        for item in inputs_and_outputs(config):
             if item.is_non_linear_format_io:
                 raise ConfigError(f"tensor '{item.name}' of model '{config.name}' is linear in the engine")
             if item.is_shape_tensor != (item.name in shaping):

@@ -5,9 +5,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from tpx.errors import ConfigError, LoadError
+from tpx.protocol.messages import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class TensorRtSettings:
     """Engines may bring a runtime of their own, which is code."""
 
 
-def settings_of(config: Any, backend: Mapping[str, str]) -> TensorRtSettings:
+def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSettings:
     """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
     given = {key: value.string_value for key, value in config.parameters.items()}
     strategy = given.pop(_STRATEGY, "STATIC")

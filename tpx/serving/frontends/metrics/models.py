@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
+from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
 from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, Histogram, LatencyFamily
 from tpx.serving.distributions.quantiles import Summary
 from tpx.serving.distributions.settings import LatencySettings
@@ -239,12 +239,10 @@ def _distribution(model: Served, family: LatencyFamily) -> Histogram | Summary |
     return None if kept is None else kept.by_family.get(family.name)
 
 
-def gpu_of(config: Any) -> int | None:
+def gpu_of(config: ModelConfig) -> int | None:
     """The one GPU that all instances of a model are on; what several have done is one sum and has no GPU."""
-    kinds = config.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
-    gpu = kinds.enum_type.values_by_name["KIND_GPU"].number
     groups = [group for group in config.instance_group if not group.passive]
-    if any(group.kind != gpu for group in groups):
+    if any(group.kind != ModelInstanceGroup.KIND_GPU for group in groups):
         return None
     used = {device for group in groups for device in list(group.gpus) or [0]}
     return used.pop() if len(used) == 1 else None

@@ -4,9 +4,10 @@ import shutil
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tpx.errors import LoadError
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.repository.overrides import private_directory
 
 
@@ -36,7 +37,12 @@ class AgentModel:
     """A model as one of its agents sees it."""
 
     def __init__(
-        self, name: str, config: Any, parameters: Mapping[str, str], location: Path, parent: Path | None
+        self,
+        name: str,
+        config: ModelConfig,
+        parameters: Mapping[str, str],
+        location: Path,
+        parent: Path | None,
     ) -> None:
         self.name = name
         self.config = config

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol import messages
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.extensions import foreign
 from tpx.serving.repository.agents.base import Action, AgentModel, RepositoryAgent
 from tpx.serving.repository.agents.table import agent as find_agent
@@ -64,7 +65,7 @@ class Ownership:
         return self._files is None and not self._engaged
 
     def load(
-        self, config: Any, location: Path, agent_directory: Path, private_parent: Path | None = None
+        self, config: ModelConfig, location: Path, agent_directory: Path, private_parent: Path | None = None
     ) -> Path:
         """Have the agents of a configuration prepare a model; returns the directory to load it from.
 
