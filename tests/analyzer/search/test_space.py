@@ -239,3 +239,13 @@ def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to()
 def test_an_empty_dimension_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose for threads"):
         Grid(search_spec(), (Dimension(name="threads", choices=()),))
+
+
+def test_a_listed_change_that_the_default_has_is_the_default_in_a_grid_too() -> None:
+    listed = ({"max_batch_size": 8}, {"max_batch_size": 4})
+    found = open_grid(replace(search_spec(BATCHING), deltas=listed))
+    assert [found.variant(point).name for point in found.points()] == [
+        "m_config_default",
+        "m_config_default",
+        "m_config_0",
+    ]

@@ -33,10 +33,9 @@ def open_grid(spec: SearchSpec) -> Grid:
         dimensions = [_listed(spec.deltas)]
     else:
         dimensions = _of_members(spec) if spec.members else _own_dimensions(spec)
-    client = [
-        dimension for model, each in loads_of(spec).items() for dimension in _client_batches(each, model)
-    ]
-    return Grid(spec, [*dimensions, *client])
+    for model, loads in loads_of(spec).items():
+        dimensions += _client_batches(loads, model)
+    return Grid(spec, dimensions)
 
 
 def _own_dimensions(spec: SearchSpec) -> list[Dimension]:
