@@ -10,9 +10,9 @@ from tpx.analyzer.comparison import Comparison, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
-from tpx.cli.comparing import ComparisonOptions, report_comparison
+from tpx.cli.comparing import ComparisonSpec, report_comparison
 from tpx.errors import UsageError
-from tpx.options import from_argv, option
+from tpx.options import from_argv, group, option
 from tpx.perf.answers.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
 
@@ -20,9 +20,10 @@ NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig(ComparisonOptions):
+class CompareConfig:
     """Two runs, and what counts as a difference."""
 
+    comparison: ComparisonSpec = group(ComparisonSpec)
     runs: tuple[Path, ...] = option(
         (),
         "two runs, before and after: each an export path, its results, or a run.jsonl",
@@ -35,20 +36,19 @@ class CompareConfig(ComparisonOptions):
     def __post_init__(self) -> None:
         if len(self.runs) != 2:
             raise UsageError(f"tpx analyze compare takes two runs, got {len(self.runs)}")
-        self.check_strictness()
 
 
 def compare(argv: Sequence[str]) -> int:
     """Print what changed; 5 where something became worse, else 0."""
     config = from_argv(CompareConfig, argv)
     before, after = (Run.from_records(read_last_run(journal_of(path))) for path in config.runs)
-    found = compare_runs(before, after, config.strictness)
+    found = compare_runs(before, after, config.comparison.strictness)
     if not found.pairs:
         raise UsageError(
             f"{config.runs[0]} and {config.runs[1]} have no configuration under the same load in common"
         )
-    compared = Compared(pairs=tuple(_pairs(found)), strictness=config.strictness, unit="infer/s")
-    return report_comparison(compared, config, _document(found), everything=config.all)
+    compared = Compared(pairs=tuple(_pairs(found)), strictness=config.comparison.strictness, unit="infer/s")
+    return report_comparison(compared, config.comparison, _document(found), everything=config.all)
 
 
 def _pairs(found: Comparison) -> Iterator[Against]:

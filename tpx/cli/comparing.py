@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 from tpx.cli.exits import Exit
 from tpx.cli.perf_terminal import tell, terminal_width
-from tpx.errors import UsageError
 from tpx.options import option
-from tpx.perf.options.measuring import parse_share
+from tpx.perf.options.measuring import check_strictness, parse_share
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness
     from tpx.perf.report.comparison import Compared, ComparisonFiles
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonSpec:
     """How sure a difference has to be, how large, and where all of them are written."""
 
     alpha: float = option(0.05, "how often a difference may be found where there is none")
@@ -28,19 +27,15 @@ class ComparisonOptions:
     junit: Path | None = option(None, "write a test case for every figure of every load", metavar="FILE")
     markdown: Path | None = option(None, "write a table for a CI job's page", metavar="FILE")
 
+    def __post_init__(self) -> None:
+        check_strictness(self.alpha, self.min_effect)
+
     @property
     def strictness(self) -> "Strictness":
         """Return the rule of what counts."""
         from tpx.perf.answers.compare import Strictness  # late: help needs the options alone
 
         return Strictness(alpha=self.alpha, min_effect=self.min_effect)
-
-    def check_strictness(self) -> None:
-        """Raise UsageError, in perf_analyzer's words, for a value out of range."""
-        if not 0 < self.alpha < 0.5:
-            raise UsageError("Failed to parse --alpha. The value must be in range (0, 0.5).")
-        if not 0 <= self.min_effect < 1:
-            raise UsageError("Failed to parse --min-effect. The value must be >= 0% and below 100%.")
 
 
 def report_comparison(

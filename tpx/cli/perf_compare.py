@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpx.cli.comparing import ComparisonOptions, report_comparison
+from tpx.cli.comparing import ComparisonSpec, report_comparison
 from tpx.errors import UsageError
-from tpx.options import from_argv, option
+from tpx.options import from_argv, group, option
 from tpx.perf.answers.compare import compare, difference_json, read_levels
 from tpx.perf.report.comparison import Against, Compared
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig(ComparisonOptions):
+class CompareConfig:
     """Two files of levels, and what counts as a difference."""
 
+    comparison: ComparisonSpec = group(ComparisonSpec)
     runs: tuple[Path, ...] = option(
         (),
         "two files of tpx perf --json: before and after",
@@ -28,14 +29,13 @@ class CompareConfig(ComparisonOptions):
     def __post_init__(self) -> None:
         if len(self.runs) != 2:
             raise UsageError(f"tpx perf compare takes two files, got {len(self.runs)}")
-        self.check_strictness()
 
 
 def main(argv: Sequence[str]) -> int:
     """Print what changed; 5 where something became worse, else 0. Raises UsageError."""
     config = from_argv(CompareConfig, argv)
     before, after = (read_levels(_document(path), str(path)) for path in config.runs)
-    comparison = compare(before, after, config.strictness)
+    comparison = compare(before, after, config.comparison.strictness)
     if not comparison.differences:
         left_out = "; ".join(comparison.left_out)
         raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load to compare ({left_out})")
@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         left_out=comparison.left_out,
     )
     document = {"schema": 1, "compare": difference_json(comparison.differences)}
-    return report_comparison(Compared(pairs=(pair,), strictness=config.strictness), config, document)
+    compared = Compared(pairs=(pair,), strictness=config.comparison.strictness)
+    return report_comparison(compared, config.comparison, document)
 
 
 def _document(path: Path) -> Any:

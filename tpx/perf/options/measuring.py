@@ -137,6 +137,14 @@ class AnswerSpec:
         return self.stability or ("ci" if self.slo or self.ci_width is not None else "pa")
 
 
+def check_strictness(alpha: float, min_effect: float) -> None:
+    """Raise UsageError where no difference could count, or chance alone would be one."""
+    if not 0 < alpha < 0.5:
+        refuse("--alpha", "The value must be in range (0, 0.5).")
+    if not 0 <= min_effect < 1:
+        refuse("--min-effect", "The value must be >= 0% and below 100%.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparingSpec:
     """Servers that are measured in turns, and what counts as a difference."""
@@ -158,10 +166,7 @@ class ComparingSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one that says something of no comparison."""
-        if not 0 < self.alpha < 0.5:
-            refuse("--alpha", "The value must be in range (0, 0.5).")
-        if not 0 <= self.min_effect < 1:
-            refuse("--min-effect", "The value must be >= 0% and below 100%.")
+        check_strictness(self.alpha, self.min_effect)
         if self.ab_blocks < 4:
             refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
         if len(self.ab) == 1 or len(set(self.ab)) > 26:

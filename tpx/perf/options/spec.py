@@ -9,7 +9,7 @@ from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.levels import LevelRange
-from tpx.perf.options.load import LoadSpec
+from tpx.perf.options.load import LoadSpec, ScenarioSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_TRIALS,
@@ -18,12 +18,9 @@ from tpx.perf.options.measuring import (
     CourseSpec,
     WindowSpec,
 )
-from tpx.perf.options.metrics import MetricsSpec
-from tpx.perf.options.output import OutputSpec
+from tpx.perf.options.output import MetricsSpec, OutputSpec
 from tpx.perf.options.rules import RULES
-from tpx.perf.options.scenario import ScenarioSpec
-from tpx.perf.options.target import TargetSpec
-from tpx.perf.options.tls import TlsSpec
+from tpx.perf.options.target import TargetSpec, TlsSpec
 from tpx.perf.plan import LoadPlan, PaceSpec
 from tpx.perf.settings import LevelSettings
 

@@ -1,10 +1,13 @@
-"""The options that say what is measured, and how it is reached."""
+"""The options of the target: the model, the server, the way there, and TLS."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import one_of, option, refuse
+from tpx.perf.clients.tls import TlsSettings
 from tpx.perf.levels import parse_models
 from tpx.perf.plan import ModelShare
 from tpx.perf.settings import Header, parse_header
@@ -46,3 +49,128 @@ class TargetSpec:
             raise UsageError("--models names the models: leave out -m and -x")
         if not 0 <= self.timeout <= LONGEST_TIMEOUT_S:
             refuse("--timeout", "The value must be >= 0 seconds, and no more than 1e9.")
+
+
+def _file(flag: str) -> Callable[[str], Path]:
+    def parse(text: str) -> Path:
+        if not Path(text).is_file():
+            refuse(flag, "The value must be a valid file path.")
+        return Path(text)
+
+    return parse
+
+
+def _number(flag: str, most: int, text: str) -> Callable[[str], int]:
+    def parse(word: str) -> int:
+        if not word.isdecimal() or int(word) > most:
+            refuse(flag, text)
+        return int(word)
+
+    return parse
+
+
+def _encoding(flag: str) -> Callable[[str], str]:
+    def parse(word: str) -> str:
+        if word.upper() not in ("PEM", "DER"):
+            refuse(flag, f"Unsupported type provided: '{word}'. The available options are 'PEM' or 'DER'.")
+        return word.upper()
+
+    return parse
+
+
+_HTTPS = "--ssl-https-"
+_GRPC = "--ssl-grpc-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSpec:
+    """Whom the client trusts, and what it shows of itself."""
+
+    ssl_grpc_use_ssl: bool = option(False, "gRPC over TLS")
+    ssl_grpc_root_certifications_file: Path | None = option(
+        None,
+        "PEM of the authorities to trust",
+        metavar="FILE",
+        parse=_file(_GRPC + "root-certifications-file"),
+    )
+    ssl_grpc_private_key_file: Path | None = option(
+        None, "PEM of the client's key", metavar="FILE", parse=_file(_GRPC + "private-key-file")
+    )
+    ssl_grpc_certificate_chain_file: Path | None = option(
+        None,
+        "PEM of the client's certificates",
+        metavar="FILE",
+        parse=_file(_GRPC + "certificate-chain-file"),
+    )
+    ssl_https_verify_peer: int = option(
+        1,
+        "1: check the server's certificate; 0: take any, of any host",
+        parse=_number(_HTTPS + "verify-peer", 1, "The value must be either 0 or 1."),
+    )
+    ssl_https_verify_host: int = option(
+        2,
+        "2 or 1: check that the certificate is the host's; 0: do not",
+        parse=_number(_HTTPS + "verify-host", 2, "The value must be either 0, 1, or 2."),
+    )
+    ssl_https_ca_certificates_file: Path | None = option(
+        None,
+        "PEM of the authorities to trust",
+        metavar="FILE",
+        parse=_file(_HTTPS + "ca-certificates-file"),
+    )
+    ssl_https_client_certificate_file: Path | None = option(
+        None,
+        "the client's certificate",
+        metavar="FILE",
+        parse=_file(_HTTPS + "client-certificate-file"),
+    )
+    ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
+        "PEM", "PEM or DER", parse=_encoding(_HTTPS + "client-certificate-type")
+    )
+    ssl_https_private_key_file: Path | None = option(
+        None, "the client's key", metavar="FILE", parse=_file(_HTTPS + "private-key-file")
+    )
+    ssl_https_private_key_type: Literal["PEM", "DER"] = option(
+        "PEM", "PEM or DER", parse=_encoding(_HTTPS + "private-key-type")
+    )
+
+    def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
+        """What connections of a protocol check and show; None where they are plain.
+
+        `secure` is what the URL says. Raises UsageError for settings that nothing would make use of.
+        """
+        https, grpc = self._https, self._grpc
+        if protocol == "grpc":
+            used = self.ssl_grpc_use_ssl or secure
+            if grpc != TlsSettings() and not used:
+                raise UsageError(
+                    "--ssl-grpc-* files are given, but not --ssl-grpc-use-ssl, which makes use of them"
+                )
+            if https != TlsSettings():
+                raise UsageError("--ssl-https-* options are given, but -i grpc goes by the --ssl-grpc-* ones")
+            return grpc if used else None
+        if self.ssl_grpc_use_ssl or grpc != TlsSettings():
+            raise UsageError("--ssl-grpc-* options are given, but -i http goes by the --ssl-https-* ones")
+        if https != TlsSettings() and not secure:
+            raise UsageError("--ssl-https-* options are given, but the URL (-u) does not begin with https://")
+        return https if secure else None
+
+    @property
+    def _https(self) -> TlsSettings:
+        return TlsSettings(
+            verify_peer=self.ssl_https_verify_peer != 0,
+            verify_host=self.ssl_https_verify_host != 0,
+            ca_file=self.ssl_https_ca_certificates_file,
+            certificate_file=self.ssl_https_client_certificate_file,
+            certificate_encoding=self.ssl_https_client_certificate_type,
+            key_file=self.ssl_https_private_key_file,
+            key_encoding=self.ssl_https_private_key_type,
+        )
+
+    @property
+    def _grpc(self) -> TlsSettings:
+        return TlsSettings(
+            ca_file=self.ssl_grpc_root_certifications_file,
+            certificate_file=self.ssl_grpc_certificate_chain_file,
+            key_file=self.ssl_grpc_private_key_file,
+        )
