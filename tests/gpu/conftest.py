@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Device:
 class GpuServer:
     """A server in a process of its own, since CUDA memory is shared between processes only."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     http: str
     grpc: str
     metrics: str
@@ -63,32 +64,30 @@ def gpu(device: Device) -> Device:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., GpuServer]]:
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GpuServer]]:
     """Start servers on free ports; they are stopped at the end of the test."""
     with ExitStack() as running:
 
         def start(repository: Path, *flags: str) -> GpuServer:
-            server = _started(repository, flags)
+            server = _started(repository, flags, tmp_path_factory.mktemp("server") / "log")
             running.callback(_stop, server.process)
             return server
 
         yield start
 
 
-def _started(repository: Path, flags: Sequence[str]) -> GpuServer:
+def _started(repository: Path, flags: Sequence[str], log: Path) -> GpuServer:
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     words = [sys.executable, "-m", "tpx", "serve", "--model-repository", str(repository), *ports, *flags]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.append(line)
-        if "is ready" in line:
-            break
-    found = dict(re.findall(r"Started (\w[\w ]*) at (\S+:\d+)", "".join(lines)))
+    with log.open("w") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + START_S
+    while "is ready" not in log.read_text() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    found = dict(re.findall(r"Started (\w[\w ]*) at (\S+:\d+)", log.read_text()))
     if len(found) != 3:
         process.kill()
-        pytest.fail("the server did not start:\n" + "".join(lines))
+        pytest.fail("the server did not start:\n" + log.read_text())
     return GpuServer(
         process=process,
         http=found["HTTPService"],
@@ -97,7 +96,7 @@ def _started(repository: Path, flags: Sequence[str]) -> GpuServer:
     )
 
 
-def _stop(process: "subprocess.Popen[str]") -> None:
+def _stop(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     try:
         process.communicate(timeout=30)
