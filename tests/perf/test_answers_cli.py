@@ -134,6 +134,13 @@ def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.Ca
     assert {d["figure"]: d["finding"] for d in found["differences"]}["throughput"] == "worse"
 
 
+def test_ab_refuses_workers_that_cannot_share_the_load(capfd: pytest.CaptureFixture[str]) -> None:
+    with http_server(Behaviour()) as one, http_server(Behaviour()) as two:
+        words = ["-m", "net", "--ab", one, two, "--workers", "2", "--poll", "busy"]
+        assert main([*words, "--request-count", "5"]) == 99
+    assert "--workers 2: --poll busy polls in one process" in capfd.readouterr().err
+
+
 def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,3 +110,12 @@ def test_what_is_no_mix_is_refused(words: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         from_argv(SessionSpec, words.split(" "))
     assert caught.value.message == text
+
+
+def test_the_export_of_a_mix_has_the_inputs_of_every_model(live: Live, tmp_path: Path) -> None:
+    file = tmp_path / "export.json"
+    words = ["--request-count", "40", "--profile-export-file", str(file), "--concurrency-range", "2"]
+    report = ran(live, "http", "--models", "double,words", *words)
+    (experiment,) = json.loads(file.read_text())["experiments"]
+    given = [request["request_inputs"]["x"] for request in experiment["requests"]]
+    assert sum(isinstance(value, str) for value in given) == report.levels[0].members[1].requests > 0
