@@ -16,6 +16,7 @@ from tpx.serving.model_id import ModelId
 from tpx.serving.offload import LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.overrides import LoadParameter, override_of
+from tpx.serving.repository.retirement import Tasks
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, State, parse_version
 from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, RequestHead, TensorSpec, with_request_id
 from tpx.serving.served import Served
@@ -123,13 +124,13 @@ class DataPlane:
         return self._repository.all_ready() or not self._strict_readiness
 
     @property
-    def has_opinions(self) -> bool:
-        """Some model has to be asked before it is known whether the server is ready."""
+    def has_readiness_hooks(self) -> bool:
+        """True if models have to be asked before it is known whether the server is ready."""
         return self._strict_readiness and any(model.has_readiness_hook for model in self._repository.served())
 
     async def says_ready(self) -> bool:
-        """As `ready`, and every model that has an opinion says so, too."""
-        if not self.ready() or not self.has_opinions:
+        """Tell whether the server is ready, and every model with a readiness hook says so, too."""
+        if not self.ready() or not self.has_readiness_hooks:
             return self.ready()
         asked = [model.says_ready() for model in self._repository.served() if model.has_readiness_hook]
         return all(await asyncio.gather(*asked))
@@ -140,12 +141,17 @@ class DataPlane:
         ready = self._repository.is_ready(name, version) or self.control.would_load(name)
         return ready and not self.exiting
 
-    def has_readiness_hook(self, name: str, version: str) -> Served | None:
-        """A model that can answer, and has to be asked whether it thinks so."""
+    def has_readiness_hook(self, name: str, version: str) -> bool:
+        """Tell whether a model that could answer has to be asked whether it is ready."""
         if self.exiting or not self._repository.is_ready(name, version):
-            return None
-        model = self._repository.get(name, version)
-        return model if model.has_readiness_hook else None
+            return False
+        return self._repository.get(name, version).has_readiness_hook
+
+    async def model_says_ready(self, name: str, version: str) -> bool:
+        """Tell whether a model is ready; one with a readiness hook says so itself."""
+        if self.has_readiness_hook(name, version):
+            return await self._repository.get(name, version).says_ready()
+        return self.model_ready(name, version)
 
     # metadata
 
@@ -168,6 +174,15 @@ class DataPlane:
         return self._model(name, version).config
 
     # the model repository
+
+    @property
+    def tasks(self) -> Tasks:
+        """The owner of work that answers later."""
+        return self.control.tasks
+
+    def check_explicit(self) -> None:
+        """Raise NotReady unless clients may load and unload."""
+        self.control.check_explicit()
 
     def index(self, *, ready_only: bool, on_disk: Mapping[ModelId, str] | None = None) -> list[IndexEntry]:
         """Every version that is, was or should be loaded; and the models that lie `on_disk`."""
@@ -192,7 +207,7 @@ class DataPlane:
 
         Raises InvalidRequest, NotReady.
         """
-        self.control.check_explicit()
+        self.check_explicit()
         override = await asyncio.get_running_loop().run_in_executor(None, override_of, parameters, name)
         await self.control.load(name, override)
 

@@ -21,7 +21,6 @@ class Plane:
     def __init__(self) -> None:
         self.healthy = True
         self.asked = 0
-        self.control = self
         self.tasks = None
 
     def ready(self) -> bool:

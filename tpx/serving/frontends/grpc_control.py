@@ -33,7 +33,7 @@ class GrpcControl:
 
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its part of the API."""
-        tasks, explicit = self._plane.control.tasks, self._plane.control.check_explicit
+        tasks, explicit = self._plane.tasks, self._plane.check_explicit
         regions: dict[str, Verb] = {
             "SystemSharedMemoryStatus": self._system_status,
             "SystemSharedMemoryRegister": self._system_register,
@@ -67,10 +67,7 @@ class GrpcControl:
         return messages.ServerReadyResponse(ready=await self._plane.says_ready())
 
     async def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
-        ready = self._plane.model_ready(request.name, request.version)
-        model = self._plane.has_readiness_hook(request.name, request.version)
-        if model is not None:
-            ready = await model.says_ready()
+        ready = await self._plane.model_says_ready(request.name, request.version)
         return messages.ModelReadyResponse(ready=ready)
 
     def _server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002

@@ -28,7 +28,7 @@ class GrpcHealth:
         self._looking: asyncio.TimerHandle | None = None
 
     def rpcs(self) -> list[Rpc]:
-        check = unary_later(_SERVICE + "Check", "HealthCheckRequest", self._check, self._plane.control.tasks)
+        check = unary_later(_SERVICE + "Check", "HealthCheckRequest", self._check, self._plane.tasks)
         return [
             Rpc(category="health", method=check),
             Rpc(category="health", method=Method(_SERVICE + "Watch", stream=lambda call: _Watch(call, self))),

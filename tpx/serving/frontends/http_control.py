@@ -16,7 +16,6 @@ from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
 from tpx.serving.logs import refuse_log_file
 from tpx.serving.repository.overrides import LoadParameter
-from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 from tpx.serving.tracing.settings import parse_update
 
@@ -60,7 +59,7 @@ class HttpControl:
         ]
 
     def _later(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
-        self._plane.control.tasks.start(answer_when_done(request, work))
+        self._plane.tasks.start(answer_when_done(request, work))
 
     # health, metadata, statistics
 
@@ -73,7 +72,7 @@ class HttpControl:
     def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
         if self._plane.exiting:
             raise NotReady("Server exiting")
-        if self._plane.has_opinions:
+        if self._plane.has_readiness_hooks:
             self._later(request, self._ask_all(request))
         else:
             request.respond(200 if self._plane.ready() else 400, b"")
@@ -85,14 +84,13 @@ class HttpControl:
         answer_json(request, asdict(self._plane.model_metadata(*of_model(match))))
 
     def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
-        model = self._plane.has_readiness_hook(*of_model(match))
-        if model is not None:
-            self._later(request, self._ask(request, model))
+        if self._plane.has_readiness_hook(*of_model(match)):
+            self._later(request, self._ask(request, *of_model(match)))
         else:
             _answer_ready(request, ready=self._plane.model_ready(*of_model(match)))
 
-    async def _ask(self, request: HttpRequest, model: Served) -> None:
-        _answer_ready(request, ready=await model.says_ready())
+    async def _ask(self, request: HttpRequest, name: str, version: str) -> None:
+        _answer_ready(request, ready=await self._plane.model_says_ready(name, version))
 
     def _model_config(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, model_config.to_json(self._plane.model_config(*of_model(match))))
@@ -120,7 +118,7 @@ class HttpControl:
 
     def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
         _refuse_repository(match)
-        self._plane.control.check_explicit()
+        self._plane.check_explicit()
         self._later(request, self._answer_load(request, match["model"]))
 
     async def _answer_load(self, request: HttpRequest, name: str) -> None:
@@ -133,7 +131,7 @@ class HttpControl:
 
     def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
         _refuse_repository(match)
-        self._plane.control.check_explicit()
+        self._plane.check_explicit()
         dependents = False
         for key, value in _parameters(request).items():
             if key != "unload_dependents":
