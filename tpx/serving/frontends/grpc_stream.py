@@ -129,14 +129,12 @@ class _InferStream:
                 )
             self._plane.infer(infer)
         except Postponed as exc:
-            self._call_off = exc.then(
-                partial(self._go_on, turn, message, None),
-                lambda error: self._go_on(turn, message, error, None),
-            )
-            self._hold_back()
-        except NotLoaded as exc:
-            self._wait(turn, message, decoded, exc, waits=waits)
+            self._wait(turn, message, partial(exc.then, partial(self._go_on, turn, message, None)))
         except TpxError as exc:
+            if waits and isinstance(exc, NotLoaded):
+                go_on = partial(self._go_on, turn, message, None, decoded, waits=False)
+                self._wait(turn, message, partial(exc.then, go_on))
+                return
             if turn.request is None:
                 self._admit(turn, message)
             self._refuse(turn, message, exc)
@@ -144,24 +142,19 @@ class _InferStream:
             self._break(exc)
 
     def _wait(
-        self, turn: _Turn, message: Buffer, decoded: DecodedRequest | None, absent: NotLoaded, *, waits: bool
+        self,
+        turn: _Turn,
+        message: Buffer,
+        begin: Callable[[Callable[[TpxError], None]], Callable[[], None]],
     ) -> None:
-        """Read no more of the client until a model is loaded."""
+        """Read no more of the client until its request is decoded or its model loaded, which `begin` begins:
+        it takes what to call on failure, and returns what calls it off."""
         try:
-            if not waits:
-                raise absent
-            self._call_off = absent.then(
-                lambda: self._go_on(turn, message, None, decoded, waits=False),
-                lambda error: self._go_on(turn, message, error, None),
-            )
+            self._call_off = begin(lambda error: self._go_on(turn, message, error, None))
         except TpxError as exc:
             self._admit(turn, message)
             self._refuse(turn, message, exc)
-        else:
-            self._hold_back()
-
-    def _hold_back(self) -> None:
-        """Read no more of the client until the present request is taken up."""
+            return
         self._behind = deque()
         if not self._paused:
             self._call.pause_reading()
