@@ -16,7 +16,7 @@ from tpx.analyzer.runners.base import Addresses, Launch, Runner, StartServer
 from tpx.analyzer.runners.control import GrpcModelControl, HttpModelControl, ModelControl, RemoteServer
 from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.inprocess import InProcessRunner
-from tpx.analyzer.runners.load import LoadSettings
+from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import ModelLoader
 from tpx.analyzer.runners.local import LocalServers, find_program
 from tpx.analyzer.runners.served import ServedRunner
@@ -105,7 +105,7 @@ def open_runner(config: ProfileSpec) -> Runner:
     if config.server.triton_launch_mode == "inprocess":
         return InProcessRunner(
             (config.models.model_repository or Path()).absolute(),
-            replace(_load_settings(config), in_process=IN_PROCESS),
+            replace(_load_generator(config), in_process=IN_PROCESS),
             limit_s=config.measurement.perf_analyzer_timeout,
         )
 
@@ -114,7 +114,7 @@ def open_runner(config: ProfileSpec) -> Runner:
 
     return ServedRunner(
         ModelLoader(_starter(config), control, timeout_s=config.server.client_max_retries),
-        _load_settings(config),
+        _load_generator(config),
         launch=lambda model: launch_of(config, model),
         limit_s=config.measurement.perf_analyzer_timeout,
         reloads=not config.server.reload_model_disable,
@@ -137,11 +137,11 @@ def remote_addresses(config: ProfileSpec) -> Addresses:
     )
 
 
-def _load_settings(config: ProfileSpec) -> LoadSettings:
+def _load_generator(config: ProfileSpec) -> LoadGenerator:
     """How load is made, and where every level is reported."""
     file = config.measurement.perf_output_path
     if file is None and not config.measurement.perf_output:
-        return LoadSettings(sessions=config.sessions)
+        return LoadGenerator(sessions=config.sessions)
 
     def tell(text: str) -> None:
         if config.measurement.perf_output:
@@ -150,7 +150,7 @@ def _load_settings(config: ProfileSpec) -> LoadSettings:
             with file.open("a", encoding="utf-8") as written:
                 written.write(text + "\n")
 
-    return LoadSettings(sessions=config.sessions, tell=tell)
+    return LoadGenerator(sessions=config.sessions, tell=tell)
 
 
 def launch_of(config: ProfileSpec, name: str) -> Launch:

@@ -9,13 +9,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
 from tpx.analyzer.runners.base import Preparation, VisibleServer
-from tpx.analyzer.runners.load import LoadSettings, measure_load
+from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import too_long
 from tpx.errors import MeasurementError
 from tpx.protocol import model_config
@@ -26,7 +25,7 @@ from tpx.serving.server import Server
 class InProcessRunner:
     """Implements Runner."""
 
-    def __init__(self, model_repository: Path, load: LoadSettings, *, limit_s: float) -> None:
+    def __init__(self, model_repository: Path, load: LoadGenerator, *, limit_s: float) -> None:
         """`load` names the module that connects the load generator to the engine."""
         self._models = model_repository.absolute()
         self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
@@ -59,8 +58,7 @@ class InProcessRunner:
             raise MeasurementError("no configuration is prepared")
         try:
             async with asyncio.timeout(self._limit_s):
-                settings = replace(self._load, one_window=one_window)
-                return await measure_load(settings, "", self._configuration, load)
+                return await self._load.measure(self._configuration, load, one_window=one_window)
         except TimeoutError as exc:
             raise too_long(self._limit_s) from exc
 

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tpx.analyzer.results.measurement import (
     Answers,
@@ -33,27 +34,23 @@ WARMUP_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
-    """How load is made and when a level counts as measured; the same for every trial of a run."""
+class LoadGenerator:
+    """Puts load on what is served; the same for every trial of a run."""
 
     sessions: Mapping[str, SessionSpec]
     """By model: how it is measured, but for its address and its load."""
     in_process: str = ""
     """The module that connects to the engine in this process, which only the command line knows."""
-    decoupled: frozenset[str] = frozenset()
-    """Models that may send several responses, for which requests go over streams."""
     tell: Callable[[str], None] | None = None
     """Is told every level as tpx perf prints it."""
-    one_window: bool = False
-    """A level is a single window, as in a final round."""
 
     @property
-    def plain(self) -> SessionSpec:
-        """How any of the models is measured: all have the same kind of service and the same protocol."""
-        return next(iter(self.sessions.values()))
+    def protocol(self) -> Literal["http", "grpc"]:
+        """The protocol of all models."""
+        return next(iter(self.sessions.values())).target.protocol
 
-    def over(self, repository: Path) -> "LoadSettings":
-        """The same for the engine in this process, which serves this repository."""
+    def over(self, repository: Path) -> "LoadGenerator":
+        """Return the same for the engine in this process, which serves this repository."""
         sessions = {
             name: replace(
                 spec,
@@ -63,64 +60,66 @@ class LoadSettings:
         }
         return replace(self, sessions=sessions)
 
-    def session(self, model: str, address: str, load: Load) -> SessionSpec:
-        """How a model at host:port is measured under a load."""
-        spec = self.sessions[model]
-        return replace(
-            spec,
-            target=replace(spec.target, url=spec.target.url or address),
-            inputs=replace(spec.inputs, batch_size=load.batch_size),
-            wire=replace(spec.wire, streaming=spec.wire.streaming or model in self.decoupled),
+    async def measure(
+        self, configuration: Configuration, load: Load, address: str = "", *, one_window: bool = False
+    ) -> Measurement:
+        """Measure a configuration that is served at host:port; of several models each under its part of the
+        load, all at once, with throughputs added up and latencies averaged.
+
+        A level is measured until its figures are stable or the windows are used up, or in `one_window`, as in
+        a final round. Raises MeasurementError when no request succeeds, or for a decoupled model that has no
+        streams, WireError when nothing answers, UsageError when a model's inputs need a shape.
+        """
+        variant = configuration.variant
+        decoupled = self._decoupled(configuration)
+
+        async def level(member: Variant, part: Load) -> Measurement:
+            spec = self.sessions[member.model]
+            streams = member.model in decoupled
+            spec = replace(
+                spec,
+                target=replace(spec.target, url=spec.target.url or address),
+                inputs=replace(spec.inputs, batch_size=part.batch_size),
+                wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
+            )
+            async with Session(spec, in_process=self.in_process) as session:
+                rules = _rules(session.settings, one_window=one_window)
+                result = await session.measure(level_of(spec, part), rules)
+            if self.tell is not None:
+                self.tell(f"{member.name} at {part}\n{level_block(result, _shown(spec, decoupled=streams))}")
+            if result.verdict is Verdict.ERRORS:
+                raise MeasurementError(result.reason)
+            return to_measurement(result, member.name, part)
+
+        if not load.members:
+            return await level(variant, load)
+        pairs = zip(variant.members, load.members, strict=True)
+        return _combined(await _side_by_side([partial(level, *pair) for pair in pairs]), variant.name, load)
+
+    def _decoupled(self, configuration: Configuration) -> frozenset[str]:
+        """Models that may send several responses, for which requests go over streams."""
+        parts = (configuration, *configuration.members)
+        decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
+        plain = (
+            s.target.protocol == "http" and s.service.service_kind == "triton" for s in self.sessions.values()
         )
+        if decoupled and any(plain):
+            raise MeasurementError(
+                f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
+            )
+        return decoupled
 
 
-async def measure_load(
-    settings: LoadSettings, address: str, configuration: Configuration, load: Load
-) -> Measurement:
-    """Put a configuration that is served at host:port under load, of several models each under its part.
-
-    Raises as `measure_level` does, MeasurementError also for a decoupled model that has no streams.
-    """
-    parts = (configuration, *configuration.members)
-    decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
-    plain = (
-        s.target.protocol == "http" and s.service.service_kind == "triton" for s in settings.sessions.values()
+def _shown(spec: SessionSpec, *, decoupled: bool) -> Shown:
+    return Shown(
+        protocol=spec.target.protocol,
+        with_engine=spec.service.service_kind == "inprocess",
+        decoupled=decoupled,
+        verbose=spec.output.verbose > 0,
     )
-    if decoupled and any(plain):
-        raise MeasurementError(
-            f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
-        )
-    settings, variant = replace(settings, decoupled=decoupled), configuration.variant
-    if load.members:
-        return await _measure_together(settings, address, variant, load)
-    return await measure_level(settings, variant.model, variant.name, address, load)
 
 
-async def measure_level(
-    settings: LoadSettings, model: str, variant: str, address: str, load: Load
-) -> Measurement:
-    """Keep `load` up against `model` at host:port until the figures are stable or the windows are used up.
-
-    Raises MeasurementError when no request succeeds, WireError when nothing answers, UsageError when the
-    model's inputs need a shape.
-    """
-    config = settings.session(model, address, load)
-    async with Session(config, in_process=settings.in_process) as session:
-        level = await session.measure(level_of(config, load), _rules(session.settings, settings))
-    if settings.tell is not None:
-        shown = Shown(
-            protocol=config.target.protocol,
-            with_engine=config.service.service_kind == "inprocess",
-            decoupled=model in settings.decoupled,
-            verbose=config.output.verbose > 0,
-        )
-        settings.tell(f"{variant} at {load}\n{level_block(level, shown)}")
-    if level.verdict is Verdict.ERRORS:
-        raise MeasurementError(level.reason)
-    return to_measurement(level, variant, load)
-
-
-def _rules(rules: LevelSettings, settings: LoadSettings) -> LevelSettings:
+def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
     """Return the rules of a trial: as short as its throughput allows, unless the user has asked for others.
 
     The best trials are repeated, which says more of them than three windows in a row would.
@@ -131,8 +130,8 @@ def _rules(rules: LevelSettings, settings: LoadSettings) -> LevelSettings:
         rules,
         rule="brief",
         warmup_s=rules.warmup_s or rules.interval_ms * WARMUP_SHARE / 1e3,
-        one_window=settings.one_window,
-        max_windows=1 if settings.one_window else min(rules.max_windows, STABILITY_WINDOWS),
+        one_window=one_window,
+        max_windows=1 if one_window else min(rules.max_windows, STABILITY_WINDOWS),
     )
 
 
@@ -181,23 +180,18 @@ def _answers(streaming: Streaming) -> Answers:
 
 
 def _spread(summary: LatencySummary) -> Spread:
-    percentiles = {f"p{percentile:g}_ns": ns for percentile, ns in summary.percentiles_ns.items()}
-    known = {
-        name: percentiles.get(name) for name in ("p25_ns", "p50_ns", "p75_ns", "p90_ns", "p95_ns", "p99_ns")
-    }
+    known = _percentiles(summary, 25, 50, 75, 90, 95, 99)
     return Spread(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
 
 
 def _latency(summary: LatencySummary | None) -> Latency:
     if summary is None:
         return Latency()
-    return Latency(
-        avg_ns=summary.mean_ns,
-        p50_ns=summary.percentiles_ns[50.0],
-        p90_ns=summary.percentiles_ns[90.0],
-        p95_ns=summary.percentiles_ns[95.0],
-        p99_ns=summary.percentiles_ns[99.0],
-    )
+    return Latency(avg_ns=summary.mean_ns, **_percentiles(summary, 50, 90, 95, 99))
+
+
+def _percentiles(summary: LatencySummary, *percentiles: int) -> dict[str, int | None]:
+    return {f"p{each}_ns": summary.percentiles_ns.get(each) for each in percentiles}
 
 
 def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> Breakdown:
@@ -224,33 +218,29 @@ def _note(level: LevelResult) -> str:
     return "; ".join(part for part in parts if part)
 
 
-async def _measure_together(
-    settings: LoadSettings, address: str, variant: Variant, load: Load
-) -> Measurement:
-    """Measure the variant's members all at once, each under its part of the load.
+async def _side_by_side(works: Sequence[Callable[[], Coroutine[Any, Any, Measurement]]]) -> list[Measurement]:
+    """Measure several models all at once; one that is done stays under load until the others are, too.
 
-    A model that is done stays under load until the others are, too. Throughputs are added up, latencies
-    averaged. Raises what any of them raises.
+    Raises what any of them raises.
     """
     over = asyncio.Event()
-    left = len(variant.members)
+    left = len(works)
 
-    async def one(member: Variant, part: Load) -> Measurement:
+    async def one(work: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
         nonlocal left
-        found = await measure_level(settings, member.model, member.name, address, part)
+        found = await work()
         left -= 1
         if left:
-            await _until(over, lambda: measure_level(settings, member.model, member.name, address, part))
+            await _until(over, work)
         over.set()
         return found
 
-    pairs = zip(variant.members, load.members, strict=True)
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(member, part)) for member, part in pairs]
+            tasks = [group.create_task(one(work)) for work in works]
     except BaseExceptionGroup as group_error:
         raise _first(group_error) from group_error
-    return _combined([task.result() for task in tasks], variant.name, load)
+    return [task.result() for task in tasks]
 
 
 def _combined(members: Sequence[Measurement], variant: str, load: Load) -> Measurement:

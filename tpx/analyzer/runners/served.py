@@ -3,13 +3,12 @@ the request, and put under load."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
 from tpx.analyzer.runners.base import Launch, Preparation, VisibleServer
-from tpx.analyzer.runners.load import LoadSettings, measure_load
+from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import Configs, ModelLoader
 from tpx.errors import MeasurementError
 from tpx.protocol import model_config
@@ -21,7 +20,7 @@ class ServedRunner:
     def __init__(
         self,
         loader: ModelLoader,
-        load: LoadSettings,
+        load: LoadGenerator,
         *,
         launch: Callable[[str], Launch],
         limit_s: float,
@@ -69,9 +68,9 @@ class ServedRunner:
         running, configuration = self._loader.running, self._configuration
         if running is None or configuration is None:
             raise MeasurementError("no configuration is prepared")
-        address = running.addresses.of(self._load.plain.target.protocol)
-        settings = replace(self._load, one_window=one_window)
-        level = asyncio.create_task(measure_load(settings, address, configuration, load))
+        address = running.addresses.of(self._load.protocol)
+        work = self._load.measure(configuration, load, address, one_window=one_window)
+        level = asyncio.create_task(work)
         try:
             await self._loader.guard(level, self._limit_s)
             return level.result()
