@@ -67,7 +67,7 @@ def profile(argv: Sequence[str]) -> int:
     fault = _measured(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.output.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
-    _print_results(run, verdicts, _csv_files(config))
+    _print_results(run, verdicts, CsvFiles.of(config.as_settings(), config.output.results_path))
     if fault is None:
         _write_reports(run, config)
         return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
@@ -231,21 +231,8 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> No
         print(wrapped(told, width))
 
 
-def _csv_files(config: ProfileSpec) -> CsvFiles:
-    return CsvFiles(
-        directory=config.output.results_path,
-        inference=config.output.filename_model_inference,
-        gpu=config.output.filename_model_gpu,
-        server_only=config.output.filename_server_only,
-        with_memory=config.watch.collect_cpu_metrics,
-        inference_fields=config.output.inference_output_fields,
-        gpu_fields=config.output.gpu_output_fields,
-        server_fields=config.output.server_output_fields,
-    )
-
-
 def _write_reports(run: Run, config: ProfileSpec) -> None:
-    write_csv(run, _csv_files(config))
+    write_csv(run, CsvFiles.of(config.as_settings(), config.output.results_path))
     summary = step_summary_path() if config.output.step_summary else None
     if config.output.step_summary and summary is None:
         print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)

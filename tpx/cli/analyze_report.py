@@ -224,7 +224,7 @@ def _write_whole(run: Run, config: ReportConfig) -> None:
     )
     show_written(write_reports(run, files))
     if "csv" in wanted:
-        for path in write_csv(run, _csv_files(run, place / "results", files.manner)):
+        for path in write_csv(run, CsvFiles.of(run.started.settings, place / "results", files.manner)):
             print(f"Report: {path}")
 
 
@@ -245,7 +245,7 @@ def _write_detailed(run: Run, config: ReportConfig) -> None:
 def _write_one(run: Run, name: str, written: str, manner: Manner, config: ReportConfig) -> tuple[Path, ...]:
     place = config.export_path / "reports" / "detailed" / name
     if written == "csv":
-        return write_csv(_only(run, name), _csv_files(run, place, manner))
+        return write_csv(_only(run, name), CsvFiles.of(run.started.settings, place, manner))
     places = Places(repository=_repository(run), export_path=config.export_path)
     path = place / f"detailed_report.{written}"
     document = build_detail(run, name, places, manner)
@@ -258,18 +258,3 @@ def _write_one(run: Run, name: str, written: str, manner: Manner, config: Report
 
 def _repository(run: Run) -> Path:
     return Path(str(run.started.settings.get("output_model_repository_path", "output_model_repository")))
-
-
-def _csv_files(run: Run, directory: Path, manner: Manner | None) -> CsvFiles:
-    settings = run.started.settings
-    return CsvFiles(
-        directory=directory,
-        inference=str(settings.get("filename_model_inference", "metrics-model-inference.csv")),
-        gpu=str(settings.get("filename_model_gpu", "metrics-model-gpu.csv")),
-        server_only=str(settings.get("filename_server_only", "metrics-server-only.csv")),
-        with_memory=bool(settings.get("collect_cpu_metrics", False)),
-        inference_fields=tuple(settings.get("inference_output_fields", ())),
-        gpu_fields=tuple(settings.get("gpu_output_fields", ())),
-        server_fields=tuple(settings.get("server_output_fields", ())),
-        manner=manner,
-    )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, Metric, RankedVariant, ram_mb, rank
 from tpx.analyzer.reports.manner import Manner
@@ -21,12 +22,6 @@ class _Row:
     measurement: Measurement
     passes: bool
     gpu: GpuUse | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    header: str
-    cell: Callable[[_Row], str]
 
 
 def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
@@ -76,25 +71,20 @@ def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> 
 
 
 def _table(title: str, rows: Sequence[_Row], tags: Sequence[str]) -> Table:
-    columns = [_column(tag) for tag in tags]
     return Table(
         title=title,
-        headers=tuple(column.header for column in columns),
-        rows=tuple(tuple(column.cell(row) for column in columns) for row in rows),
+        headers=tuple(_header(tag) for tag in tags),
+        rows=tuple(tuple(_cell(tag, row) for tag in tags) for row in rows),
         minor=frozenset({tags.index("model_name")} if {"model_name", "model_config_path"} <= {*tags} else ()),
     )
 
 
-def _column(tag: str) -> _Column:
+def _cell(tag: str, row: _Row) -> str:
     if tag.startswith(BACKEND_PARAMETER):
-        key = tag.removeprefix(BACKEND_PARAMETER)
-        return _Column(header=tag, cell=lambda row: _backend_parameter(row.ranked.run.configuration, key))
+        return _backend_parameter(row.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER))
     if tag in _CELLS:
-        return _Column(header=COLUMNS[tag], cell=_CELLS[tag])
-    if tag in _GPU_VALUES:
-        return _Column(header=_header(tag), cell=lambda row: _gpu_cell(tag, row))
-    measured = METRICS[tag]
-    return _Column(header=measured.header, cell=lambda row: _figure(measured, row.measurement))
+        return _CELLS[tag](row)
+    return _gpu_cell(tag, row) if tag in _GPU_VALUES else _figure(METRICS[tag], row.measurement)
 
 
 def _figure(measured: Metric, measurement: Measurement) -> str:
@@ -228,7 +218,7 @@ class CsvFiles:
     inference: str
     gpu: str
     server_only: str
-    with_memory: bool
+    with_memory: bool = False
     """Whether the server's RAM is a column."""
     inference_fields: tuple[str, ...] = ()
     """Tags of other columns than the default ones, of each table."""
@@ -236,6 +226,21 @@ class CsvFiles:
     server_fields: tuple[str, ...] = ()
     manner: Manner | None = None
     """None is as the run says itself."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], directory: Path, manner: Manner | None = None) -> "CsvFiles":
+        """Return the files that the options of a run ask for."""
+        return cls(
+            directory=directory,
+            inference=str(settings.get("filename_model_inference", "metrics-model-inference.csv")),
+            gpu=str(settings.get("filename_model_gpu", "metrics-model-gpu.csv")),
+            server_only=str(settings.get("filename_server_only", "metrics-server-only.csv")),
+            with_memory=bool(settings.get("collect_cpu_metrics", False)),
+            inference_fields=tuple(settings.get("inference_output_fields", ())),
+            gpu_fields=tuple(settings.get("gpu_output_fields", ())),
+            server_fields=tuple(settings.get("server_output_fields", ())),
+            manner=manner,
+        )
 
 
 def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
