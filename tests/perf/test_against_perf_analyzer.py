@@ -95,7 +95,7 @@ def outline(text: str) -> list[str]:
     """Lines with every number the same, without what perf_analyzer does not print."""
     lines, ours = [], False
     for line in text.replace(NEWER[1], NEWER[0]).splitlines():
-        was, ours = ours, line.startswith("  Beyond:") or (ours and line.startswith("    "))
+        was, ours = ours, line.startswith("  tpx adds:") or (ours and line.startswith("    "))
         # the blank line behind ours is ours, too
         if not ours and not (was and not line):
             lines.append(re.sub(r"\d[\d.e+]*", "#", line))

@@ -219,7 +219,7 @@ def test_an_unstable_only_level_is_2_and_its_file_holds_the_header(
     assert csv.read_text().count("\n") == 1
     errors = capfd.readouterr().err
     assert f"Wrote {csv}\n" in errors
-    assert f"note: not in {csv}, as with perf_analyzer: concurrency: 1 (unstable)\n" in errors
+    assert f"note: not in {csv}, as with perf_analyzer: concurrency 1 (unstable)\n" in errors
 
 
 def test_a_job_of_github_gets_the_summary_behind_what_is_there(

@@ -15,7 +15,7 @@ from tpx.options import nearest
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.words import read_words, spelled_out, spread_servers
 from tpx.perf.report.console import answer_line, answers_text, summary
-from tpx.perf.report.figures import level_name
+from tpx.perf.report.figures import load_name
 from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.settings import without_secrets
@@ -89,7 +89,7 @@ def _tell_of_files(config: SessionSpec, report: Report) -> None:
     if written:
         print(f"Wrote {', '.join(written)}", file=sys.stderr)
     left_out = [
-        f"{level_name(result.level).lower()} ({result.verdict.value.replace('_', ' ')})"
+        f"{load_name(result.level)} ({result.verdict.value.replace('_', ' ')})"
         for result in report.levels
         if not result.meets_limits
     ]

@@ -180,8 +180,8 @@ def test_schedules_of_the_users_own_have_no_title(mode: str) -> None:
 
 
 def test_latency_from_the_due_time_and_from_sending_are_both_told_where_they_differ() -> None:
-    assert "from when they were sent: mean 221 usec, p50 211 usec, p99 100 usec" in text(paced(0, 100))
-    assert "Beyond" not in text(paced(0, 335))
+    assert "from when they were sent: mean 221 us, p50 212 us, p99 100 us" in text(paced(0, 100))
+    assert "tpx adds" not in text(paced(0, 335))
 
 
 GPU = GpuFigures(
@@ -220,7 +220,7 @@ def test_what_perf_analyzer_lacks_stands_behind_its_own_lines() -> None:
     server = replace(make_level().server or ENSEMBLE, execution_count=1019)
     shown = text(make_level(metrics=metrics, server=server))
     assert shown.endswith(
-        "  Beyond: \n"
+        "  tpx adds:\n"
         "    Mean batch in the server: 8.00\n"
         "    Server's processor: 50%\n"
         "    queue_us: 12.5 per second\n\n"

@@ -87,7 +87,7 @@ def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
     text = markdown_text(report(make_level(1, 4478.72), make_level(2, 6000.0), UNSTABLE))
     lines = text.splitlines()
     assert lines[0].endswith("net: 6,000 infer/s at concurrency 2, p50 212 us, p99 340 us")
-    assert "Not among the results: concurrency 2 (unstable)." in text
+    assert "Excluded: concurrency 2 (unstable)." in text
     assert "| Concurrency | infer/s | mean | p50 | p90 | p99 | Failed | Verdict |" in lines
     assert "| 1 | 4,480 | 221 us | 212 us | 275 us | 340 us | 0 | \u2705 ok |" in lines
     assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text

@@ -20,6 +20,7 @@ from tpx.perf.results import (
 )
 from tpx.perf.statistics.intervals import CONFIDENCE
 from tpx.perf.statistics.latency import LatencySummary, reported_percentiles
+from tpx.report.digits import latency, rounded
 
 DELAYED_LIMIT = 0.01
 """Share of requests that may be late before perf_analyzer says so."""
@@ -278,9 +279,9 @@ NO_BATCHES = 1.005
 
 
 def beyond_lines(result: LevelResult) -> list[str]:
-    """Nothing where there is nothing to add."""
+    """Return what tpx adds to a level's text; nothing where there is nothing to add."""
     lines = list(_lines(result))
-    return ["  Beyond: ", *(f"    {line}" for line in lines), ""] if lines else []
+    return ["  tpx adds:", *(f"    {line}" for line in lines), ""] if lines else []
 
 
 def _lines(result: LevelResult) -> Iterator[str]:
@@ -307,73 +308,65 @@ def _sessions(sessions: Sessions) -> str:
 
 
 def _member(member: MemberFigures) -> str:
-    latency = ""
-    if member.latency is not None:
-        p50, p99 = (usec(member.latency.at(p)) for p in (50.0, 99.0))
-        latency = f", p50 {p50} usec, p99 {p99} usec"
+    times = f", {_in_short(member.latency)}" if member.latency is not None else ""
     failed = f", {member.failed} failed" if member.failed else ""
     return (
         f"Model {member.model} (weight {member.weight:g}): {member.requests} requests, "
-        f"{rate(member.throughput_infer_per_s)} infer/sec{latency}{failed}"
+        f"{rounded(member.throughput_infer_per_s)} infer/s{times}{failed}"
     )
+
+
+def _in_short(found: LatencySummary) -> str:
+    return f"mean {latency(found.mean_ns)}, p50 {latency(found.at(50.0))}, p99 {latency(found.at(99.0))}"
 
 
 def _estimates(estimates: Estimates, result: LevelResult) -> Iterator[str]:
     through = estimates.throughput
-    sure = [f"{rate(through.low)} to {rate(through.high or through.value)} infer/sec"]
-    sure += [_range(e) for e in estimates.latency if e.percentile in (None, 99.0)]
-    yield f"{CONFIDENCE * 100:g}% sure: {', '.join(sure)}"
+    ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"]
+    ranges += [_range(e) for e in estimates.latency if e.percentile in (None, 99.0)]
+    yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
     if result.latency is not None:
         tail = estimates.at(99.9)
         note = f" ({_brief(tail.note)})" if tail is not None and tail.note else ""
-        yield f"99.9th percentile: {usec(result.latency.at(99.9))} usec{note}"
+        yield f"p99.9: {latency(result.latency.at(99.9))}{note}"
 
 
 def _range(estimate: LatencyEstimate) -> str:
     name = "mean" if estimate.percentile is None else percentile_name(estimate.percentile)
     interval = estimate.interval
     if interval.high is None:
-        return f"{name} at least {usec(interval.low)} usec ({_brief(estimate.note)})"
-    return f"{name} {usec(interval.low)} to {usec(interval.high)} usec"
+        return f"{name} at least {latency(interval.low)} ({_brief(estimate.note)})"
+    return f"{name} {latency(interval.low)}-{latency(interval.high)}"
 
 
 def _brief(note: str) -> str:
-    """Without the numbers, which JSON has."""
+    """Return a note without its numbers, which JSON has."""
     return note.partition(" (")[0]
 
 
-def waited_before(pace: OpenLoop, latency: LatencySummary) -> bool:
-    """Whether requests waited noticeably before they were sent."""
-    return latency.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
+def waited_before(pace: OpenLoop, whole: LatencySummary) -> bool:
+    """Return whether requests waited noticeably before they were sent; `whole` counts that time."""
+    return whole.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
 
 
 def _pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:
     if result.latency is None:
         return
-    service = pace.service_latency
     if waited_before(pace, result.latency):
         yield (
             "Latency above counts from when requests were due; from when they were sent: "
-            f"mean {usec(service.mean_ns)} usec, p50 {usec(service.at(50.0))} usec, "
-            f"p99 {usec(service.at(99.0))} usec"
+            f"{_in_short(pace.service_latency)}"
         )
     if pace.skipped:
         yield f"Not sent because they were late: {pace.skipped}"
 
 
 def _stream(stream: Streaming) -> Iterator[str]:
-    first, gap = stream.first_response, stream.inter_response
-    yield (
-        f"First response: mean {usec(first.mean_ns)} usec, p50 {usec(first.at(50.0))} usec, "
-        f"p99 {usec(first.at(99.0))} usec; latency above is the last one's"
-    )
-    if gap is not None:
-        yield (
-            f"Between responses: mean {usec(gap.mean_ns)} usec, p50 {usec(gap.at(50.0))} usec, "
-            f"p99 {usec(gap.at(99.0))} usec"
-        )
+    yield f"First response: {_in_short(stream.first_response)}; latency above is the last one's"
+    if stream.inter_response is not None:
+        yield f"Between responses: {_in_short(stream.inter_response)}"
     if stream.units:
-        yield f"Output tokens: {stream.units} ({rate(stream.units_per_s)} per second)"
+        yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second)"
 
 
 def _metrics(metrics: MetricsFigures) -> Iterator[str]:
@@ -383,6 +376,6 @@ def _metrics(metrics: MetricsFigures) -> Iterator[str]:
         yield f"Server's memory: {metrics.memory_used_bytes / 2**20:.0f} MiB"
     for series in metrics.series:
         if series.per_s is not None:
-            yield f"{series.name}: {rate(series.per_s)} per second"
+            yield f"{series.name}: {rounded(series.per_s)} per second"
         else:
-            yield f"{series.name}: {rate(series.mean)} ({rate(series.low)} to {rate(series.high)})"
+            yield f"{series.name}: {rounded(series.mean)} ({rounded(series.low)} to {rounded(series.high)})"

@@ -168,7 +168,7 @@ def _detail(report: Report) -> str:
     flagged = [r for r in report.levels if not r.meets_limits and not r.interrupted]
     if flagged and not report.config.answers.slo:
         names = ", ".join(f"{load_name(r.level)} ({r.verdict.value.replace('_', ' ')})" for r in flagged)
-        parts.append(f"Not among the results: {names}.")
+        parts.append(f"Excluded: {names}.")
     return " ".join(parts)
 
 
