@@ -12,7 +12,7 @@ from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Measurement
+from tpx.analyzer.results.measurement import Load, Measurement, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
@@ -36,21 +36,23 @@ Replay = Callable[..., Run]
 
 @pytest.fixture
 def replay(tmp_path: Path) -> Replay:
-    """Profile `alexnet` over a table of measurements; keywords are options of the run."""
+    """Profile `alexnet` over a table of measurements, or what measures; keywords are options of the run."""
 
     def run(
-        recorded: Iterable[Measurement] | None = None,
+        recorded: Iterable[Measurement] | Callable[[Variant, Load], Measurement] | None = None,
         *,
         default: dict[str, Any] | None = None,
         stop_after: int | None = None,
         **options: Any,
     ) -> Run:
-        table = read_table(HEADLINE) if recorded is None else list(recorded)
+        measure = recorded
+        if not callable(measure):
+            measure = replayed(read_table(HEADLINE) if measure is None else measure)
         config = build(
             ProfileSpec,
             {"profile_models": (ModelToProfile(name="alexnet"),), "export_path": tmp_path, **options},
         )
-        runner = OfflineRunner({"alexnet": default or ALEXNET}, replayed(table))
+        runner = OfflineRunner({"alexnet": default or ALEXNET}, measure)
         trials = TrialRunner(
             runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1
         )

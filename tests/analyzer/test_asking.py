@@ -13,12 +13,12 @@ from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Observer, Profile, TrialStarted
-from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.values import seconds
 from tpx.analyzer.variants import ModelFacts, OutputRepository
+from tpx.analyzer.verdict import Finding, judge
 from tpx.errors import UsageError
 from tpx.options import build
 from tpx.perf.answers.compare import Strictness

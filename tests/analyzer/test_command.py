@@ -8,9 +8,9 @@ import pytest
 
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
-from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement, Trial, Variant
 from tpx.analyzer.results.run import Run
+from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze import Progress, exit_status, main
 from tpx.cli.exits import Exit
 

@@ -8,7 +8,6 @@ import pytest
 
 from tpx.analyzer.limits import Limit
 from tpx.analyzer.objectives import score
-from tpx.analyzer.reports.verdict import Finding, Verdict, caution, is_about_equal, judge
 from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.analyzer.results.measurement import (
@@ -28,6 +27,7 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.results.run import ModelRun, VariantRun
+from tpx.analyzer.verdict import Finding, Verdict, judge
 
 QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
 BUSY = HostUse(load_average=22.0, cores=8, steal_percent=0.0, other_percent=60.0)
@@ -86,8 +86,8 @@ def test_a_gain_is_said_with_its_interval_and_by_the_repetitions() -> None:
     )
     assert found.finding is Finding.BETTER
     assert found.sentence == (
-        "In 2 measurements across 2 configurations, `m_config_0` gives 160 infer/sec, a 60% gain [54, 66] "
-        "over the default configuration (100 infer/sec)"
+        "In 2 measurements across 2 configurations, `m_config_0` gives 160 infer/s, a 60% gain [54, 66] "
+        "over the default configuration (100 infer/s)"
     )
 
 
@@ -144,7 +144,7 @@ def test_what_surely_loses_to_the_default_is_not_recommended_for_being_cheap() -
 def test_a_default_as_good_as_the_best_stays() -> None:
     found = verdict(variant("default", [100, 101, 99]), variant("0", [100.5, 101, 99.5], instances=2))
     assert found.finding is Finding.DEFAULT
-    assert found.sentence.endswith("the default configuration is as good as the best: 100 infer/sec")
+    assert found.sentence.endswith("the default configuration is as good as the best: 100 infer/s")
 
 
 def test_a_difference_that_is_certain_is_no_tie() -> None:
@@ -168,8 +168,7 @@ def test_a_gain_that_may_be_none_is_inconclusive() -> None:
     )
     assert "tied with: m_config_" in found.detail
     assert "recommended" not in found.detail
-    run = ModelRun(model="m", variants=(), decisions=())
-    assert caution(found, run, 10.0).startswith("Measure again on a quiet machine")
+    assert found.caution.startswith("Measure again on a quiet machine")
 
 
 @pytest.mark.parametrize("rounds", [[], [90]])
@@ -182,7 +181,7 @@ def test_a_gain_that_no_two_final_rounds_have_seen_is_the_searchs_alone(rounds: 
         "of `m_config_0` the gain of 86% is the search's alone: "
         f"both were measured again in {len(rounds)} of 5 final rounds"
     )
-    assert caution(found, model, 10.0).startswith("Measure again on a quiet machine, or longer")
+    assert found.caution.startswith("Measure again on a quiet machine, or longer")
     assert judge(replace(model, final_rounds=0), Goals()).finding is Finding.BETTER
 
 
@@ -203,8 +202,7 @@ def test_a_small_gain_on_a_busy_machine_is_not_believed_and_a_large_one_is() -> 
     assert small.finding is Finding.INCONCLUSIVE
     large = verdict(busy_default, variant("0", [160, 161, 159], host=BUSY))
     assert large.finding is Finding.BETTER
-    run = ModelRun(model="m", variants=(), decisions=())
-    assert "The machine was not quiet: other programs took 60%" in caution(large, run, 10.0)
+    assert "The machine was not quiet: other programs took 60%" in large.caution
 
 
 def test_steal_and_drift_are_noise() -> None:
@@ -219,13 +217,12 @@ def test_steal_and_drift_are_noise() -> None:
     assert found.finding is Finding.BETTER  # the rounds drift together, the ratio stands
 
 
-def test_a_constraint_within_the_scatter_is_undetermined() -> None:
+def test_a_constraint_within_the_scatter_is_borderline() -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     edge = variant("0", [200, 201, 202], p99_ms=[9.0, 10.5, 9.6])
     found = verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), edge, goals=goals)
-    run = ModelRun(model="m", variants=(), decisions=())
-    assert found.finding is Finding.BETTER
-    assert "Undetermined whether it keeps p99 latency of at most 10 ms" in caution(found, run, 10.0)
+    assert (found.finding, found.standing) == (Finding.BETTER, "borderline")
+    assert "it is not certain that `m_config_0` keeps p99 latency of at most 10 ms" in found.caution
 
 
 def test_repetitions_that_break_a_constraint_take_a_configuration_out() -> None:
@@ -271,10 +268,10 @@ def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
     ]
     found = verdict(*searched, goals=goals)
     assert found.gain_percent == pytest.approx(100)
-    assert not is_about_equal(found, 10.0)
+    assert found.finding is Finding.BETTER
     assert found.sentence.endswith(
-        "`m_config_0` gives 99 infer/sec and p99 latency 10.0 ms, 100% better than the default configuration "
-        "at minimizing p99 latency (100 infer/sec and p99 latency 20.0 ms)"
+        "`m_config_0` gives 99.0 infer/s and p99 latency 10.0 ms, 100% better than the default configuration "
+        "at minimizing p99 latency (100 infer/s and p99 latency 20.0 ms)"
     )
     model = ModelRun(model="m", variants=tuple(searched), decisions=(), final_rounds=5)
     assert "the gain of 100% is the search's alone" in judge(model, goals).sentence
@@ -319,8 +316,8 @@ def test_nothing_of_what_there_should_be_little_is_best() -> None:
 @pytest.mark.parametrize(
     ("p99_ms", "limit", "text"),
     [
-        (10.02, 10.0, "10.0 ms, 0.20% over"),
-        (0.0044, 0.004, "0.0044 ms, 10% over"),
+        (10.02, 10.0, "10.0 ms, 0.200% over"),
+        (0.0044, 0.004, "4.40 us, 10% over"),
         (12.4, 10.0, "12.4 ms, 24% over"),
     ],
 )
@@ -347,8 +344,8 @@ def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() ->
         )
         found = judge(run, goals)
         assert found.finding is Finding.DEFAULT_FAILS
-        words = "Undetermined whether the default misses p99 latency of at most 10 ms"
-        assert (words in caution(found, run, 10.0)) == said
+        words = "Borderline: it is not certain that the default misses p99 latency of at most 10 ms"
+        assert (words in found.caution) == said
 
 
 def test_what_is_cheaper_but_falls_behind_the_default_does_not_take_its_place() -> None:

@@ -14,12 +14,12 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.reports.files import junit_text
 from tpx.analyzer.reports.tables import inference_table
-from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.results.run import ModelRun
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.space import Grid
 from tpx.analyzer.variants import ModelFacts, facts_of
+from tpx.analyzer.verdict import Finding, judge
 
 FEW = "run_config_search_max_instance_count: 2\nrun_config_search_max_model_batch_size: 4\n"
 TOGETHER = FEW + "run_config_profile_models_concurrently_enable: true\n"

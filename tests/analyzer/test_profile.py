@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.reports.verdict import Finding, caution, judge
 from tpx.analyzer.results.goals import Goals, Objective
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
+from tpx.analyzer.verdict import Finding, judge
 from tpx.errors import UsageError
 
 Replay = Callable[..., Run]
@@ -30,10 +30,13 @@ def test_the_published_headline_is_replayed_exactly(replay: Replay) -> None:
     verdict = judge(model, run.started.goals)
 
     assert verdict.sentence == (
-        "In 41 measurements across 6 configurations, `alexnet_config_4` gives 1676 infer/sec, "
-        "a 67% gain over the default configuration (1002 infer/sec)"
+        "In 41 measurements across 6 configurations, `alexnet_config_4` gives 1,680 infer/s at "
+        "concurrency 32, a 67% gain over the default configuration (1,000 infer/s at concurrency 8)"
     )
-    assert verdict.detail == "at concurrency 32, p99 22.3 ms"
+    assert verdict.detail == (
+        "at concurrency 32, p99 22.3 ms; under equal load, measured once each: +55% at concurrency 8, "
+        "+68% at concurrency 32"
+    )
     assert [len(v.measurements) for v in model.variants] == [6, 6, 7, 7, 7, 8]
     assert [r.name for r in verdict.ranking[:3]] == [
         "alexnet_config_4",
@@ -55,11 +58,13 @@ def test_a_latency_budget_is_a_bound_on_what_may_be_recommended(replay: Replay) 
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.BETTER
     assert verdict.sentence == (
-        "In 41 measurements across 6 configurations, `alexnet_config_3` gives 1540 infer/sec, a 60% gain "
-        "over the default configuration (965 infer/sec), with a p99 latency of at most 6 ms"
+        "In 41 measurements across 6 configurations, `alexnet_config_3` gives 1,540 infer/s at "
+        "concurrency 8, a 60% gain over the default configuration (965 infer/s at concurrency 4), with "
+        "a p99 latency of at most 6 ms"
     )
     assert verdict.detail == (
-        "at concurrency 8, p99 5.8 ms; tied with: alexnet_config_4; the cheapest of them is recommended"
+        "at concurrency 8, p99 5.80 ms; under equal load, measured once each: +38% at concurrency 4, "
+        "+54% at concurrency 8; tied with: alexnet_config_4; the cheapest of them is recommended"
     )
 
 
@@ -69,7 +74,7 @@ def test_a_budget_that_nothing_meets_names_the_nearest(replay: Replay) -> None:
     assert verdict.finding is Finding.NONE_SATISFIES
     assert verdict.sentence == (
         "In 41 measurements across 6 configurations, no configuration satisfies a p99 latency of at most 2 "
-        "ms; closest: `alexnet_config_1` (p99 latency 2.6 ms, 30% over)"
+        "ms; closest: `alexnet_config_1` (p99 latency 2.61 ms, 30% over)"
     )
 
 
@@ -103,7 +108,7 @@ def test_a_default_that_nothing_beats_is_said_to_be_best(replay: Replay) -> None
     run = replay(table, run_config_search_max_instance_count=1)
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.sentence == (
-        "In 8 measurements across 2 configurations, the default configuration is best: 100 infer/sec"
+        "In 8 measurements across 2 configurations, the default configuration is best: 100 infer/s"
     )
 
 
@@ -113,7 +118,7 @@ def test_a_default_over_the_budget_is_said_to_miss_it(replay: Replay) -> None:
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.DEFAULT_FAILS
     assert verdict.sentence == (
-        "In 2 measurements across 2 configurations, `alexnet_config_0` gives 90 infer/sec, with a p99 "
+        "In 2 measurements across 2 configurations, `alexnet_config_0` gives 90.0 infer/s, with a p99 "
         "latency of at most 20 ms; the default configuration misses it (p99 latency 30.0 ms, 50% over)"
     )
 
@@ -143,7 +148,7 @@ def test_a_default_that_fails_is_said_not_to_have_been_measured(replay: Replay) 
     table = [measured("alexnet_config_0", c, 100.0) for c in (1, 2, 4, 8)]
     run = replay(table, run_config_search_max_instance_count=1)
     sentence = judge(run.models[0], run.started.goals).sentence
-    assert sentence.endswith("gives 100 infer/sec; the default configuration could not be measured")
+    assert sentence.endswith("gives 100 infer/s; the default configuration could not be measured")
 
 
 def test_nothing_measured_says_why(replay: Replay) -> None:
@@ -201,7 +206,7 @@ def test_an_unstable_winner_and_failed_trials_are_cautioned_against(replay: Repl
     run = replay(table, run_config_search_max_instance_count=2)
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.detail == "at concurrency 1, p99 10.0 ms, not stable"
-    assert caution(verdict, run.models[0], run.started.tolerance_percent) == (
+    assert verdict.caution == (
         "The best measurement did not become stable: drifts. 1 trial failed, with the reasons in the report."
     )
 
@@ -209,4 +214,4 @@ def test_an_unstable_winner_and_failed_trials_are_cautioned_against(replay: Repl
 def test_a_clear_and_stable_gain_needs_no_caution(replay: Replay) -> None:
     run = replay()
     verdict = judge(run.models[0], run.started.goals)
-    assert caution(verdict, run.models[0], run.started.tolerance_percent) == ""
+    assert verdict.caution == ""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tpx.analyzer.conclusion import conclude
-from tpx.analyzer.objectives import METRICS, NS_PER_MS, Metric, RankedVariant, rank
+from tpx.analyzer.objectives import METRICS, NS_PER_MS, Metric
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.analyzer.verdict import judge
 from tpx.perf.answers.compare import Difference, Strictness, settled
 from tpx.perf.statistics.distributions import t_quantile, t_two_sided
 
@@ -112,22 +112,13 @@ def _same(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator
 def _recommended(
     before: ModelRun, after: ModelRun, first: Run, second: Run, strictness: Strictness
 ) -> Iterator[Pair]:
-    best = [_best(model, run) for model, run in ((before, first), (after, second))]
-    if best[0] is None or best[1] is None:
+    best = [judge(model, run.started.goals).best for model, run in ((before, first), (after, second))]
+    if any(ranked is None or not ranked.satisfies for ranked in best):
         return
     sides = [(ranked.name, ranked.figures) for ranked in best if ranked is not None]
     loads = [str(ranked.figures.load) for ranked in best if ranked is not None]
     shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
     yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
-
-
-def _best(model: ModelRun, run: Run) -> RankedVariant | None:
-    """What a run recommends of a model; None where nothing keeps the constraints."""
-    goals = run.started.goals.of(model.model)
-    ranking = rank(model, goals)
-    conclusion = conclude(ranking, goals, model.model)
-    found = conclusion.recommended if conclusion else next(iter(ranking), None)
-    return found if found is not None and found.satisfies else None
 
 
 def _by_load(variant: VariantRun) -> Mapping[Load, _Side]:

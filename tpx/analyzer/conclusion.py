@@ -8,10 +8,8 @@ from statistics import fmean
 import numpy as np
 
 from tpx.analyzer.gains import TIE_MARGIN, UNKNOWN, Gain, compare_scores
-from tpx.analyzer.limits import Limit, limits_of
 from tpx.analyzer.objectives import RankedVariant, gain_percent, gpu_mb, ram_mb, score
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.pooled import interval_of
 from tpx.perf.statistics.differences import holm
 from tpx.perf.statistics.intervals import CONFIDENCE
 
@@ -41,10 +39,6 @@ class Conclusion:
     """What on the machine disturbed the rounds."""
     inconclusive: str
     """Why nothing can be recommended; empty where it can."""
-    undetermined: tuple[Limit, ...]
-    """Constraints of which it is not certain whether the recommended configuration keeps them."""
-    missed_perhaps: tuple[Limit, ...]
-    """Constraints that the default misses, of which that is not certain."""
 
     @property
     def gain(self) -> Gain | None:
@@ -52,10 +46,10 @@ class Conclusion:
         return self.gains.get(self.recommended.name)
 
 
-def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conclusion | None:
+def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
     """What the repetitions say; None where there were none, or nothing that was repeated satisfies.
 
-    `ranking` is that of `objectives.rank`, the finalists first; `model` the one it is of, or several (`a,b`).
+    `ranking` is that of `objectives.rank`, the finalists first.
     """
     finalists = [r for r in ranking if r.settled is not None and r.satisfies]
     if not finalists:
@@ -88,14 +82,6 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
         gains=gains,
         noise=noise,
         inconclusive="" if recommended is default else _doubt(gains.get(recommended.name), noise),
-        undetermined=tuple(x for x in limits_of(goals, model) if _undetermined(recommended, x)),
-        missed_perhaps=tuple(
-            limit
-            for ranked in ranking
-            if ranked.run.variant.is_default
-            for limit in limits_of(goals, model)
-            if not limit.kept_by(ranked.figures) and _undetermined(ranked, limit)
-        ),
     )
 
 
@@ -182,12 +168,3 @@ def _drift(scores: Sequence[Mapping[int, float]]) -> float:
         return 0.0
     levels = [fmean(s[number] for s in scores) for number in rounds]
     return float(np.expm1(max(levels) - min(levels))) if np.isfinite(levels).all() else 0.0
-
-
-def _undetermined(ranked: RankedVariant, limit: Limit) -> bool:
-    """Return whether the limit lies inside of what the rounds leave open."""
-    if ranked.settled is None:
-        return False
-    values = [v for m in ranked.settled.samples if (v := limit.value(m)) is not None]
-    found = interval_of(values)
-    return found is not None and found.high is not None and found.low < limit.constraint.limit < found.high

@@ -38,6 +38,12 @@ class Gain:
         within = self.low >= -EQUIVALENCE and self.high <= EQUIVALENCE
         return within and self.low <= TIE_MARGIN and self.high >= -TIE_MARGIN
 
+    @property
+    def interval(self) -> str:
+        """` [64, 70]`; empty where there is none, or where both ends read like the value."""
+        low, high = f"{self.low * 100:.0f}", f"{self.high * 100:.0f}"
+        return "" if self.rounds < 2 or low == high == f"{self.value * 100:.0f}" else f" [{low}, {high}]"
+
     def __str__(self) -> str:
         low, high = (f"{end * 100:+.0f}" for end in (self.low, self.high))
         return f"{self.value * 100:+.0f}% [{low}, {high}]"

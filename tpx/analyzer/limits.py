@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.analyzer.objectives import metric, model_of
-from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.analyzer.objectives import Metric, metric, model_of
+from tpx.analyzer.results.goals import Constraint, Goals, Standing
 from tpx.analyzer.results.measurement import Measurement
+from tpx.report.digits import in_unit, rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +19,15 @@ class Limit:
 
     def value(self, measurement: Measurement) -> float | None:
         """The figure that the constraint is about; None where it was not measured."""
-        parts = [m for m in measurement.members if model_of(m) == self.model] or [measurement]
-        return metric(self.constraint.tag).value(parts[0])
+        return metric(self.constraint.tag).value(self._part(measurement))
 
-    def kept_by(self, measurement: Measurement) -> bool:
-        return self.constraint.satisfied_by(self.value(measurement))
+    def _part(self, measurement: Measurement) -> Measurement:
+        return next((m for m in measurement.members if model_of(m) == self.model), measurement)
+
+    def standing(self, measurement: Measurement) -> Standing:
+        """Return whether the limit is kept, and `borderline` where that is not certain."""
+        part, measured = self._part(measurement), metric(self.constraint.tag)
+        return self.constraint.standing(measured.value(part), measured.interval(part))
 
     def __str__(self) -> str:
         """`p99 latency of at most 10 ms`, or with ` for a` behind it."""
@@ -39,9 +44,9 @@ class Limit:
         if value is None:
             return f"{whose}{in_words(self.constraint.tag)} not measured"
         side = "over" if self.constraint.bound == "max" else "under"
-        percent, unit = self.constraint.failure_percent(value), metric(self.constraint.tag).unit
-        share = f"{percent:.0f}" if percent >= 1 else figure(percent)
-        return f"{whose}{in_words(self.constraint.tag)} {figure(value)} {unit}, {share}% {side}"
+        percent, measured = self.constraint.failure_percent(value), metric(self.constraint.tag)
+        share = f"{percent:.0f}" if percent >= 1 else rounded(percent)
+        return f"{whose}{in_words(self.constraint.tag)} {shown(measured, value)}, {share}% {side}"
 
 
 def limits_of(goals: Goals, model: str) -> tuple[Limit, ...]:
@@ -62,11 +67,9 @@ def describe_misses(measurement: Measurement, limits: Sequence[Limit]) -> str:
     return "; ".join(text for limit in limits if (text := limit.miss(measurement)))
 
 
-def figure(value: float) -> str:
-    """`22.3`, below one `0.41`, and of what is smaller still as many digits as say something."""
-    if value >= 1:
-        return f"{value:,.1f}"
-    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"
+def shown(measured: Metric, value: float) -> str:
+    """Return a figure with its unit, as people read it."""
+    return in_unit(value, measured.unit.replace("/sec", "/s"))
 
 
 def in_words(tag: str) -> str:

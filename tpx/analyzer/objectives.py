@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.analyzer.results.costs import joules_per_inference
-from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.goals import Goals, Standing
 from tpx.analyzer.results.measurement import Measurement, MemoryUse, Range
 from tpx.analyzer.results.pooled import Mean, interval_of
 from tpx.analyzer.results.run import ModelRun, VariantRun
@@ -205,6 +205,16 @@ def satisfies(measurement: Measurement, goals: Goals) -> bool:
     return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in goals.constraints)
 
 
+def standing(measurement: Measurement, goals: Goals) -> Standing:
+    """Return whether a measurement keeps every constraint, as far as that is certain."""
+    if measurement.members:
+        found = {standing(m, goals.of(model_of(m))) for m in measurement.members}
+    else:
+        wanted = [(c, metric(c.tag)) for c in goals.constraints]
+        found = {c.standing(m.value(measurement), m.interval(measurement)) for c, m in wanted}
+    return "missed" if "missed" in found else "borderline" if "borderline" in found else "met"
+
+
 def model_of(member: Measurement) -> str:
     """Variants are named after their model; a model's own name may contain `_config_` too."""
     return member.variant.rpartition("_config_")[0]
@@ -222,6 +232,8 @@ class RankedVariant:
     """What the configuration is judged by: the mean of its final rounds, else its best measurement that
     satisfies the constraints, else the one nearest to it."""
     satisfies: bool
+    """By the figures as they are; `standing` says how certain that is."""
+    standing: Standing
 
     @property
     def name(self) -> str:
@@ -249,7 +261,13 @@ def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
     finalists = [score(r.figures, goals) for r in passing if r.settled and not r.run.variant.is_default]
-    passing.sort(key=lambda r: (not _in_final(r, goals, finalists), -score(r.figures, goals)))
+    passing.sort(
+        key=lambda r: (
+            not _in_final(r, goals, finalists),
+            r.standing != "met",
+            -score(r.figures, goals),
+        )
+    )
     failing.sort(key=lambda r: failure_percent(r.figures, goals))
     return tuple(passing + failing)
 
@@ -267,7 +285,7 @@ def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
     settled = next((m for m in points if isinstance(m, Mean) and m.rounds), None)
     passing = [m for m in points if satisfies(m, goals)]
     failing = [m for m in points if not satisfies(m, goals)]
-    passing.sort(key=lambda m: (m is not settled, -score(m, goals)))
+    passing.sort(key=lambda m: (m is not settled, standing(m, goals) != "met", -score(m, goals)))
     failing.sort(key=lambda m: (m is not settled, failure_percent(m, goals)))
     figures = settled or (*passing, *failing)[0]
     return RankedVariant(
@@ -276,4 +294,5 @@ def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
         failing=tuple(failing),
         figures=figures,
         satisfies=satisfies(figures, goals),
+        standing=standing(figures, goals),
     )

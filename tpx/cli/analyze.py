@@ -15,10 +15,10 @@ from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialS
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import CsvFiles, tables_of, write_csv
-from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
+from tpx.analyzer.verdict import Finding, Verdict, judge
 from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.exits import Exit
 from tpx.cli.launching import measure
@@ -144,7 +144,7 @@ def exit_status(
         return Exit.FAILED if run.reason else Exit.INTERRUPTED
     if Finding.NOTHING in findings:
         return Exit.FAILED
-    if "satisfied" in require and Finding.NONE_SATISFIES in findings:
+    if "satisfied" in require and any(verdict.standing != "met" for verdict in verdicts):
         return Exit.OBJECTIVE_MISSED
     if "conclusive" in require and Finding.INCONCLUSIVE in findings:
         return Exit.INCONCLUSIVE
@@ -220,9 +220,9 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> No
     for table in tables_of(run, files):
         if table.rows:
             print(table.to_console(width), end="\n\n")
-    for model, verdict in zip(run.models, verdicts, strict=True):
+    for verdict in verdicts:
         print(wrapped(f"{verdict.sentence}.", width))
-        for line in (verdict.detail, caution(verdict, model, run.started.tolerance_percent)):
+        for line in (verdict.detail, verdict.caution):
             if line:
                 print(wrapped(f"  {line}", width))
     if run.outcome != "complete":

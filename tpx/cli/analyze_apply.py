@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.analyzer.application import Change, carry_out, changes_back, changes_to
-from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_last_run
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
+from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze_runs import journal_of
 from tpx.errors import UsageError
 from tpx.options import from_argv, nearest, option

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.options.output import JOURNAL
-from tpx.analyzer.reports.verdict import plural
+from tpx.analyzer.verdict import plural
 from tpx.errors import UsageError
 
 

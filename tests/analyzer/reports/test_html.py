@@ -61,8 +61,16 @@ def test_the_page_of_the_whole_space_stays_below_two_megabytes(replay: Replay) -
 
 def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay) -> None:
     rows = read(render(replay(), REPOSITORY)).rows["model-0-configurations"]
-    assert rows[0] == ["Configuration", "Instances", "Concurrency", "infer/s", "vs default", "p99"]
-    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,680", "+67%", "22.3 ms"]
+    assert rows[0] == [
+        "Configuration",
+        "Instances",
+        "Concurrency",
+        "infer/s",
+        "vs default",
+        "p99",
+        "Measured",
+    ]
+    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,680", "+67%", "22.3 ms", "2 rounds"]
     assert [row[0] for row in rows[1:]] == [
         "alexnet_config_4",
         "alexnet_config_3",
@@ -88,14 +96,14 @@ def test_every_measurement_is_in_the_page_with_its_load(replay: Replay) -> None:
 
 def test_the_verdict_the_change_and_the_search_trace_are_told(replay: Replay) -> None:
     text = " ".join(read(render(replay(), REPOSITORY)).text.split())
-    assert "gives 1676 infer/sec, a 67% gain over the default configuration" in text
+    assert "gives 1,680 infer/s at concurrency 32, a 67% gain over the default configuration" in text
     assert "output/alexnet_config_4/config.pbtxt" in text
     assert "- count: 1" in text
     assert "+ count: 5" in text
     assert "1,680 infer/s plateau after concurrency 128: +1.7% over the last 4 loads" in text, (
         "the reason first"
     )
-    assert "At the same load, once concurrency 8 concurrency 8" in text
+    assert "Under equal load, as the search measured both once: +55% at concurrency 8" in text
     assert "tpx analyze profile" in text
 
 
@@ -130,14 +138,14 @@ def test_a_failed_configuration_is_shown_with_its_reason(replay: Replay) -> None
     assert "Default is best" in text
 
 
-def test_a_gain_within_the_tolerance_is_called_about_equal(replay: Replay) -> None:
+def test_a_gain_within_the_tolerance_is_called_a_tie(replay: Replay) -> None:
     table = [measured("alexnet_config_default", c, 100.0, 5.0) for c in (1, 2, 4, 8)]
     table += [measured("alexnet_config_0", c, 103.0, 5.0) for c in (1, 2, 4, 8)]
     text = read(
         render(replay(table, run_config_search_max_instance_count=1, final_rounds=0), REPOSITORY)
     ).text
-    assert "About equal" in text
-    assert "less than the 10 %" in text
+    assert "Tied with the default" in text
+    assert "tied within 10%: 103 infer/s and 100 infer/s" in text
     assert "Better configuration found" not in text
 
 
@@ -181,8 +189,8 @@ def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay
     )
     page = render(replace(run, models=(replace(model, variants=slower),)), REPOSITORY)
     text = " ".join(read(page).text.split())
-    _, _, same = text.partition("At the same load, once concurrency 8 concurrency 8")
-    assert same.strip().startswith("Throughput, infer/s 1,001.8")
+    assert "under equal load, measured once each: +55% at concurrency 8" in text
+    assert "+210" not in text
 
 
 def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Replay) -> None:

@@ -119,8 +119,8 @@ def test_over_a_load_the_most_throughput_of_each_is_drawn(run: Run) -> None:
     page = render_detail(run, NAME, PLACES, Manner(plots=(plot,)))
     drawn = re.findall(rf"{NAME} at [^:<]*: [0-9.,]+ infer/sec", for_wide_screens(page))
     assert drawn == [
-        f"{NAME} at concurrency 2: 225.0 infer/sec",
-        f"{NAME} at concurrency 2, batch 4: 300.0 infer/sec",
+        f"{NAME} at concurrency 2: 225 infer/sec",
+        f"{NAME} at concurrency 2, batch 4: 300 infer/sec",
     ]
 
 

@@ -1,89 +1,72 @@
 """The verdict card: what the page says first, in a sentence and in large figures."""
 
+from collections.abc import Iterator
+
 from tpx.analyzer.limits import describe_limits, limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.verdict import (
-    Finding,
-    Verdict,
-    caution,
-    is_about_equal,
-    milliseconds,
-)
 from tpx.analyzer.results.measurement import Measurement
-from tpx.analyzer.results.run import ModelRun, Run
-from tpx.report.document import Statement, Tile, Tone
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.verdict import Finding, Verdict
+from tpx.report.digits import in_unit, percent
+from tpx.report.document import Statement, Tile
 
-MEMORY = (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory"))
-_BADGES: dict[Finding, tuple[str, Tone]] = {
-    Finding.BETTER: ("Better configuration found", "good"),
-    Finding.DEFAULT: ("Default is best", "neutral"),
-    Finding.DEFAULT_FAILS: ("Recommended", "good"),
-    Finding.INCONCLUSIVE: ("Inconclusive", "warn"),
-    Finding.NONE_SATISFIES: ("No configuration satisfies", "bad"),
-    Finding.NOTHING: ("Nothing measured", "bad"),
-}
+_TONES = {"met": "good", "borderline": "", "missed": "bad"}
 
 
-def verdict_card(model: ModelRun, verdict: Verdict, run: Run, *, gpus: bool) -> Statement:
+def verdict_card(verdict: Verdict, run: Run, *, gpus: bool) -> Statement:
     """Return badge, sentence and figures of one model's verdict; `gpus` adds figures of GPUs."""
-    tolerance = run.started.tolerance_percent
-    badge, tone = _BADGES[verdict.finding]
-    if is_about_equal(verdict, tolerance):
-        badge, tone = "About equal", "neutral"
-    elif verdict.finding is Finding.BETTER and verdict.conclusion is not None and verdict.conclusion.tied:
-        badge = "Better, tied: the cheapest is recommended"
     return Statement(
-        badge=badge,
-        tone=tone,
+        badge=verdict.badge,
+        tone=verdict.tone,
         sentence=verdict.sentence + ".",
         detail=verdict.detail,
-        caution=caution(verdict, model, tolerance),
-        tiles=_tiles(verdict, run, gpus=gpus),
+        caution=verdict.caution,
+        tiles=tuple(_tiles(verdict, run, gpus=gpus)),
     )
 
 
-def _tiles(verdict: Verdict, run: Run, *, gpus: bool) -> tuple[Tile, ...]:
-    if verdict.best is None:
-        return ()
-    best, default = verdict.best, verdict.default
-    measurement = best.figures
-    other = default.figures if default is not None and default is not best else None
-    tiles = [
-        Tile(
-            label="Throughput",
-            figure=f"{measurement.throughput:,.0f}",
-            unit="infer/s",
-            note=_against(other, "perf_throughput", "default {:,.0f}"),
-            tone="good" if verdict.finding is Finding.BETTER else "",
-        ),
-        *_gain_tile(verdict),
-    ]
-    if measurement.latency.p99_ns is not None:
-        tiles.append(
-            Tile(
-                label="p99 latency",
-                figure=milliseconds(measurement.latency.p99_ns),
-                unit="ms",
-                note=_default_latency(other),
-            )
-        )
-    tiles += [_load_tile(measurement, other), _instances_tile(best), *_constraint_tile(verdict, run)]
-    for tag, label in MEMORY[: 2 if gpus else 1]:
-        value = METRICS[tag].value(measurement)
-        if value is not None:
-            note = _against(other, tag, "default {:,.0f} MB")
-            tiles.append(Tile(label=label, figure=f"{value:,.0f}", unit="MB", note=note))
-    return tuple(tiles)
+def metric_tile(
+    tag: str, label: str, ranked: RankedVariant, other: RankedVariant | None = None, tone: str = ""
+) -> Iterator[Tile]:
+    """Yield the large figure of a metric with that of the default, where it is known."""
+    metric = METRICS[tag]
+    value, unit = metric.value(ranked.figures), metric.unit.replace("/sec", "/s")
+    if value is None:
+        return
+    figure, _, unit = in_unit(value, unit).partition(" ")
+    default = metric.value(other.figures) if other is not None else None
+    note = "" if default is None else f"default {in_unit(default, metric.unit).removesuffix(' infer/sec')}"
+    yield Tile(label=label, figure=figure, unit=unit, note=note, tone=tone)
 
 
-def _gain_tile(verdict: Verdict) -> tuple[Tile, ...]:
-    """Over the default at what is asked for, with its interval where the final rounds leave one."""
-    percent, gain = verdict.gain_percent, verdict.gain
-    if percent is None or verdict.best is verdict.default:
-        return ()
-    sure = gain is not None and gain.rounds > 1
-    note = f"95%: {gain.low * 100:+.0f} to {gain.high * 100:+.0f} %" if gain and sure else "over the default"
-    return (Tile(label="Gain", figure=f"{percent:+.0f}", unit="%", note=note),)
+def memory_tiles(ranked: RankedVariant, other: RankedVariant | None, *, gpus: bool) -> Iterator[Tile]:
+    """Yield the memory of the server, and of its GPUs."""
+    yield from metric_tile("cpu_used_ram", "Server memory", ranked, other)
+    if gpus:
+        yield from metric_tile("gpu_used_memory", "GPU memory", ranked, other)
+
+
+def _tiles(verdict: Verdict, run: Run, *, gpus: bool) -> Iterator[Tile]:
+    best = verdict.best
+    if best is None:
+        return
+    other = verdict.default if verdict.default is not best else None
+    good = "good" if verdict.finding is Finding.BETTER else ""
+    yield from metric_tile("perf_throughput", "Throughput", best, other, good)
+    if verdict.gain_percent is not None and other is not None:
+        gain = verdict.gain
+        note = f"95%: {gain.interval.strip()} %" if gain and gain.interval else "over the default"
+        figure = percent(verdict.gain_percent / 100).removesuffix("%")
+        yield Tile(label="Gain", figure=figure, unit="%", note=note)
+    yield from metric_tile("perf_latency_p99", "p99 latency", best, other)
+    yield _load_tile(best.figures, other.figures if other else None)
+    yield _instances_tile(best)
+    asked = limits_of(run.started.goals, verdict.model)
+    if asked:
+        standing = verdict.standing
+        limits = describe_limits(asked)
+        yield Tile(label="Constraints", figure=standing, unit="", note=limits, tone=_TONES[standing])
+    yield from memory_tiles(best, other, gpus=gpus)
 
 
 def _load_tile(measurement: Measurement, default: Measurement | None) -> Tile:
@@ -97,39 +80,13 @@ def _load_tile(measurement: Measurement, default: Measurement | None) -> Tile:
 
 
 def _instances_tile(best: RankedVariant) -> Tile:
-    group = best.run.configuration.instance_group
+    configuration = best.run.configuration
+    group = configuration.instance_group
     count, _, kind = group.partition(":")
     several = " + " in group or ";" in group
-    figure = str(best.run.configuration.instances) if several else count
-    return Tile(label="Instances", figure=figure, unit=group if several else kind, note=_batching(best))
-
-
-def _constraint_tile(verdict: Verdict, run: Run) -> tuple[Tile, ...]:
-    asked = limits_of(run.started.goals, verdict.model)
-    if not asked or verdict.best is None:
-        return ()
-    undetermined = verdict.conclusion.undetermined if verdict.conclusion else ()
-    kept = verdict.best.satisfies
-    figure, tone = ("kept", "good") if kept else ("missed", "bad")
-    if kept and undetermined:
-        figure, tone = "uncertain", ""
-    return (Tile(label="Constraints", figure=figure, unit="", note=describe_limits(asked), tone=tone),)
-
-
-def _default_latency(default: Measurement | None) -> str:
-    if default is None or default.latency.p99_ns is None:
-        return ""
-    return f"default {milliseconds(default.latency.p99_ns)} ms"
-
-
-def _batching(ranked: RankedVariant) -> str:
-    configuration = ranked.run.configuration
-    if not configuration.max_batch_size:
-        return "no batching"
-    dynamic = "dynamic batching" if configuration.dynamic_batching else "no dynamic batching"
-    return f"max batch {configuration.max_batch_size}, {dynamic}"
-
-
-def _against(other: Measurement | None, tag: str, text: str) -> str:
-    value = METRICS[tag].value(other) if other else None
-    return "" if value is None else text.format(value)
+    batching = "no batching"
+    if configuration.max_batch_size:
+        dynamic = "dynamic batching" if configuration.dynamic_batching else "no dynamic batching"
+        batching = f"max batch {configuration.max_batch_size}, {dynamic}"
+    figure = str(configuration.instances) if several else count
+    return Tile(label="Instances", figure=figure, unit=group if several else kind, note=batching)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.results.costs import Prices, joules_per_inference
-from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.goals import Goals, Standing
 from tpx.analyzer.results.measurement import Load, Measurement, Range
+from tpx.analyzer.verdict import plural
 from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column
 from tpx.report.table import Field, count, number, quantity, text, words
 
+_STANDINGS = {"met": ("yes", "ok"), "borderline": ("borderline", "warn"), "missed": ("no", "bad")}
 LOPSIDED = 0.1
 """An interval whose middle is further from the value, as a share of half of it, is told by its ends."""
 
@@ -22,7 +24,7 @@ class TableLine:
 
     ranked: RankedVariant
     measurement: Measurement
-    passes: bool
+    standing: Standing
     style: int | None = None
     gain_percent: float | None = None
     gain: Gain | None = None
@@ -237,10 +239,19 @@ def verdict_columns(lines: Sequence[TableLine], *, constrained: bool, tied: bool
     if constrained:
         yield Field(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
-            cell=lambda line: words("yes", "ok") if line.passes else words("no", "bad"),
+            cell=lambda line: words(*_STANDINGS[line.standing]),
         )
     if tied:
         yield Field(
             column=Column(header="Tied", hint="cannot be told from the best by the final rounds"),
             cell=lambda line: words("tied", "ok") if line.tied else words(""),
+        )
+
+
+def basis_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
+    """Yield how often the figures were measured, where some are means of final rounds."""
+    if any(line.ranked.settled for line in lines):
+        yield text(
+            "Measured",
+            lambda line: plural(line.ranked.settled.rounds, "round") if line.ranked.settled else "once",
         )

@@ -1,11 +1,12 @@
 """The report of a single configuration as a `Document`."""
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from tpx.analyzer.limits import describe_misses, limits_of
-from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.card import MEMORY
+from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.reports.card import memory_tiles, metric_tile
 from tpx.analyzer.reports.charts import load_chart
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
@@ -13,10 +14,11 @@ from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, duration, failure_blocks, plot_section, table_context
 from tpx.analyzer.reports.plots import DETAILED, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text
-from tpx.analyzer.reports.verdict import Finding, Verdict, judge, milliseconds, plural
 from tpx.analyzer.results.run import ModelRun, Run
+from tpx.analyzer.verdict import Finding, Verdict, judge, plural
 from tpx.errors import UsageError
 from tpx.options import nearest
+from tpx.report.digits import rounded
 from tpx.report.document import (
     Document,
     Fact,
@@ -113,7 +115,7 @@ def _configuration(ranked: RankedVariant, default: RankedVariant | None, run: Ru
 def _statement(ranked: RankedVariant, verdict: Verdict, run: Run, *, gpus: bool) -> Statement:
     badge, tone = _badge(ranked, verdict)
     sentence = _sentence(ranked, verdict, run)
-    return Statement(badge=badge, tone=tone, sentence=sentence, tiles=_tiles(ranked, gpus=gpus))
+    return Statement(badge=badge, tone=tone, sentence=sentence, tiles=tuple(_tiles(ranked, gpus=gpus)))
 
 
 def _find(run: Run, name: str) -> tuple[ModelRun, Verdict, RankedVariant]:
@@ -140,7 +142,7 @@ def _badge(ranked: RankedVariant, verdict: Verdict) -> tuple[str, Tone]:
 
 def _sentence(ranked: RankedVariant, verdict: Verdict, run: Run) -> str:
     place = [r.name for r in verdict.ranking].index(ranked.name) + 1
-    text = f"Number {place} of {len(verdict.ranking)}: {ranked.figures.throughput:,.0f} infer/s"
+    text = f"Number {place} of {len(verdict.ranking)}: {rounded(ranked.figures.throughput)} infer/s"
     text += f" at {ranked.figures.load}"
     gain = verdict.conclusion.gains.get(ranked.name) if verdict.conclusion else None
     if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
@@ -151,20 +153,11 @@ def _sentence(ranked: RankedVariant, verdict: Verdict, run: Run) -> str:
     return text + "."
 
 
-def _tiles(ranked: RankedVariant, *, gpus: bool) -> tuple[Tile, ...]:
-    figures = ranked.figures
-    tiles = [Tile(label="Throughput", figure=f"{figures.throughput:,.0f}", unit="infer/s", note="")]
-    for label, duration_ns in (
-        ("Mean latency", figures.latency.avg_ns),
-        ("p99 latency", figures.latency.p99_ns),
-    ):
-        if duration_ns is not None:
-            tiles.append(Tile(label=label, figure=milliseconds(duration_ns), unit="ms", note=""))
-    for tag, label in MEMORY[: 2 if gpus else 1]:
-        value = METRICS[tag].value(figures)
-        if value is not None:
-            tiles.append(Tile(label=label, figure=f"{value:,.0f}", unit="MB", note=""))
-    return tuple(tiles)
+def _tiles(ranked: RankedVariant, *, gpus: bool) -> Iterator[Tile]:
+    yield from metric_tile("perf_throughput", "Throughput", ranked)
+    yield from metric_tile("perf_latency_avg", "Mean latency", ranked)
+    yield from metric_tile("perf_latency_p99", "p99 latency", ranked)
+    yield from memory_tiles(ranked, None, gpus=gpus)
 
 
 def _facts(ranked: RankedVariant, run: Run, places: Places) -> tuple[Fact, ...]:

@@ -13,8 +13,8 @@ from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, build, table_context
-from tpx.analyzer.reports.verdict import Finding, Verdict, judge
 from tpx.analyzer.results.run import ModelRun, Run
+from tpx.analyzer.verdict import Finding, Verdict, judge
 from tpx.report import junit, markdown
 from tpx.report.document import Document, Note, Section, bullets, section
 from tpx.report.files import Output, step_summary, text_output, write_each, write_text
@@ -140,7 +140,7 @@ def brief(run: Run, manner: Manner) -> Document:
 def _brief(model: ModelRun, run: Run, manner: Manner) -> Iterator[Section]:
     verdict = judge(model, run.started.goals)
     context = table_context(verdict, run, {}, manner)
-    yield Section(title=model.model, blocks=(verdict_card(model, verdict, run, gpus=context.gpus),))
+    yield Section(title=model.model, blocks=(verdict_card(verdict, run, gpus=context.gpus),))
     if verdict.ranking:
         table = configurations_grid("configurations", verdict.ranking, context)
         yield from section("", table, _curve(verdict.best or verdict.ranking[0]))
@@ -184,12 +184,12 @@ def _model(model: ModelRun, run: Run) -> Iterator[Case]:
 def _constraints(verdict: Verdict, run: Run) -> Iterator[Case]:
     if verdict.best is None:
         return
-    undetermined = verdict.conclusion.undetermined if verdict.conclusion else ()
     for limit in limits_of(run.started.goals, verdict.model):
         case = Case(suite=f"{verdict.model}.constraints", name=str(limit))
-        if not limit.kept_by(verdict.best.figures):
+        standing = limit.standing(verdict.best.figures)
+        if standing == "missed":
             missed = f"{verdict.best.name}: {limit.miss(verdict.best.figures)}"
             case = replace(case, outcome="failure", message=missed, kind="constraint")
-        elif limit in undetermined:
-            case = replace(case, outcome="skipped", message="the repetitions lie on both sides of the limit")
+        elif standing == "borderline":
+            case = replace(case, outcome="skipped", message="borderline: the interval lies on both sides")
         yield case

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tpx.analyzer.objectives import RankedVariant, gain_percent
+from tpx.analyzer.objectives import RankedVariant, gain_percent, standing
 from tpx.analyzer.reports.columns import (
     GAIN,
     NAME,
@@ -11,6 +11,7 @@ from tpx.analyzer.reports.columns import (
     Shown,
     TableContext,
     TableLine,
+    basis_columns,
     breakdown_columns,
     configuration_columns,
     latency_columns,
@@ -33,7 +34,7 @@ def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: Tab
         TableLine(
             ranked=ranked,
             measurement=ranked.figures,
-            passes=ranked.satisfies,
+            standing=ranked.standing,
             style=styles.get(ranked.name),
             gain_percent=_gain(ranked, context),
             gain=context.gains.get(ranked.name),
@@ -51,6 +52,7 @@ def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: Tab
         *latency_columns(),
         *resource_columns(context),
         *verdict_columns(lines, constrained=context.constrained, tied=bool(context.tied)),
+        *basis_columns(lines),
     )
     best = context.recommended
     if not best and ranking and ranking[0].satisfies:
@@ -69,25 +71,25 @@ def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: Tab
 def measurements_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
     """Return every measurement of the search, in the order of the ranking."""
     styles = chart_styles(ranking, context.shown)
-    lines = [replace(line, style=styles.get(ranked.name)) for ranked in ranking for line in _lines(ranked)]
-    caption, most = "Every measurement, the best of each configuration first", context.most_measurements
+    found = (line for ranked in ranking for line in _lines(ranked, context))
+    lines = [replace(line, style=styles.get(line.ranked.name)) for line in found]
+    caption, most = "Every load of every configuration, the best of each first", context.most_measurements
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
     made = table(key, caption, _measurement_columns(lines, context), lines[:most])
     return _filtered(made, lines[:most], set(styles))
 
 
-def _lines(ranked: RankedVariant) -> Iterator[TableLine]:
-    for group, passes in ((ranked.passing, True), (ranked.failing, False)):
-        for measurement in group:
-            yield TableLine(ranked=ranked, measurement=measurement, passes=passes)
+def _lines(ranked: RankedVariant, context: TableContext) -> Iterator[TableLine]:
+    for point in ranked.ordered:
+        yield TableLine(ranked=ranked, measurement=point, standing=standing(point, context.goals))
 
 
 def repetitions_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
     """Return every measurement of the final rounds, as they were made; None without any."""
     styles = chart_styles(ranking, context.shown)
     lines = [
-        TableLine(ranked=ranked, measurement=m, passes=True, style=styles.get(ranked.name))
+        TableLine(ranked=ranked, measurement=m, standing="met", style=styles.get(ranked.name))
         for ranked in ranking
         for m in ranked.run.repetitions
     ]
@@ -101,7 +103,7 @@ def repetitions_grid(key: str, ranking: Sequence[RankedVariant], context: TableC
 def loads_grid(key: str, ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid | None:
     """Return every load of one configuration, in Model Analyzer's order: online the highest p99 first,
     offline the most throughput first, and the batch before the load."""
-    lines = sorted(_lines(ranked), key=lambda line: _place(line.measurement.load))
+    lines = sorted(_lines(ranked, context), key=lambda line: _place(line.measurement.load))
     online = mode == "online"
     lines.sort(
         key=lambda line: -(line.measurement.latency.p99_ns or 0) if online else -line.measurement.throughput
@@ -135,7 +137,7 @@ def top_grid(
         TableLine(
             ranked=ranked,
             measurement=ranked.figures,
-            passes=ranked.satisfies,
+            standing=ranked.standing,
             gain_percent=_gain(ranked, contexts[model]),
             gain=contexts[model].gains.get(ranked.name),
             href=contexts[model].hrefs.get(ranked.name, ""),
@@ -184,7 +186,7 @@ def _filtered(made: Grid | None, lines: Sequence[TableLine], kept: set[str]) -> 
     if made is None:
         return None
     rows = tuple(
-        replace(row, kept=line.ranked.name in kept, passes=line.passes)
+        replace(row, kept=line.ranked.name in kept, passes=line.standing != "missed")
         for row, line in zip(made.rows, lines, strict=True)
     )
     return replace(made, rows=rows, filtered=True)

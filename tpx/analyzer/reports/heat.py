@@ -1,9 +1,10 @@
 """The heat map: the best throughput by instances and by greatest batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpx.analyzer.objectives import RankedVariant
+from tpx.report.digits import rounded
 from tpx.report.document import Picture
 from tpx.report.html import render_svg
 
@@ -42,9 +43,9 @@ class HeatMap:
     cell_height: int = CELL_HEIGHT
 
 
-def heat_picture(key: str, ranking: Sequence[RankedVariant]) -> Picture | None:
+def heat_picture(key: str, ranking: Sequence[RankedVariant], best: str = "") -> Picture | None:
     """Draw the heat map; None where not both of instances and batch vary."""
-    heat = heat_map(key, ranking)
+    heat = heat_map(key, ranking, best)
     if heat is None:
         return None
     return Picture(
@@ -54,8 +55,8 @@ def heat_picture(key: str, ranking: Sequence[RankedVariant]) -> Picture | None:
     )
 
 
-def heat_map(key: str, ranking: Sequence[RankedVariant]) -> HeatMap | None:
-    """None where not both of instances and batch vary."""
+def heat_map(key: str, ranking: Sequence[RankedVariant], best_name: str = "") -> HeatMap | None:
+    """Return the map with one configuration framed; None where not both of instances and batch vary."""
     best: dict[tuple[int, int], RankedVariant] = {}
     for ranked in ranking:
         configuration = ranked.run.configuration
@@ -67,7 +68,10 @@ def heat_map(key: str, ranking: Sequence[RankedVariant]) -> HeatMap | None:
         return None
     values = [ranked.figures.throughput for ranked in best.values()]
     cells = tuple(
-        _cell(ranked, instances.index(count), batches.index(batch), min(values), max(values))
+        replace(
+            _cell(ranked, instances.index(count), batches.index(batch), min(values), max(values)),
+            best=ranked.name == best_name,
+        )
         for (count, batch), ranked in best.items()
     )
     top = max(best.values(), key=lambda ranked: ranked.figures.throughput)
@@ -75,9 +79,9 @@ def heat_map(key: str, ranking: Sequence[RankedVariant]) -> HeatMap | None:
         key=key,
         title="Best throughput by instances and greatest batch",
         description=(
-            f"The most is {top.figures.throughput:,.0f} infer/s with "
+            f"The most is {rounded(top.figures.throughput)} infer/s with "
             f"{top.run.configuration.instances} instances and a greatest batch of "
-            f"{top.run.configuration.max_batch_size} ({top.name}); the least {min(values):,.0f} infer/s."
+            f"{top.run.configuration.max_batch_size} ({top.name}); the least {rounded(min(values))} infer/s."
         ),
         cells=cells,
         columns=tuple((_x(i) + CELL_WIDTH / 2, str(count)) for i, count in enumerate(instances)),
@@ -94,11 +98,11 @@ def _cell(ranked: RankedVariant, column: int, row: int, low: float, high: float)
     return HeatCell(
         x=_x(column),
         y=_y(row),
-        text=f"{throughput:,.0f}" if throughput >= 100 else f"{throughput:,.1f}",
-        title=f"{ranked.name} at {ranked.figures.load}: {throughput:,.1f} infer/s{failing}",
+        text=rounded(throughput),
+        title=f"{ranked.name} at {ranked.figures.load}: {rounded(throughput)} infer/s{failing}",
         share=round(0.08 + 0.92 * share, 3),
         strong=share > 0.5,
-        best=throughput == high,
+        best=False,
         failing=not ranked.satisfies,
     )
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from tpx.analyzer.gains import Gain
-from tpx.analyzer.objectives import METRICS, RankedVariant, satisfies
-from tpx.analyzer.reports.verdict import Verdict, judge
+from tpx.analyzer.objectives import METRICS, RankedVariant, standing
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.analyzer.verdict import Verdict, judge
 from tpx.report.files import json_text
 
 SCHEMA = 1
@@ -99,7 +99,8 @@ def _configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
     figures = ranked.figures
     return {
         **_described(ranked.run),
-        "satisfies": ranked.satisfies,
+        "satisfies": ranked.standing == "met",
+        "constraints": ranked.standing,
         "best_load": str(figures.load),
         "figures": {
             **_figures(figures, prices),
@@ -140,7 +141,7 @@ def _measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json
         "load_value": measurement.load.value,
         "batch_size": measurement.load.batch_size,
         "round": measurement.round,
-        "satisfies": satisfies(measurement, goals),
+        "satisfies": standing(measurement, goals) == "met",
         "stable": measurement.stable,
         "requests": measurement.requests,
         **_figures(measurement, prices),

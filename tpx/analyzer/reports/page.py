@@ -26,10 +26,10 @@ from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend
-from tpx.analyzer.reports.verdict import Verdict, judge, plural
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.analyzer.verdict import Verdict, judge, plural
 from tpx.report.chart import Chart
 from tpx.report.digits import rounded
 from tpx.report.document import (
@@ -58,8 +58,8 @@ _UNCONFIRMED = (
     " What lies above the line was measured once, by the search, and more than the final rounds confirm."
 )
 _HEAT = (
-    "Throughput in infer/s of each combination at its best load; the best is framed, what misses the "
-    "constraints is struck through."
+    "Throughput in infer/s of each combination at its best load; the recommended one is framed, what misses "
+    "the constraints is struck through."
 )
 _DRIFT = (
     "The best configurations and the default again, in turns. Lines that move together are the machine's "
@@ -211,7 +211,7 @@ def _model_sections(
     statement = Section(
         title=model.model if several else "",
         chapter=key if several else "",
-        blocks=(verdict_card(model, verdict, run, gpus=gpus),),
+        blocks=(verdict_card(verdict, run, gpus=gpus),),
     )
     sections = [
         statement,
@@ -233,7 +233,9 @@ def _model_sections(
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
     )
-    sections += section("Instances and batches", heat_picture(f"{key}-heat", ranking), lead=_HEAT)
+    sections += section(
+        "Instances and batches", heat_picture(f"{key}-heat", ranking, context.recommended), lead=_HEAT
+    )
     drift = chart_picture(drift_chart(f"{key}-drift", ranking))
     if drift is not None:
         rounds = repetitions and Details(
@@ -241,7 +243,7 @@ def _model_sections(
         )
         sections += section("How steady the machine was", drift, rounds, lead=_DRIFT)
     sections += section("Failed trials", *_failures(model))
-    sections += section("How the search went", _trace(model))
+    sections += section("How the search went", _trace(model, ranking))
     if ranking:
         sections += section("All measurements", measurements_grid(f"{key}-measurements", ranking, context))
     return sections
@@ -252,7 +254,7 @@ def plot_section(plot: Chart) -> list[Section]:
     if not plot.is_flat:
         return section(plot.title, chart_picture(plot))
     heights = [dot.y for line in plot.lines for dot in line.dots]
-    value = f"{(min(heights) + max(heights)) / 2:,.3g}"
+    value = rounded((min(heights) + max(heights)) / 2)
     return section(plot.title, Note(text=f"{plot.y.title}: {value} throughout, so there is no chart."))
 
 
@@ -306,9 +308,10 @@ def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -
     return told
 
 
-def _trace(model: ModelRun) -> Grid | None:
+def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> Grid | None:
     if not model.variants:
         return None
+    best = {ranked.name: ranked.figures.throughput for ranked in ranking}
     return Grid(
         caption="The search, configuration by configuration",
         columns=(
@@ -317,14 +320,13 @@ def _trace(model: ModelRun) -> Grid | None:
             Column(header="Best", numeric=True),
             Column(header="Why it ended", wraps=True),
         ),
-        rows=tuple(_trace_row(variant, model) for variant in model.variants),
+        rows=tuple(_trace_row(variant, model, best.get(variant.variant.name)) for variant in model.variants),
     )
 
 
-def _trace_row(variant: VariantRun, model: ModelRun) -> Row:
+def _trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> Row:
     loads = [m.load for m in variant.measurements]
     failed = f", {len(variant.failures)} failed" if variant.failures else ""
-    best = max((m.throughput for m in variant.measurements), default=None)
     name = variant.variant.name
     prepared = [_preparation(p) for p in model.preparations if p.variant == name and p.how != "found"]
     notes = (*(d.text for d in model.decisions if d.variant == name), *prepared[:1])

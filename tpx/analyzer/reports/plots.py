@@ -9,6 +9,7 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.report.chart import Axis, Chart, Dot, Line
+from tpx.report.digits import in_unit, rounded
 
 Mode = Literal["online", "offline"]
 LOADS: Mapping[str, str] = {
@@ -93,10 +94,11 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
     if len({dot.x for dot in dots}) < 2:
         return None
     names = ", ".join(line.name for line in lines)
+    least, most = (rounded(end(d.y for d in dots)) for end in (min, max))
     return Chart(
         key=key,
         title=plot.title,
-        description=f"Of {names}: from {min(d.y for d in dots):,.1f} to {max(d.y for d in dots):,.1f}.",
+        description=f"Of {names}: from {least} to {most}.",
         x=Axis(title=_header(plot.x_axis), auto=True),
         y=Axis(title=_header(plot.y_axis)),
         lines=tuple(lines),
@@ -148,4 +150,4 @@ def _header(tag: str) -> str:
 
 
 def _figure(tag: str, value: float) -> str:
-    return f"{value:,.1f} {'' if tag in LOADS else metric(tag).unit}".rstrip()
+    return in_unit(value, "" if tag in LOADS else metric(tag).unit)

@@ -4,10 +4,11 @@ import difflib
 import shlex
 from pathlib import Path
 
+from tpx.analyzer.limits import shown
 from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.verdict import Finding, Verdict
-from tpx.analyzer.results.measurement import Configuration, Measurement
+from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import Run, VariantRun
+from tpx.analyzer.verdict import Finding, Verdict, equal_loads
 from tpx.report.digits import percent
 from tpx.report.document import (
     Block,
@@ -23,8 +24,7 @@ from tpx.report.document import (
     Section,
     code,
 )
-
-_NO_VALUE = "\u2013"
+from tpx.report.table import NO_VALUE
 
 
 def recommend(
@@ -52,7 +52,12 @@ def recommend(
             Details(summary="The whole `config.pbtxt`", blocks=(whole,)),
         )
         blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
-        blocks.append(Group(title="What it brings", blocks=(_comparison(default, best, gpus=gpus),)))
+        brings: list[Block] = [_comparison(default, best, gpus=gpus)]
+        equal = equal_loads(best, default, run.started.goals.of(verdict.model))
+        if equal:
+            once = f"Under equal load, as the search measured both once: {', '.join(map(str, equal))}."
+            brings.append(Note(text=once, style="small"))
+        blocks.append(Group(title="What it brings", blocks=tuple(brings)))
     section = Section(
         title="What to change", lead=f"{lead}The complete file is `{path}`.", blocks=tuple(blocks)
     )
@@ -60,25 +65,23 @@ def recommend(
 
 
 _COMPARED = (
-    ("perf_throughput", "Throughput, infer/s", 1),
-    ("perf_latency_avg", "Average latency, ms", 2),
-    ("perf_latency_p99", "p99 latency, ms", 2),
-    ("cpu_used_ram", "Server memory, MB", 0),
-    ("gpu_used_memory", "GPU memory, MB", 0),
+    ("perf_throughput", "Throughput"),
+    ("perf_latency_avg", "Average latency"),
+    ("perf_latency_p99", "p99 latency"),
+    ("cpu_used_ram", "Server memory"),
+    ("gpu_used_memory", "GPU memory"),
 )
 
 
 def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> Grid:
-    """Return the figures of both at their best load, then at the default's, where more load is no excuse."""
-    before, after = default.figures, best.figures
-    rows = [("Each at its best load", str(before.load), str(after.load), "")]
-    rows += _metric_rows(before, after, gpus=gpus)
-    if before.load != after.load:
-        # both as the search saw them: what was repeated must not be held against what was measured once
-        ours, theirs = _same_load(best, before), _same_load(default, before)
-        if ours is not None and theirs is not None:
-            rows.append(("At the same load, once", str(before.load), str(before.load), ""))
-            rows += _metric_rows(theirs, ours, gpus=gpus)
+    """Return the figures of both, each at its own best load."""
+    rows = [("Load", str(default.figures.load), str(best.figures.load), "")]
+    for tag, label in _COMPARED[: None if gpus else -1]:
+        metric = METRICS[tag]
+        old, new = metric.value(default.figures), metric.value(best.figures)
+        if old is not None and new is not None:
+            change = percent(new / old - 1) if old else NO_VALUE
+            rows.append((label, shown(metric, old), shown(metric, new), change))
     return Grid(
         caption="",
         columns=(
@@ -86,29 +89,10 @@ def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> G
             *(Column(header=text, numeric=True) for text in ("Default", best.name, "Change")),
         ),
         rows=tuple(
-            Row(
-                cells=(Cell(text=label), *(Cell(text=text, numeric=True) for text in figures)),
-                emphasis="" if figures[2] else "group",
-            )
-            for label, *figures in rows
+            Row(cells=(Cell(text=label), *(Cell(text=text, numeric=True) for text in cells)))
+            for label, *cells in rows
         ),
     )
-
-
-def _same_load(ranked: RankedVariant, other: Measurement) -> Measurement | None:
-    """What the search measured of this configuration under the load of another measurement."""
-    return next((m for m in ranked.run.measurements if m.load == other.load), None)
-
-
-def _metric_rows(before: Measurement, after: Measurement, *, gpus: bool) -> list[tuple[str, str, str, str]]:
-    rows = []
-    for tag, label, digits in _COMPARED:
-        old, new = METRICS[tag].value(before), METRICS[tag].value(after)
-        if old is None or new is None or (tag.startswith("gpu_") and not gpus):
-            continue
-        change = percent(new / old - 1) if old else _NO_VALUE
-        rows.append((label, f"{old:,.{digits}f}", f"{new:,.{digits}f}", change))
-    return rows
 
 
 def paths_of(configuration: Configuration, repository: Path) -> str:

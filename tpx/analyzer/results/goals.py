@@ -1,11 +1,15 @@
 """What a run is asked for: objectives to improve and constraints to keep, by metric tag."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+from tpx.analyzer.results.measurement import Range
 from tpx.errors import UsageError
 
 Bound = Literal["min", "max"]
+Standing = Literal["met", "borderline", "missed"]
+"""`met` and `missed` are certain: the whole interval of the figure lies on one side of the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,14 @@ class Constraint:
         if value is None:
             return False
         return value <= self.limit if self.bound == "max" else value >= self.limit
+
+    def standing(self, value: float | None, interval: Range | None) -> Standing:
+        """Return whether a figure keeps the limit; without an interval it counts as exact."""
+        if value is None:
+            return "missed"
+        low, high = (value, value) if interval is None else (interval.low, interval.high)
+        kept = {self.satisfied_by(end) for end in (low, math.inf if high is None else high)}
+        return "borderline" if len(kept) > 1 else "met" if kept == {True} else "missed"
 
     def failure_percent(self, value: float | None) -> float:
         """By how much `value` misses the limit, in percent of the limit; 0 when it passes."""

@@ -60,6 +60,8 @@ class ModelRun:
     """How its configurations came onto servers, in order."""
     fingerprint: str = ""
     """Of its directory in the model repository; empty where that was not at hand."""
+    tolerance_percent: float = 10.0
+    """By how much the windows of one stable measurement may differ."""
     final_rounds: int = 0
     """In how many its finalists were to be measured again, at most."""
 
@@ -218,6 +220,7 @@ class _Fold:
             unavailable=self._unavailable.get(name),
             preparations=tuple(self._preparations.get(name, ())),
             fingerprint=self._fingerprints.get(name, ""),
+            tolerance_percent=started.tolerance_percent,
             final_rounds=started.final_rounds,
         )
 

@@ -1,0 +1,316 @@
+"""What a run says about a model: how its search came out, in a sentence and in the figures behind it.
+
+Every report renders this verdict, and none decides anything of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tpx.analyzer.conclusion import Conclusion, conclude
+from tpx.analyzer.gains import EQUIVALENCE, Gain
+from tpx.analyzer.limits import describe_limits, describe_misses, in_words, limits_of, shown
+from tpx.analyzer.objectives import RankedVariant, gain_percent, metric, rank, unmeasured
+from tpx.analyzer.results.goals import Goals, Standing
+from tpx.analyzer.results.measurement import Load
+from tpx.analyzer.results.run import ModelRun
+from tpx.report.digits import latency, percent, rounded
+from tpx.report.document import Tone
+
+
+class Finding(Enum):
+    """How a search came out."""
+
+    BETTER = "better"
+    """A variant beats the default."""
+    TIED = "tied"
+    """A variant is as good as the default, and takes less or looks a little better."""
+    DEFAULT = "default"
+    """Nothing beats the default."""
+    DEFAULT_FAILS = "default fails"
+    """A variant satisfies the constraints, the default does not or could not be measured."""
+    INCONCLUSIVE = "inconclusive"
+    """A variant may be better than the default, or not: the final rounds do not tell."""
+    NONE_SATISFIES = "none satisfies"
+    NOTHING = "nothing"
+    """Not one measurement."""
+
+
+_BADGES: dict[Finding, tuple[str, Tone]] = {
+    Finding.BETTER: ("Better configuration found", "good"),
+    Finding.TIED: ("Tied with the default", "neutral"),
+    Finding.DEFAULT: ("Default is best", "neutral"),
+    Finding.DEFAULT_FAILS: ("Recommended", "good"),
+    Finding.INCONCLUSIVE: ("Inconclusive", "warn"),
+    Finding.NONE_SATISFIES: ("No configuration satisfies", "bad"),
+    Finding.NOTHING: ("Nothing measured", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualLoad:
+    """The recommended configuration and the default under one load, each as the search measured it once."""
+
+    load: Load
+    gain: float
+
+    def __str__(self) -> str:
+        """`+55% at concurrency 8`, or `a tie at concurrency 8 (+2%)`."""
+        gain = percent(self.gain)
+        return f"{gain} at {self.load}" if abs(self.gain) > EQUIVALENCE else f"a tie at {self.load} ({gain})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome of one model's search."""
+
+    model: str
+    finding: Finding
+    sentence: str
+    """Without a full stop; configuration names stand between backticks."""
+    detail: str = ""
+    """The load and latency behind the sentence, and what it is tied with."""
+    caution: str = ""
+    """What speaks against taking the verdict at its word."""
+    ranking: tuple[RankedVariant, ...] = ()
+    best: RankedVariant | None = None
+    """The recommended configuration, or the one nearest to satisfying."""
+    default: RankedVariant | None = None
+    gain_percent: float | None = None
+    """Of the best configuration over the default at what is asked for, both at their own best load."""
+    conclusion: Conclusion | None = None
+    """What the final rounds say; None where there were none, or one, which has no interval."""
+    inconclusive: str = ""
+    """Why a gain cannot be believed."""
+
+    @property
+    def gain(self) -> Gain | None:
+        """Of the recommended configuration over the default, with its interval."""
+        return self.conclusion.gain if self.conclusion else None
+
+    @property
+    def badge(self) -> str:
+        """The verdict in a few words."""
+        if self.finding is Finding.BETTER and self.conclusion is not None and self.conclusion.tied:
+            return "Better, tied: the cheapest is recommended"
+        return _BADGES[self.finding][0]
+
+    @property
+    def tone(self) -> Tone:
+        return _BADGES[self.finding][1]
+
+    @property
+    def standing(self) -> Standing:
+        """Whether the recommended configuration keeps the constraints: `met` only where that is certain."""
+        return self.best.standing if self.best else "missed"
+
+
+def judge(model: ModelRun, goals: Goals) -> Verdict:
+    """Return the verdict of one model's search under the run's goals."""
+    goals = goals.of(model.model)
+    ranking = rank(model, goals)
+    if not ranking or model.unavailable:
+        text = f"`{model.model}` cannot be profiled"
+        if not model.unavailable:
+            text = f"No configuration of `{model.model}` could be measured"
+        return Verdict(model=model.model, finding=Finding.NOTHING, sentence=text, detail=model.why_nothing)
+    conclusion = conclude(ranking, goals)
+    best = conclusion.recommended if conclusion else ranking[0]
+    default = next((r for r in ranking if r.run.variant.is_default), None)
+    gain = None
+    if default is not None and best.satisfies and default.satisfies:
+        gain = gain_percent(best.figures, default.figures, goals)
+    finding, inconclusive = _finding(model, best, default, conclusion, gain), ""
+    if finding is Finding.BETTER:
+        inconclusive = _unconfirmed(model, best, default, gain) or (
+            conclusion.inconclusive if conclusion else ""
+        )
+    lacking = unmeasured(best.figures, goals) if best.satisfies else ()
+    if lacking:  # all are alike then, also where the default comes first
+        inconclusive = f"nothing measured {in_words(lacking[0])}"
+    told = _Told(model, goals, best, default, conclusion, gain)
+    finding = Finding.INCONCLUSIVE if inconclusive else finding
+    return Verdict(
+        model=model.model,
+        finding=finding,
+        sentence=f"In {counts(model)}, {told.sentence(finding, inconclusive)}",
+        detail=told.detail(certain=finding is not Finding.INCONCLUSIVE),
+        caution=told.caution(finding),
+        ranking=ranking,
+        best=best,
+        default=default,
+        gain_percent=gain,
+        conclusion=conclusion,
+        inconclusive=inconclusive,
+    )
+
+
+def counts(model: ModelRun) -> str:
+    """`41 measurements across 6 configurations`."""
+    return (
+        f"{plural(model.measurement_count, 'measurement')} across "
+        f"{plural(len(model.measured), 'configuration')}"
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _finding(
+    model: ModelRun,
+    best: RankedVariant,
+    default: RankedVariant | None,
+    conclusion: Conclusion | None,
+    percent_gained: float | None,
+) -> Finding:
+    if not best.satisfies:
+        return Finding.NONE_SATISFIES
+    if best is default:
+        return Finding.DEFAULT
+    if default is None or not default.satisfies:
+        return Finding.DEFAULT_FAILS
+    gain = conclusion.gain if conclusion else None
+    if gain is not None and gain.rounds > 1:
+        return Finding.TIED if gain.tied else Finding.BETTER
+    small = percent_gained is not None and percent_gained < model.tolerance_percent
+    return Finding.TIED if small and not model.final_rounds else Finding.BETTER
+
+
+def _unconfirmed(
+    model: ModelRun, best: RankedVariant, default: RankedVariant | None, gained: float | None
+) -> str:
+    """Return why a gain of the search is not believed; empty where it was measured again, or not to be."""
+    rounds = {m.round for m in best.run.repetitions}
+    made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
+    if made > 1 or not model.final_rounds:
+        return ""
+    gain = f"the gain of {gained or 0.0:.0f}% is the search's alone"
+    return f"{gain}: both were measured again in {made} of {model.final_rounds} final rounds"
+
+
+def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tuple[EqualLoad, ...]:
+    """Return how both compare at the best load of each, where these differ and the search measured both."""
+    loads = (default.figures.load, best.figures.load)
+    if loads[0] == loads[1]:
+        return ()
+    found = []
+    for load in loads:
+        ours, theirs = ([m for m in r.run.measurements if m.load == load] for r in (best, default))
+        gain = gain_percent(ours[0], theirs[0], goals) if ours and theirs else None
+        if gain is not None:
+            found.append(EqualLoad(load=load, gain=gain / 100))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A verdict in words."""
+
+    model: ModelRun
+    goals: Goals
+    best: RankedVariant
+    default: RankedVariant | None
+    conclusion: Conclusion | None
+    gain: float | None
+
+    def sentence(self, finding: Finding, inconclusive: str) -> str:
+        best, default, asked = self.best, self.default, limits_of(self.goals, self.model.model)
+        limits = describe_limits(asked)
+        under = f", with a {limits}" if limits else ""
+        if finding is Finding.NONE_SATISFIES:
+            nearest = describe_misses(best.figures, asked)
+            return f"no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
+        if inconclusive:
+            return (
+                f"no configuration is certain to be better than the default: of `{best.name}` {inconclusive}"
+            )
+        if finding is Finding.DEFAULT:
+            better = "best" if self.conclusion is None or not self.conclusion.tied else "as good as the best"
+            return f"the default configuration is {better}: {self._figures(best)}{under}"
+        if default is None:
+            missing = "the default configuration could not be measured"
+            return f"`{best.name}` gives {self._figures(best)}{under}; {missing}"
+        if not default.satisfies:
+            missed = f"the default configuration misses it ({describe_misses(default.figures, asked)})"
+            return f"`{best.name}` gives {self._figures(best)}{under}; {missed}"
+        apart = best.figures.load != default.figures.load
+        ours, theirs = (
+            f"{self._figures(r)} at {r.figures.load}" if apart else self._figures(r) for r in (best, default)
+        )
+        if finding is Finding.TIED:
+            within = f"{EQUIVALENCE * 100 if self.conclusion else self.model.tolerance_percent:g}%"
+            both = f"`{best.name}` and the default configuration are tied within {within}"
+            return f"{both}: {ours} and {theirs}{under}"
+        return f"`{best.name}` gives {ours}, {self._gain()} ({theirs}){under}"
+
+    def _figures(self, ranked: RankedVariant) -> str:
+        """Return the throughput, and what else a single model is asked for."""
+        parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
+        for objective in self.goals.objectives if "," not in self.model.model else ():
+            measured = metric(objective.tag)
+            value = measured.value(ranked.figures)
+            if value is not None and measured.tag != "perf_throughput":
+                parts.append(f"{in_words(measured.tag)} {shown(measured, value)}")
+        return " and ".join(parts)
+
+    def _gain(self) -> str:
+        """`a 67% gain [64, 70] over the default configuration`; the interval where the rounds leave one."""
+        gained, found = self.gain or 0.0, self.conclusion.gain if self.conclusion else None
+        interval = "" if found is None else found.interval
+        asked = {name: self.goals.of(name).objectives for name in self.model.model.split(",")}
+        if {objective.tag for own in asked.values() for objective in own} == {"perf_throughput"}:
+            return f"a {gained:.0f}% gain{interval} over the default configuration"
+        verbs = {"higher": "maximizing", "lower": "minimizing"}
+        alike = len(set(asked.values())) == 1
+        aims = " and ".join(
+            f"{verbs[metric(o.tag).better]} {in_words(o.tag)}{'' if alike else f' of {name}'}"
+            for name, own in (list(asked.items())[:1] if alike else asked.items())
+            for o in own
+        )
+        return f"{gained:.0f}%{interval} better than the default configuration at {aims}"
+
+    def detail(self, *, certain: bool) -> str:
+        figures, conclusion = self.best.figures, self.conclusion
+        text = f"at {figures.load}"
+        if figures.latency.p99_ns is not None:
+            text += f", p99 {latency(figures.latency.p99_ns)}"
+        text += "" if figures.stable else ", not stable"
+        equal = equal_loads(self.best, self.default, self.goals) if self.default else ()
+        if equal and self.best.satisfies:
+            text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
+        if conclusion is not None and conclusion.tied:
+            text += f"; tied with: {', '.join(conclusion.tied)}"
+            those = "those that surely are no worse than the default" if conclusion.passes_over else "them"
+            text += f"; the cheapest of {those} is recommended" if certain else ""
+        return text
+
+    def caution(self, finding: Finding) -> str:
+        parts, conclusion, best = [], self.conclusion, self.best
+        if finding is Finding.INCONCLUSIVE:
+            parts.append("Measure again on a quiet machine, or longer, before you change anything.")
+        if finding is Finding.TIED and conclusion is None:
+            parts.append("Take the two as equal, and measure again before you change anything.")
+        if conclusion is not None and conclusion.noise:
+            parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
+        if best.satisfies:
+            parts += self._borderline(best, "keeps")
+        if self.default is not None and not self.default.satisfies:
+            parts += self._borderline(self.default, "misses")
+        if not best.figures.stable:
+            why = best.figures.note or "its windows differ"
+            parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
+        if self.model.failures:
+            parts.append(
+                f"{plural(len(self.model.failures), 'trial')} failed, with the reasons in the report."
+            )
+        return " ".join(parts)
+
+    def _borderline(self, ranked: RankedVariant, verb: str) -> Sequence[str]:
+        whose = "the default" if ranked is self.default else f"`{ranked.name}`"
+        return [
+            f"Borderline: it is not certain that {whose} {verb} {limit}."
+            for limit in limits_of(self.goals, self.model.model)
+            if limit.standing(ranked.figures) == "borderline"
+        ]
