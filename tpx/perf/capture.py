@@ -29,7 +29,7 @@ _FIELDS = 4
 
 
 class Capture:
-    """What was sent and answered, by the number of the row in the records of the level."""
+    """Requests and their answers, by the number of the row in the records of the level."""
 
     def __init__(self) -> None:
         self.inputs: list[tuple[Tensor, ...]] = []
@@ -64,7 +64,7 @@ class Capture:
         return key
 
     def key_of(self, request: object) -> int:
-        """Of a request that is about to be sent."""
+        """Return the key of a request that is about to be sent."""
         return self._by_request.get(id(request), self.filled)
 
     @property

@@ -45,7 +45,7 @@ class ConnectedModel:
     requests: Requests
     statistics: Statistics
     sequences: bool = False
-    """Whether its requests are those of sequences."""
+    """True where its requests are those of sequences."""
     members: tuple[Member, ...] = ()
     """Where several models are measured at once; `model` is the first of them then."""
     notices: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """What was measured, and the differences of each server but the first from the first."""
+    """The rounds of all loads, and the differences of each server but the first from the first."""
 
     servers: tuple[str, ...]
     levels: tuple[Rounds, ...]

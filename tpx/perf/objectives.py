@@ -39,7 +39,7 @@ _MOST_REQUESTS = 10**9
 
 
 class Outcome(Enum):
-    """What the requests of a level say about an objective."""
+    """The answer of a level's requests to an objective."""
 
     MET = "met"
     BROKEN = "broken"
@@ -59,7 +59,7 @@ class Objective:
     quantity: Quantity
     percentile: float = 0.0
     below: bool = True
-    """Whether figures have to lie below the bound, else above."""
+    """True where figures have to lie below the bound, else above."""
     inclusive: bool = False
     bound: float
 
@@ -68,7 +68,7 @@ class Objective:
         return self.quantity in ("percentile", "mean", "min", "max")
 
     def holds(self, value: float) -> bool:
-        """Whether a figure, taken as exact, is on the right side."""
+        """Return whether a figure, taken as exact, is on the right side."""
         if value == self.bound:
             return self.inclusive
         return (value < self.bound) is self.below
@@ -92,7 +92,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What a level says about an objective: the figure, and with which confidence it is settled."""
+    """The answer of a level to an objective: the figure, and with which confidence it is settled."""
 
     objective: Objective
     outcome: Outcome
@@ -176,7 +176,7 @@ class Counted:
 
 
 def assess_count(objective: Objective, value: float, counted: Counted, confidence: float) -> Assessment:
-    """Of a percentile or an error rate: MET when, if more than the allowed share were on the wrong side,
+    """Assess a percentile or an error rate: MET when, if more than the allowed share were on the wrong side,
     counting so few would have a probability of at most 1 - `confidence`; BROKEN the other way round."""
     doubt = 1 - confidence
     trials, wrong = counted.requests / counted.effect, counted.violations / counted.effect
@@ -215,7 +215,7 @@ def _needed(counted: Counted, doubt: float) -> int:
 
 
 def assess_interval(objective: Objective, interval: Interval) -> Assessment:
-    """Of a mean or a throughput: settled when the bound lies outside of what it may truly be."""
+    """Assess a mean or a throughput, which is settled when the bound lies outside of what it may truly be."""
     said = (
         f"between {objective.show(interval.low)} and {objective.show(interval.value + interval.half_width)}"
     )
@@ -231,6 +231,6 @@ def assess_interval(objective: Objective, interval: Interval) -> Assessment:
 
 
 def assess_exact(objective: Objective, value: float) -> Assessment:
-    """Of a minimum or maximum, which is that of the requests seen and says nothing of others."""
+    """Assess a minimum or maximum, which is that of the requests seen and says nothing of others."""
     outcome = Outcome.MET if objective.holds(value) else Outcome.BROKEN
     return Assessment(objective=objective, outcome=outcome, value=value, reason="of the requests seen")

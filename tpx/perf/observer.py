@@ -29,9 +29,9 @@ class Progress:
     max_windows: int
     throughput_infer_per_s: float
     percentiles_ns: Mapping[float, int]
-    """Of latency; empty where no request succeeded."""
+    """Percentiles of latency; empty where no request succeeded."""
     failed: int
-    """Of the whole level."""
+    """Failed requests of the whole level."""
     failures: tuple[str, ...] = ()
     """The kinds of failure, each with the first one's words."""
     server: ServerBreakdown | None = None
@@ -64,19 +64,19 @@ class Silent:
     progress_interval_s = 0.0
 
     def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
-        """Nobody listens."""
+        """Ignore it."""
 
     def level_started(self, level: Level) -> None:
-        """Nobody listens."""
+        """Ignore it."""
 
     def progress(self, progress: Progress) -> None:
-        """Nobody listens."""
+        """Ignore it."""
 
     def level_finished(self, result: LevelResult) -> None:
-        """Nobody listens."""
+        """Ignore it."""
 
     def notice(self, text: str) -> None:
-        """Nobody listens."""
+        """Ignore it."""
 
 
 SILENT = Silent()

@@ -29,7 +29,7 @@ class ProbedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What became of the request: an `error` in the server's words, or outputs. `mismatch` is how they differ
+    """The outcome of the request: an `error` in the server's words, or outputs. `mismatch` is how they differ
     from the data's expected ones."""
 
     latency_ns: int

@@ -17,8 +17,8 @@ PIECE_ROWS = 1 << 14
 
 
 def wall_offset_ns() -> int:
-    """What is added to a time of the monotonic clock to make it nanoseconds since 1970; asked once a run, so
-    that no step of the system's clock comes into the figures."""
+    """Return what is added to a time of the monotonic clock to make it nanoseconds since 1970; asked once a
+    run, so that no step of the system's clock comes into the figures."""
     return clock_gettime_ns(CLOCK_REALTIME) - perf_counter_ns()
 
 
@@ -76,7 +76,7 @@ class LevelRecords:
     borders_ns: tuple[int, ...]
     indices: tuple[int, ...]
     failures: Mapping[int, Failure]
-    """What the statuses of failed requests mean."""
+    """The meaning of the statuses of failed requests."""
 
     @property
     def span(self) -> range:

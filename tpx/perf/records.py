@@ -1,4 +1,4 @@
-"""What is kept of every request: one row of 64-bit integers, appended when the request ends.
+"""The record of every request: one row of 64-bit integers, appended when the request ends.
 
 The row layout is the same bytes whether the block is private memory or memory shared with a worker process.
 """
@@ -56,11 +56,11 @@ class Arrivals:
         return len(self._times)
 
     def add(self, times_ns: Sequence[int]) -> None:
-        """Those of the row that is appended with them."""
+        """Add the times of the row that is appended with them."""
         self._times.extend(times_ns)
 
     def extend(self, times_ns: Times) -> None:
-        """Those of many rows, such as a worker process tells of."""
+        """Add the times of many rows, such as those of a worker process."""
         self._times.frombytes(times_ns.tobytes())
 
     def add_units(self, row: int, units: int) -> None:

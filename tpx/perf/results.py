@@ -1,4 +1,4 @@
-"""What a measurement yields: windows, levels, and the report of a run, as plain values."""
+"""The outcome of a measurement: windows, levels, and the report of a run, as plain values."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -19,7 +19,7 @@ DOMINANT_SHARE = 0.3
 
 
 class Verdict(Enum):
-    """What became of a level."""
+    """The outcome of a level."""
 
     OK = "ok"
     UNSTABLE = "unstable"
@@ -72,9 +72,9 @@ class ServerBreakdown:
     cache_miss_count: int = 0
     cache_miss_ns: int = 0
     response_cache: bool = False
-    """Whether the model's configuration turns the response cache on."""
+    """True where the model's configuration turns the response cache on."""
     composing: tuple["ServerBreakdown", ...] = ()
-    """Of an ensemble, its steps' models, each with its own composing models."""
+    """The models of an ensemble's steps, each with its own composing models."""
 
     @property
     def mean_batch(self) -> float:
@@ -149,7 +149,7 @@ class ClientCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """What only a load with times of its own has, of a level's successful requests.
+    """Figures that only a load with times of its own has, of a level's successful requests.
 
     A level's `latency` counts from the time at which a request should have been sent, whatever kept it; the
     service's counts from when it was. `slip` is what lies between.
@@ -168,7 +168,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """What a level has whose requests may have several responses; of its successful requests.
+    """Figures of a level whose requests may have several responses; of its successful requests.
 
     A level's `latency` is that of the last response, `first_response` that of the first; `inter_response` is
     the time between two of the same request, None where none had two. `units` are what the responses hold in
@@ -185,7 +185,7 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """What became of a level's conversations: how many had their last turn answered, and how many turns were
+    """The outcome of a level's conversations: how many had their last turn answered, and how many turns were
     not sent, because one before them failed or the level ended."""
 
     total: int
@@ -218,13 +218,14 @@ class Window:
 
     @property
     def dead(self) -> bool:
-        """Whether everything failed: the server has gone, or takes no such request."""
+        """True where everything failed: the server has gone, or takes no such request."""
         return self.latency is None and self.failed > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFigures:
-    """What one of several models had of a level; `latency` is None where none of its requests succeeded."""
+    """The part of one of several models in a level; `latency` is None where none of its requests
+    succeeded."""
 
     model: str
     weight: float
@@ -246,7 +247,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """Whether a level is a valid result of its scenario.
+    """Return whether a level is a valid result of its scenario.
 
     `estimate_ns` is the percentile that its queries show with safety, None where they are too few or the
     scenario has none.
@@ -273,7 +274,7 @@ class WakeUps:
 
     @property
     def warning(self) -> str:
-        """What is said of a level whose latency they dominate."""
+        """The warning for a level whose latency they dominate."""
         return (
             f"Wake-ups dominate: {self}. The figures of this level are as much the machine's as the "
             "server's, and differ from run to run; --poll busy measures without those of the client."
@@ -287,7 +288,8 @@ class WakeUps:
 
 
 class Sections(TypedDict, total=False):
-    """What only some levels have, by the names of the fields of LevelResult; each collector gives its own."""
+    """Figures that only some levels have, by the names of the fields of LevelResult; each collector gives its
+    own."""
 
     streaming: Streaming | None
     open_loop: OpenLoop | None
@@ -329,7 +331,7 @@ class LevelResult:
     """Failed requests of the whole level, of which `errors` are the kinds."""
     errors: tuple[ErrorCount, ...]
     seed: int = 0
-    """What chance was drawn from at this level."""
+    """The seed of this level's random draws."""
     kept_windows: int = 0
     """How many of the last windows the figures are made of."""
     warmup_windows: int = 0
@@ -340,11 +342,11 @@ class LevelResult:
     """Requests in flight on average: how many ended per second, times how long each took."""
     client_check: ClientCheck | None = None
     wake_ups: WakeUps | None = None
-    """What they cost; None where they are a small part of the latency, or were not measured."""
+    """Their cost; None where they are a small part of the latency, or were not measured."""
     warnings: tuple[str, ...] = ()
-    """What makes the figures doubtful, for a person."""
+    """Reasons to doubt the figures, for a person."""
     slo: tuple[Assessment, ...] = ()
-    """What the level says about each of the objectives."""
+    """The answer to each of the objectives."""
     members: tuple[MemberFigures, ...] = ()
     """Where several models are measured at once, each one's part; the level's own figures are their sum."""
     open_loop: OpenLoop | None = None
@@ -363,12 +365,12 @@ class LevelResult:
 
     @property
     def meets_slo(self) -> bool:
-        """Whether every objective is met with safety; also where there are none."""
+        """True where every objective is met with safety; also where there are none."""
         return all(a.met for a in self.slo)
 
     @property
     def falls_behind(self) -> bool:
-        """Whether a request rate was not answered, so that a queue builds up."""
+        """True where a request rate was not answered, so that a queue builds up."""
         if self.level.kind is not REQUEST_RATE:
             return False
         return self.throughput_infer_per_s < DELIVERED * self.level.value * self.batch_size
@@ -380,7 +382,7 @@ class LevelResult:
 
     @property
     def meets_limits(self) -> bool:
-        """Whether perf_analyzer would have taken the level into its results."""
+        """True where perf_analyzer would have taken the level into its results."""
         return self.verdict in (Verdict.OK, Verdict.CLIENT_BOUND) and not self.interrupted
 
     @property

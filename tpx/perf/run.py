@@ -31,7 +31,7 @@ Course = Generator[float, bool, None]
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do, and whether its first request was answered as it should be."""
+    """The plan of a run, and whether its first request was answered as it should be."""
 
     text: str
     good: bool
@@ -40,12 +40,12 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What was measured, and what kept the next level from being measured."""
+    """The measured levels, and the error that kept the next one from being measured."""
 
     results: tuple[LevelResult, ...]
     error: str = ""
     answer: Level | None = None
-    """Of a search, the highest level that met the limits or objectives; None where none did."""
+    """The result of a search: the highest level that met the limits or objectives; None where none did."""
 
 
 async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:

@@ -1,4 +1,4 @@
-"""What this machine can do as a load generator: measured against a server that does nothing."""
+"""The limits of this machine as a load generator, measured against a server that does nothing."""
 
 import asyncio
 import gc

@@ -26,7 +26,7 @@ class ModelTree:
 
     @property
     def takes_sequences(self) -> bool:
-        """Whether it, or a model that it calls, keeps a state for each sequence of requests."""
+        """True where it, or a model that it calls, keeps a state for each sequence of requests."""
         return self.sequential or any(tree.takes_sequences for tree in self.composing)
 
 
@@ -108,7 +108,7 @@ class ServerStatistics:
         return max(active, key=lambda k: (len(k.version), k.version), default=None)
 
     def take_notices(self) -> list[str]:
-        """What was noticed since the last call; the same thing only once."""
+        """Return notices since the last call, each only once."""
         fresh, self._given = self._notices[self._given :], len(self._notices)
         return fresh
 
@@ -127,7 +127,7 @@ class Statistics(Protocol):
         """The growth from one reading to another."""
 
     def take_notices(self) -> list[str]:
-        """What was noticed since the last call."""
+        """Return notices since the last call."""
 
 
 class SumOfStatistics:

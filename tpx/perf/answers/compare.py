@@ -1,4 +1,4 @@
-"""What changed from one run to another: level by level, figure by figure, with significance."""
+"""Changes from one run to another: level by level, figure by figure, with significance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from tpx.perf.statistics.differences import (
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
 FEWEST_REQUESTS = 10
-"""Of fewer nothing is said."""
+"""Loads with fewer are not compared."""
 SEED = 1
 """Resampling is the same each time, so that a comparison can be repeated."""
 
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What of the runs was not compared, for a person."""
+        """Parts of the runs that were not compared, for a person."""
         named = (
             ("only in the first run", self.only_before),
             ("only in the second run", self.only_after),

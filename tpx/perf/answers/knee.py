@@ -32,7 +32,7 @@ class Scalability:
     fit_error: float
 
     def throughput(self, load: float) -> float:
-        """What the law says of a load."""
+        """Return the throughput of a load by the law."""
         slow = 1 + self.contention * (load - 1) + self.coherency * load * (load - 1)
         return self.rate * load / slow
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpx.perf.metrics.scraper import Scraper
 
 QUARTILES = (25.0, 75.0)
-"""Of responses, beside the usual percentiles: Model Analyzer has objectives of them."""
+"""Percentiles of responses beside the usual ones: Model Analyzer has objectives of them."""
 
 
 class Collector(Protocol):
@@ -43,7 +43,7 @@ class AtTheEnd:
     section: Callable[[Load, Measured], Sections]
 
     async def begin(self, load: Load) -> None:
-        """Nothing precedes the level."""
+        """Need nothing before the level."""
 
     async def finish(self, load: Load, measured: Measured) -> Sections:
         return self.section(load, measured)

@@ -1,4 +1,4 @@
-"""What the requests of a stretch of time say about throughput and latency, and how surely."""
+"""Estimates of throughput and latency from the requests of an interval, with their confidence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Sample:
 
 
 def sample_of(rows: Rows, start_ns: int, end_ns: int) -> Sample:
-    """The sample of some rows; latency counts from the time at which a request should have been sent.
+    """Return the sample of some rows; latency counts from the time at which a request should have been sent.
 
     Of a streamed request the news that nothing follows may come behind `start_ns`, where its last response
     came before: it counts as ended at the start.
@@ -67,7 +67,7 @@ def sample_of(rows: Rows, start_ns: int, end_ns: int) -> Sample:
 
 
 def joined(samples: Sequence[Sample]) -> Sample:
-    """Samples of consecutive stretches as one."""
+    """Join samples of consecutive intervals."""
     if len(samples) == 1:
         return samples[0]
     return Sample(
@@ -80,7 +80,7 @@ def joined(samples: Sequence[Sample]) -> Sample:
 
 
 class Estimator:
-    """The intervals of one sample that has successful requests."""
+    """Intervals of one sample that has successful requests."""
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
@@ -94,14 +94,14 @@ class Estimator:
         self._ordered: npt.NDArray[Any] | None = None
 
     def throughput(self, batch_size: int, confidence: float = CONFIDENCE) -> Interval:
-        """Inferences per second."""
+        """Return the interval of inferences per second."""
         return ratio_interval(
             self._requests * float(batch_size), np.full(self._count, self._seconds), confidence
         )
 
     def mean(self, confidence: float = CONFIDENCE) -> Interval:
-        """Of latency, in ns. Requests that are too few for batches count as independent of each other; of a
-        single one nothing follows."""
+        """Return the interval of the mean latency, in ns. Requests that are too few for batches count as
+        independent of each other; of a single one nothing follows."""
         count = len(self._good)
         if count < FEWEST_BATCHES * 2:
             if count == 1:
@@ -111,7 +111,7 @@ class Estimator:
         return ratio_interval(sums, self._requests, confidence)
 
     def quantile(self, percentile: float) -> LatencyEstimate:
-        """Of latency, in ns, by the rank that the report shows."""
+        """Return the interval of a latency percentile, in ns, by the rank that the report shows."""
         ordered = self._ordered = np.sort(self._good) if self._ordered is None else self._ordered
         value = float(ordered[rank(percentile, len(ordered))])
         # rare requests are too few to show how they cluster: at least as those beyond p90 do
@@ -122,12 +122,12 @@ class Estimator:
         return LatencyEstimate(percentile=percentile, interval=interval, note=note)
 
     def effect(self, inside: npt.NDArray[np.bool_]) -> float:
-        """The design effect of a property that successful requests have or have not."""
+        """Return the design effect of a property that successful requests have or have not."""
         counts = np.bincount(self._place, weights=inside, minlength=self._count)
         return design_effect(counts, self._requests)
 
     def latency(self, percentile: float | None) -> LatencyEstimate:
-        """A percentile, or the mean for None."""
+        """Return the estimate of a percentile, or of the mean for None."""
         if percentile is None:
             interval = self.mean()
             note = "" if interval.high is not None else "n too small for the mean (need >= 2)"
@@ -136,7 +136,8 @@ class Estimator:
 
 
 def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estimates | None:
-    """All estimates of a sample; None where no request succeeded. `percentile` is one that a user chose."""
+    """Return all estimates of a sample; None where no request succeeded. `percentile` is one that a user
+    chose."""
     if not sample.requests or sample.end_ns <= sample.start_ns:
         return None
     estimator = Estimator(sample)
@@ -151,7 +152,7 @@ def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estim
 def assess(
     objectives: Sequence[Objective], sample: Sample, batch_size: int, confidence: float
 ) -> tuple[Assessment, ...]:
-    """What a sample says about each objective."""
+    """Return the answer of a sample to each objective."""
     if not objectives:
         return ()
     if not sample.requests or sample.end_ns <= sample.start_ns:
@@ -161,7 +162,7 @@ def assess(
 
 
 def _assess_without_success(objective: Objective, sample: Sample, confidence: float) -> Assessment:
-    """What failures alone say: how many there were, and that nothing came of them; of latencies nothing."""
+    """Assess failures alone: they have a rate and no throughput, and say nothing of latency."""
     if len(sample.ok) and objective.quantity == "error_rate":
         return _assess_errors(objective, sample, confidence)
     if len(sample.ok) and objective.quantity == "throughput":

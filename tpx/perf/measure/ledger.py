@@ -146,8 +146,8 @@ class LevelLedger:
 
     @property
     def done(self) -> bool:
-        """Whether the level needs no further window: it is stable, and its objectives and its latency limit
-        are settled; or one of these is broken, it is dead, or has had all its windows."""
+        """True where the level needs no further window: it is stable, and its objectives and its latency
+        limit are settled; or one of these is broken, it is dead, or has had all its windows."""
         settings, windows = self._settings, self.windows
         if settings.request_count or len(windows) >= settings.max_windows or windows[-1].dead:
             return True

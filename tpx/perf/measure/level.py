@@ -179,7 +179,7 @@ class LevelMeasurement:
 
 
 class Pulse:
-    """Whether what is under load still answers: of a server that has gone, no count would ever be full."""
+    """Detects a server under load that has gone, for which no count window would ever be full."""
 
     def __init__(self, load: Load) -> None:
         self._load = load

@@ -1,6 +1,6 @@
-"""When a level has been measured enough: by perf_analyzer's rule over three windows, or when confidence
-intervals are narrow enough; and with a latency limit when an interval shows on which side of it the latency
-lies."""
+"""Rules for when a level has been measured enough: by perf_analyzer's rule over three windows, or when
+confidence intervals are narrow enough; and with a latency limit when an interval shows on which side of it
+the latency lies."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,9 +45,9 @@ class Standing:
     stable: bool
     moved: str = ""
     warning: str = ""
-    """What makes a stable level doubtful."""
+    """Reason to doubt a stable level."""
     limit: Assessment | None = None
-    """What the level says about the latency limit, UNDECIDED until it is settled; None without a limit."""
+    """The answer to the latency limit, UNDECIDED until it is settled; None without a limit."""
 
 
 class Rule(Protocol):

@@ -1,4 +1,4 @@
-"""Whether a level is a valid result of an MLPerf scenario: long enough, enough queries, few enough late.
+"""The validity of a level as a result of an MLPerf scenario: long enough, enough queries, few enough late.
 
 The bound is that by which MLPerf's load generator stops early: of n queries with t over a limit, the
 percentile p is shown to be below the limit when a server that keeps it just so would have at most t of n over

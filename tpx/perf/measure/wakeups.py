@@ -1,4 +1,4 @@
-"""What waking a sleeping process costs on this machine, which is most of a small request's latency while few
+"""The cost of waking a sleeping process on this machine, which is most of a small request's latency while few
 are in flight: the client and the server then sleep and wake each other."""
 
 import os
@@ -19,12 +19,12 @@ SLOW_NS = 1_000_000
 
 
 def may_dominate(level: Level, p50_ns: int) -> bool:
-    """Whether wake-ups can be a good part of the latency at a level."""
+    """Return whether wake-ups can be a good part of the latency at a level."""
     return level.kind is CONCURRENCY and level.value <= FEW_IN_FLIGHT and p50_ns <= SLOW_NS
 
 
 def is_local(address: str) -> bool:
-    """Whether the server at an address, which may have a scheme, is on this machine."""
+    """Return whether the server at an address, which may have a scheme, is on this machine."""
     host = address.rpartition("://")[2]
     return host.startswith(("localhost", "127.", "[::1]", "::1", "in this process"))
 

@@ -1,1 +1,1 @@
-"""What a server's metrics page says while it is measured."""
+"""A server's metrics page while it is measured."""

@@ -45,7 +45,7 @@ class MetricsFigures:
     memory_used_bytes: float | None = None
     """The greatest, of the server's machine or process."""
     series: tuple[SeriesFigures, ...] = ()
-    """Those that the user asked for."""
+    """The series that the user asked for."""
     scrape_ns: int = 0
     """Mean time of a scrape."""
     cost_ns: int = 0

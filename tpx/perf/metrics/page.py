@@ -1,4 +1,4 @@
-"""Reading a Prometheus page: only the series that somebody wants, by one expression over its bytes."""
+"""Reading a Prometheus page: only the wanted series, by one expression over its bytes."""
 
 import math
 import re
@@ -50,7 +50,7 @@ class PageReader:
         """The names of the page's counters."""
 
     def read(self, page: bytes, time_ns: int, took_ns: int) -> Scrape:
-        """What the page says."""
+        """Return the wanted values of a page."""
         if not self.counters:
             self.counters = frozenset(n.decode() for n, kind in _TYPES.findall(page) if kind == b"counter")
         values: dict[str, float] = {}

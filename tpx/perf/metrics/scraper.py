@@ -29,7 +29,8 @@ Notice = Callable[[str], None]
 
 
 class Scraper:
-    """Runs from `start` to `stop`. What fails is told once and costs the figures, never the run."""
+    """Runs from the first `begin` to `stop`. A failure is reported once and costs the figures, never the
+    run."""
 
     def __init__(self, place: MetricsPlace, notice: Notice) -> None:
         self._place = place
@@ -52,7 +53,7 @@ class Scraper:
             self._task = asyncio.create_task(self._run())
 
     def figures(self, span_ns: tuple[int, int]) -> MetricsFigures | None:
-        """Of the level, between two times; None where nothing was seen of it."""
+        """Return the figures between two times; None where there was no scrape."""
         if not self._scrapes:
             return None
         return summarize(self._scrapes, span_ns, self._failed, self._reader.counters)

@@ -1,1 +1,1 @@
-"""What samples can tell and what they cannot: intervals, tests, resampling, with numpy alone."""
+"""Intervals, tests and resampling with numpy alone."""

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batches:
-    """What ended in each of `len(requests)` equal stretches between two times.
+    """Requests that ended in each of `len(requests)` equal stretches between two times.
 
     `requests`, `failed` and `latency_sum_ns` have one entry a batch; `histogram` has one row a batch and one
     column for each of `bins`: bin i holds latencies from 2**(i/64) ns to 2**((i+1)/64) ns.

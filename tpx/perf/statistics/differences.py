@@ -1,5 +1,5 @@
-"""Whether two measurements differ: by resampling their batches, by ranks that assume no distribution, and the
-correction for making many such tests."""
+"""Tests whether two measurements differ: by resampling their batches, by ranks that assume no distribution,
+and the correction for making many such tests."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -118,7 +118,7 @@ def change(
 
 
 def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Floats:
-    """What the bins of a histogram may hide of a quantile; nothing of other figures."""
+    """Draw what the bins of a histogram may hide of a quantile; nothing for other figures."""
     if figure in (rate_figure, mean_figure):
         return np.zeros(resamples)
     hidden: Floats = rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE

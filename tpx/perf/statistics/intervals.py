@@ -41,7 +41,7 @@ class Interval:
         return math.inf if self.high is None else max(self.high - self.value, self.value - self.low)
 
     def within(self, share: float) -> bool:
-        """Whether both ends lie within a share of the value, as 0.05."""
+        """Return whether both ends lie within a share of the value, as 0.05."""
         return self.half_width <= share * abs(self.value)
 
     def holds(self, value: float) -> bool:
@@ -69,8 +69,8 @@ def widening(residuals: npt.NDArray[Any]) -> float:
 def ratio_interval(
     sums: npt.NDArray[Any], weights: npt.NDArray[Any], confidence: float = CONFIDENCE
 ) -> Interval:
-    """Of sum(sums) / sum(weights), both given by batch (at least two): requests by seconds, or nanoseconds
-    by requests.
+    """Return the interval of sum(sums) / sum(weights), both given by batch (at least two): requests by
+    seconds, or nanoseconds by requests.
 
     Student's t, and where batches are skewed Willink's correction on the side of their rare values: the
     truth lies further from the mean of a sample on that side.
@@ -153,7 +153,7 @@ def quantile_interval(
     effect: float = 1.0,
     confidence: float = CONFIDENCE,
 ) -> Interval:
-    """Of a quantile of sorted values; `effect` is their design effect.
+    """Return the interval of a quantile of sorted values; `effect` is their design effect.
 
     Order statistics: the ranks between which the quantile lies are those of a binomial count.
     """

@@ -32,7 +32,7 @@ class LatencySummary:
 
 
 def reported_percentiles(chosen: float | None) -> list[float]:
-    """Those that perf_analyzer shows, and the one asked for, in order."""
+    """Return the percentiles that perf_analyzer shows, and the chosen one, in order."""
     return sorted({*REPORTED_PERCENTILES, *(() if chosen is None else (chosen,))})
 
 
