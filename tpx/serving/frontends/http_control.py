@@ -6,6 +6,7 @@ import binascii
 import re
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from tpx.errors import InvalidRequest, NotReady, Unsupported
@@ -19,10 +20,9 @@ from tpx.serving.repository.overrides import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 from tpx.serving.tracing.settings import parse_update
 
-_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
-_REPOSITORY_MODEL = _REPOSITORY + r"/models/(?P<model>[^/]*)"
-_REGION = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
-_TRACED_MODEL = r"/v2/models/(?P<model>[^/]+)/trace/setting"
+_REPOSITORY = "/v2/repository[/{repository}]"
+_REPOSITORY_MODEL = _REPOSITORY + "/models/{model*}"
+_TRACED_MODEL = "/v2/models/{model}/trace/setting"
 """For all versions of a model: a path with a version has no meaning."""
 _REGION_KINDS: dict[str, type[Region]] = {"system": SystemRegion, "cuda": CudaRegion}
 _SHORT_BYTES = 64 << 10
@@ -39,10 +39,10 @@ class HttpControl:
     def routes(self) -> list[Route]:
         """Return the paths, each with its part of the API."""
         return [
-            route(r"/v2/?", "metadata", GET=self._server_metadata),
-            route(r"/v2/health/live", "health", GET=self._live),
-            route(r"/v2/health/ready", "health", GET=self._ready),
-            route(r"/v2/models/stats", "statistics", GET=self._all_statistics),
+            route("/v2[/]", "metadata", GET=self._server_metadata),
+            route("/v2/health/live", "health", GET=self._live),
+            route("/v2/health/ready", "health", GET=self._ready),
+            route("/v2/models/stats", "statistics", GET=self._all_statistics),
             route(MODEL, "metadata", GET=self._model_metadata),
             route(MODEL + "/ready", "health", GET=self._model_ready),
             route(MODEL + "/config", "model-config", GET=self._model_config),
@@ -50,11 +50,9 @@ class HttpControl:
             route(_REPOSITORY + "/index", "model-repository", POST=self._index),
             route(_REPOSITORY_MODEL + "/load", "model-repository", POST=self._load),
             route(_REPOSITORY_MODEL + "/unload", "model-repository", POST=self._unload),
-            route(_REGION + "/status", "shared-memory", GET=self._status),
-            route(_REGION + "/register", "shared-memory", POST=self._register),
-            route(_REGION + "/unregister", "shared-memory", POST=self._unregister),
-            route(r"/v2/logging", "logging", GET=self._get_log, POST=self._set_log),
-            route(r"/v2/trace/setting", "trace", GET=self._get_trace, POST=self._set_trace),
+            *(each for kind in _REGION_KINDS for each in self._region_routes(kind)),
+            route("/v2/logging", "logging", GET=self._get_log, POST=self._set_log),
+            route("/v2/trace/setting", "trace", GET=self._get_trace, POST=self._set_trace),
             route(_TRACED_MODEL, "trace", GET=self._get_model_trace, POST=self._set_model_trace),
         ]
 
@@ -149,15 +147,23 @@ class HttpControl:
 
     # shared memory
 
-    def _status(self, request: HttpRequest, match: re.Match[str]) -> None:
-        regions = self._regions.status(match["region"] or "", _REGION_KINDS[match["kind"]])
+    def _region_routes(self, kind: str) -> list[Route]:
+        region = f"/v2/{kind}sharedmemory[/region/{{region}}]"
+        return [
+            route(region + "/status", "shared-memory", GET=partial(self._status, kind)),
+            route(region + "/register", "shared-memory", POST=partial(self._register, kind)),
+            route(region + "/unregister", "shared-memory", POST=partial(self._unregister, kind)),
+        ]
+
+    def _status(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
+        regions = self._regions.status(match["region"] or "", _REGION_KINDS[kind])
         answer_json(request, [asdict(region) for region in regions])
 
-    def _register(self, request: HttpRequest, match: re.Match[str]) -> None:
+    def _register(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
         name = match["region"] or ""
-        self._regions.check_registrable(name, _REGION_KINDS[match["kind"]])
+        self._regions.check_registrable(name, _REGION_KINDS[kind])
         body = json_object(request)
-        if match["kind"] == "system":
+        if kind == "system":
             region = SystemRegion(
                 name=name,
                 key=_text(body, "key"),
@@ -173,8 +179,8 @@ class HttpControl:
             self._regions.register_cuda(gpu, handle)
         request.respond(200, b"")
 
-    def _unregister(self, request: HttpRequest, match: re.Match[str]) -> None:
-        self._regions.unregister(match["region"] or "", _REGION_KINDS[match["kind"]])
+    def _unregister(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
+        self._regions.unregister(match["region"] or "", _REGION_KINDS[kind])
         request.respond(200, b"")
 
     # settings

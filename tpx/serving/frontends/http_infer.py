@@ -100,8 +100,8 @@ class HttpInference:
         self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # of all routes, oldest first
 
     def routes(self) -> list[Route]:
-        pattern = re.compile(MODEL + "/infer")
-        return [Route(pattern=pattern, category="inference", verbs={b"POST": partial(InferRoute, self)})]
+        verbs = {b"POST": partial(InferRoute, self)}
+        return [Route(template=MODEL + "/infer", category="inference", verbs=verbs)]
 
     def serve(self, request: HttpRequest, route: InferRoute) -> None:
         """Decode and compute. Raises RequestError."""

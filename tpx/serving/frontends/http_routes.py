@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -16,17 +16,25 @@ from tpx.serving.frontends.access import Category
 Meaning = Callable[[HttpRequest], None]
 """What a head asks for: remembered with the head, called for each request that has it."""
 
-MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+MODEL = "/v2/models/{model}[/versions/{version}]"
 """The path of a model; `of_model` reads the match."""
+_SEGMENTS = {"version": "[0-9]+"}
+"""What a segment of a path must be, if not any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Paths that match `pattern` as a whole, and what each method makes of a head with such a path."""
+    """A path, and what each method makes of a head with such a path."""
 
-    pattern: re.Pattern[str]
+    template: str
+    """{name} is a segment, {name*} one that may be empty; parts in brackets may be left out."""
     category: Category
     verbs: Mapping[bytes, Callable[[Head, re.Match[str]], Meaning]]
+    pattern: re.Pattern[str] = field(init=False)
+    """Matches the whole path."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pattern", _pattern_of(self.template))
 
     @property
     def allowed(self) -> bytes:
@@ -44,20 +52,40 @@ class Refusal(Exception):
 
 
 def route(path: str, category: Category, **verbs: Callable[[HttpRequest, re.Match[str]], None]) -> Route:
-    """A route whose verbs, GET= and POST=, take the request and the match of its path."""
+    """Return a route whose verbs, GET= and POST=, take the request and the match of its path."""
 
     def bound(verb: Callable[[HttpRequest, re.Match[str]], None]) -> Callable[..., Meaning]:
         return lambda _, match: lambda request: verb(request, match)
 
     return Route(
-        pattern=re.compile(path),
+        template=path,
         category=category,
         verbs={method.encode(): bound(verb) for method, verb in verbs.items()},
     )
 
 
+def _pattern_of(template: str) -> re.Pattern[str]:
+    def segment(found: re.Match[str]) -> str:
+        name, star = found[1], found[2]
+        return f"(?P<{name}>{_SEGMENTS.get(name, '[^/]*' if star else '[^/]+')})"
+
+    escaped = re.escape(template).replace(r"\[", "(?:").replace(r"\]", ")?")
+    return re.compile(re.sub(r"\\{(\w+)(\\\*)?\\}", segment, escaped))
+
+
+def paths_of(template: str) -> list[str]:
+    """Return the paths that a template stands for, with and without each optional part.
+
+    A slash that may end a path is left out.
+    """
+    texts = [""]
+    for number, part in enumerate(re.split(r"[][]", template.replace("*}", "}"))):
+        texts = [text + each for text in texts for each in (("", part) if number % 2 else (part,))]
+    return sorted({text for text in texts if not text.endswith("/")}, key=lambda text: (len(text), text))
+
+
 def of_model(match: re.Match[str]) -> tuple[str, str]:
-    """Name and version of the model in a matched path, "" for none. Raises NotFound."""
+    """Return name and version of the model in a matched path, "" for none. Raises NotFound."""
     name = match["model"]
     if name in (".", ".."):
         raise NotFound(f"Request for unknown model: '{name}' is not found")
@@ -65,7 +93,7 @@ def of_model(match: re.Match[str]) -> tuple[str, str]:
 
 
 def json_object(request: HttpRequest) -> dict[str, Any]:
-    """The body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
+    """Return the body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
     if not len(request.body):
         return {}
     if len(request.body) > LARGE_BYTES:

@@ -14,7 +14,7 @@ from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends import api_page
 from tpx.serving.frontends.http_answers import when_done
-from tpx.serving.frontends.http_routes import Route, route
+from tpx.serving.frontends.http_routes import Route, paths_of, route
 
 _OPENAPI = "3.1.0"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -26,7 +26,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> dict[str, Any]:
     told = described()
     paths: dict[str, dict[str, Any]] = {}
     for each in routes:
-        for path in paths_of(each.pattern.pattern):
+        for path in paths_of(each.template):
             item = paths.setdefault(path, {})
             for verb in each.verbs:
                 key = verb.decode(), path
@@ -76,64 +76,13 @@ def described() -> dict[tuple[str, str], dict[str, Any]]:
     out = {}
     for key, operation in description()["operations"].items():
         method, _, template = key.partition(" ")
-        variants = paths_of(template.replace("[", "(?:").replace("]", ")?"))
+        variants = paths_of(template)
         always = set.intersection(*(set(_PARAMETER.findall(path)) for path in variants))
         for path in variants:
             more = [name for name in _PARAMETER.findall(path) if name not in always]
             name = "_".join([operation["operationId"], *more])
             out[method, path] = {**operation, "operationId": name}
     return out
-
-
-def paths_of(pattern: str) -> list[str]:
-    """The paths that a route's pattern stands for.
-
-    Every combination of its optional and alternative parts; a named group that takes more than a few words is
-    {name}; a slash that may end a path is left out. Raises ValueError for what this cannot read.
-    """
-    paths, rest = _alternatives(pattern)
-    if rest:
-        raise ValueError(f"unbalanced ')' in the pattern of a route: '{pattern}'")
-    return sorted({path for path in paths if not path.endswith("/")}, key=lambda path: (len(path), path))
-
-
-_ANYTHING = "\0"
-_TOKEN = re.compile(
-    r"\(\?P<(?P<name>\w+)>|(?P<group>\(\?:)|(?P<any>\[[^]]*\][+*]?)|\\(?P<escaped>.)|(?P<one>.)"
-)
-
-
-def _alternatives(pattern: str) -> tuple[list[str], str]:
-    """Return what a pattern up to its end or closing parenthesis stands for, and the rest."""
-    done: list[str] = []
-    texts = [""]
-    while pattern and pattern[0] != ")":
-        token = _TOKEN.match(pattern)
-        if token is None:
-            raise ValueError(f"not understood in the pattern of a route: '{pattern}'")
-        pattern = pattern[token.end() :]
-        if token["one"] == "|":
-            done, texts = done + texts, [""]
-            continue
-        parts, pattern = _item(token, pattern)
-        if pattern.startswith("?"):
-            parts, pattern = ["", *parts], pattern[1:]
-        texts = [text + part for text in texts for part in parts]
-    return done + texts, pattern
-
-
-def _item(token: re.Match[str], pattern: str) -> tuple[list[str], str]:
-    """Return what one token stands for, with what a group encloses, and the rest."""
-    if token["any"]:
-        return [_ANYTHING], pattern
-    if token["one"] or token["escaped"]:
-        return [token["one"] or token["escaped"]], pattern
-    parts, pattern = _alternatives(pattern)
-    if not pattern:
-        raise ValueError("unbalanced '(' in the pattern of a route")
-    if token["name"] and _ANYTHING in parts:
-        parts = [f"{{{token['name']}}}"]
-    return parts, pattern[1:]
 
 
 def _anonymous(method: str, path: str) -> str:
@@ -202,8 +151,8 @@ class HttpDocumentation:
 
     def routes(self) -> list[Route]:
         return [
-            route(r"/v2/openapi\.json", "metadata", GET=self._document),
-            route(r"/v2/docs/?", "metadata", GET=self._page),
+            route("/v2/openapi.json", "metadata", GET=self._document),
+            route("/v2/docs[/]", "metadata", GET=self._page),
         ]
 
     def _document(self, request: HttpRequest, _: re.Match[str]) -> None:
