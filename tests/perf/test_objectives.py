@@ -154,11 +154,11 @@ def test_a_mean_is_settled_outside_of_its_uncertainty() -> None:
     assert assessed(9e6, None).outcome is Outcome.UNDECIDED
     near = assessed(9e6, 10e6)
     assert near.outcome is Outcome.UNDECIDED
-    assert near.reason == "between 9.000 ms and 10.000 ms; too near the bound to tell"
+    assert near.reason == "between 9.00 ms and 10.0 ms; too near the bound to tell"
 
 
 def test_a_maximum_is_that_of_the_requests_seen() -> None:
     assert assess_exact(one("max<10ms"), 9e6).met
     assert assess_exact(one("max<10ms"), 10e6).outcome is Outcome.BROKEN
-    assert assess_exact(one("throughput>500"), 501).objective.show(501) == "501 infer/sec"
+    assert assess_exact(one("throughput>500"), 501).objective.show(501) == "501 infer/s"
     assert one("error_rate<1%").show(0.005) == "0.5%"

@@ -267,8 +267,8 @@ def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
 
 
 def level_number(seed: int, level: Level) -> int:
-    """The seed of a level as a number that can be printed."""
-    return int(level_seed(seed, level).generate_state(1, np.uint64)[0])
+    """Return the seed of a level as a number that every reader of JSON takes exactly: below 2**53."""
+    return int(level_seed(seed, level).generate_state(1, np.uint64)[0]) >> 11
 
 
 def parse_concurrency(text: str) -> LevelRange:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tpx.errors import UsageError
 from tpx.perf.statistics.distributions import binomial_at_most
 from tpx.perf.statistics.intervals import Interval
+from tpx.report.digits import latency, rounded
 
 Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate"]
 
@@ -43,7 +44,7 @@ class Outcome(Enum):
 
     MET = "met"
     BROKEN = "broken"
-    UNDECIDED = "undecided"
+    UNDECIDED = "borderline"
     """Too few requests to tell, or too near the bound."""
 
 
@@ -86,8 +87,8 @@ class Objective:
     def show(self, value: float) -> str:
         """A figure of this quantity for a person."""
         if self.is_latency:
-            return f"{value / 1e6:.3f} ms"
-        return f"{value * 100:.4g}%" if self.quantity == "error_rate" else f"{value:.6g} infer/sec"
+            return latency(value)
+        return f"{rounded(value * 100)}%" if self.quantity == "error_rate" else f"{rounded(value)} infer/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,6 @@ Files for programs keep full precision.
 import math
 
 DIGITS = 3
-LARGEST_SEED = 2**53 - 1
-"""Greatest integer that every reader of JSON takes as it is."""
 
 
 def rounded(value: float, like: float | None = None) -> str:

@@ -240,6 +240,7 @@ def _assessment(assessment: Assessment) -> Json:
     return {
         "expr": assessment.objective.text,
         "value": assessment.objective.show(assessment.value),
+        "measured": assessment.value,
         "ok": assessment.met,
         "outcome": assessment.outcome.value,
         "reason": assessment.reason,
