@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from tpx.errors import NotReady, TpxError
 from tpx.serving.backends.contract import Needs
@@ -305,15 +305,17 @@ class Dispatcher:
 
     def released(self, lane: Lane, batch: Batch) -> None:
         """Look for more work: an instance of a lane is done with a batch."""
-        self._finished(lane, batch)
-        self._drop(lane)
+        self._inline.learn(batch)
+        if lane is not self._shared:
+            self._finished(lane, batch)
+            self._drop(lane)
         if self._scheduler.timed or len(self._scheduler):
             self._look()
 
     def _finished(self, lane: Lane, batch: Batch) -> None:
-        self._inline.learn(batch)
+        """Let those go on that wait for a batch of a lane of its own."""
         self._affinity.finished(batch.requests, _clock())
-        lane.admission.done(more=len(self._scheduler) > 0)
+        lane.admission.done(self._scheduler)
 
     # dispatch
 
@@ -353,7 +355,7 @@ class Dispatcher:
                     self._prefetch(lane)
                 return
             left -= 1
-        if not lane.held:
+        if lane is not self._shared and not lane.held:
             lane.admission.withdraw()
 
     def _refuse_late(self) -> int:
@@ -398,8 +400,10 @@ class Dispatcher:
         if inline.open and not held and not batch.long and compute is not None:
             compute(batch)
             batch.cost_ns = batch.ended_ns - batch.started_ns
-            self._finished(lane, batch)
-            self._answers.answered(batch)
+            inline.learn(batch)
+            if lane is not self._shared:
+                self._finished(lane, batch)
+            lane.answered(batch)
         else:
             lane.submit(batch)
         return True
@@ -425,7 +429,7 @@ class Dispatcher:
         for request in rows:
             if request is None or request.cancelled:
                 return self._batch_of_wanted(rows)
-        return Batch(cast("Sequence[InferRequest]", rows))
+        return Batch(rows)  # type: ignore[arg-type]  # none is empty; cast() would cost every batch a call
 
     def _batch_of_wanted(self, rows: Sequence[InferRequest | None]) -> Batch | None:
         wanted = [None if request is None or request.cancelled else request for request in rows]

@@ -39,7 +39,7 @@ class Service:
 
     def _echo(self, call: ServerCall, message: Buffer) -> None:
         self.messages.append(bytes(message))
-        call.respond((message,), len(message))
+        call.respond((message,))
 
     def _hold(self, call: ServerCall, message: Buffer) -> None:
         """Answer when the test says so."""
@@ -56,7 +56,7 @@ class Service:
         """Answer every held call."""
         held, self.held = self.held, []
         for call in held:
-            call.respond((answer,), len(answer))
+            call.respond((answer,))
 
 
 class ChatSink:

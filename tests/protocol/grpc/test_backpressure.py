@@ -26,7 +26,7 @@ MB = 1 << 20
 def blow_up(call: ServerCall, message: Buffer) -> None:
     """A small request with a large answer."""
     size = int(bytes(message))
-    call.respond((bytes(size),), size)
+    call.respond((bytes(size),))
 
 
 class Blower:

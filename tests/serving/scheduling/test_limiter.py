@@ -32,7 +32,7 @@ class Hall:
         for _ in range(rounds):
             [(name, turn)] = [(name, turn) for name, turn in turns.items() if turn.granted]
             ran.append(name)
-            turn.done(more=True)
+            turn.done(["more"])
         return ran
 
 
@@ -56,7 +56,7 @@ def test_an_explicit_amount_limits_what_runs_at_the_same_time() -> None:
     hall = Hall({("R", GLOBAL): 3})
     turns = [hall.turn(str(n)) for n in range(5)]
     assert [turn.stage() for turn in turns] == [True, True, True, False, False]
-    turns[0].done(more=False)
+    turns[0].done([])
     assert hall.called == ["3"]
     assert turns[3].granted
 
@@ -67,9 +67,9 @@ def test_the_one_in_front_holds_back_those_that_want_the_same() -> None:
     assert one.stage()
     assert not big.stage()
     assert not late.stage(), "a stream of small ones would starve the big one"
-    one.done(more=False)
+    one.done([])
     assert hall.called == ["big"]
-    big.done(more=False)
+    big.done([])
     assert hall.called == ["big", "late"]
 
 
@@ -119,7 +119,7 @@ def test_who_withdraws_from_the_row_is_not_called() -> None:
     assert busy.stage()
     assert not bored.stage()
     bored.withdraw()
-    busy.done(more=False)
+    busy.done([])
     assert not hall.called
 
 

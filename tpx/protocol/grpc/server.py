@@ -216,7 +216,9 @@ class GrpcServerConnection(Http2Connection[ServerCall]):
     # reading
 
     def _parse(self, data: bytes, at: int) -> None:
-        self._hear()
+        self._keepalive.heard = self._listener.tick
+        if self._listener.observer is not None:
+            self.read_ns = time.perf_counter_ns()
         if not self._preface_seen:
             if data[: len(PREFACE)] != PREFACE[: len(data)]:
                 self._refuse_http1()
@@ -229,7 +231,7 @@ class GrpcServerConnection(Http2Connection[ServerCall]):
             if kind != SETTINGS or flags & ACK:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
             self._preface_seen = True
-        super()._parse(data, at)
+        Http2Connection._parse(self, data, at)  # super() costs every read
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         head = self._blocks.get(block)
@@ -308,14 +310,10 @@ class GrpcServerConnection(Http2Connection[ServerCall]):
         self._refuse_closed(stream_id, "DATA")
 
     def landed(self, count: int) -> None:
-        self._hear()
-        super().landed(count)
-
-    def _hear(self) -> None:
-        """Note when the client was last heard of."""
         self._keepalive.heard = self._listener.tick
         if self._listener.observer is not None:
             self.read_ns = time.perf_counter_ns()
+        super().landed(count)
 
     def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
         self.sender.forget(stream_id)

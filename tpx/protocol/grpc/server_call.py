@@ -120,7 +120,7 @@ class ServerCall(Stream):
     )
 
     def __init__(self, connection: CallConnection, stream_id: int, head: CallHead, method: Method) -> None:
-        super().__init__(stream_id, connection.sender.initial_window)
+        Stream.__init__(self, stream_id, connection.sender.initial_window)
         self._connection = connection
         self.head = head
         self.method = method
@@ -187,24 +187,21 @@ class ServerCall(Stream):
         if not self.peer_ended:
             if intake is not None and intake.absorb(data, start, stop):
                 return
-        elif intake is None and self.method.unary is not None and self._is_whole(data, start, stop):
-            self.method.unary(self, data[start + PREFIX_BYTES : stop])
-            return
+        elif intake is None and self.method.unary is not None:
+            connection = self._connection
+            if (
+                stop - start <= connection.max_message_bytes + PREFIX_BYTES
+                and (not connection.sender.queued or not connection.room.full)
+                and whole_message(data, start, stop)
+            ):
+                self.method.unary(self, data[start + PREFIX_BYTES : stop])
+                return
         if start < stop:
             if intake is None:
                 intake = self.intake = self._new_intake()
             intake.receive(data, start, stop)
         if self.peer_ended:
             self.end()
-
-    def _is_whole(self, data: bytes, start: int, stop: int) -> bool:
-        """Return whether DATA is one message that may be taken now."""
-        connection = self._connection
-        return (
-            stop - start <= connection.max_message_bytes + PREFIX_BYTES
-            and (not connection.sender.queued or not connection.room.full)
-            and whole_message(data, start, stop)
-        )
 
     def landed(self, count: int) -> None:
         if self.intake is not None:
@@ -338,14 +335,17 @@ class ServerCall(Stream):
 
     # writing: called by whoever serves the method
 
-    def respond(self, parts: Sequence[Buffer], size: int) -> None:
-        """Answer a unary call with a message of `size` bytes in parts; large parts are not copied."""
-        if self._answered:
+    def respond(self, parts: Sequence[Buffer]) -> None:
+        """Answer a unary call with a message in parts; large parts are not copied."""
+        if self.we_ended or self.trailers is not None:
             return
         if self.on_answered is not None:
             self._tell(Status.OK)
         connection = self._connection
         sender = connection.sender
+        size = 0
+        for part in parts:
+            size += len(part)
         total = size + PREFIX_BYTES
         if (
             total > _JOIN_BELOW_BYTES

@@ -179,7 +179,7 @@ class GrpcInference:
         parameters = response.parameters or _NO_PARAMETERS
         if infer.head.converted and takes_long(infer.head, response.outputs):
             work = partial(encode_response, infer, response.outputs, parameters)
-            self._plane.offload.encode(work, partial(_respond, call), partial(fail, call))
+            self._plane.offload.encode(work, call.respond, partial(fail, call))
             return
         try:
             parts = encode_response(infer, response.outputs, parameters)
@@ -189,14 +189,7 @@ class GrpcInference:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "encoding an answer", exc)
             return
-        _respond(call, parts)
-
-
-def _respond(call: ServerCall, parts: list[Buffer]) -> None:
-    size = 0
-    for part in parts:
-        size += len(part)
-    call.respond(parts, size)
+        call.respond(parts)
 
 
 def encode_response(

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def answer(call: ServerCall, message: Message) -> None:
     """Answer with one protobuf message."""
     data = message.SerializeToString()
-    call.respond((data,), len(data))
+    call.respond((data,))
 
 
 def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ same, so that nobody starves; the others go on.
 
 import bisect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Protocol
 
 from tpx.errors import ConfigError, UsageError
@@ -35,8 +35,8 @@ class Admission(Protocol):
     def withdraw(self) -> None:
         """Give up the leave, or the request for it: there is no work after all."""
 
-    def done(self, *, more: bool) -> None:
-        """End the leave after a batch; `more` tells that there may be further work."""
+    def done(self, waiting: Sized) -> None:
+        """End the leave after a batch; there is further work if anything is `waiting`."""
 
 
 class Free:
@@ -50,7 +50,7 @@ class Free:
         return True
 
     def withdraw(self) -> None: ...
-    def done(self, *, more: bool) -> None: ...
+    def done(self, waiting: Sized) -> None: ...
 
 
 FREE = Free()
@@ -115,7 +115,8 @@ class Turn:
         self._limiter.release(self)
         self._limiter.grant(None)
 
-    def done(self, *, more: bool) -> None:
+    def done(self, waiting: Sized) -> None:
+        more = len(waiting) > 0
         self.share += self.needs.priority
         self.idle = not more
         self._limiter.release(self)
