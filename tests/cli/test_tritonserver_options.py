@@ -56,7 +56,7 @@ def field_of(row: Row) -> Field:
 
 
 def value(row: Row, *words: str) -> Any:
-    return getattr(from_argv(ServeConfig, words), field_of(row).name)
+    return field_of(row).of(from_argv(ServeConfig, words))
 
 
 def test_the_list_has_every_option_once() -> None:
@@ -75,7 +75,7 @@ def test_both_forms_of_an_option_mean_the_same(row: Row) -> None:
 @those("M", "S", "O")
 def test_an_option_may_be_the_last_before_a_model(row: Row) -> None:
     config = from_argv(ServeConfig, [row.option, row.sample, "model.onnx"])
-    assert config.models == (Path("model.onnx"),)
+    assert config.repository.models == (Path("model.onnx"),)
 
 
 @those("M", "S")
@@ -150,6 +150,6 @@ def test_the_deprecated_option_says_what_replaces_it(
 
 
 def test_only_unambiguous_beginnings_are_options() -> None:
-    assert from_argv(ServeConfig, ["--http-po=9000"]).http_port == 9000
+    assert from_argv(ServeConfig, ["--http-po=9000"]).http.http_port == 9000
     with pytest.raises(UsageError, match="Option '--http' is ambiguous: "):
         from_argv(ServeConfig, ["--http=9000"])

@@ -78,7 +78,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         f"output {{ name: 'out' {tensor} }} ensemble_scheduling {{ step [ {text} ] }}"
     )
     flags = ["--model-repository", str(repository), "--cache-config", "local,size=1000000"]
-    with serving(repository, cache_config=from_argv(ServeConfig, flags).cache_config) as server:
+    with serving(repository, cache_config=from_argv(ServeConfig, flags).repository.cache_config) as server:
         yield server
 
 

@@ -18,6 +18,7 @@ import uvloop
 
 from tests.serving import onnx_files
 from tests.serving.onnx_files import graph, node, value, write_model
+from tpx.options import build
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_json import encode_infer_request
@@ -236,7 +237,7 @@ def serving(repository: Path | Sequence[Path], **options: Any) -> Iterator[Live]
     """A server on free ports over a model repository."""
     paths = (repository,) if isinstance(repository, Path) else tuple(repository)
     usual = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "exit_timeout_secs": 10}
-    config = ServeConfig(model_repository=paths, **{**usual, **options})
+    config = build(ServeConfig, {"model_repository": paths, **usual, **options})
     live = Live(config).start()
     try:
         yield live

@@ -8,6 +8,7 @@ import pytest
 import trustme
 
 from tpx.errors import UsageError
+from tpx.options import build
 from tpx.serving.endpoints import grpc_tls, http_tls
 from tpx.serving.options import ServeConfig
 
@@ -32,7 +33,7 @@ def http_config(files: dict[str, Path], **changes: Any) -> ServeConfig:
         "http_server_cert": files["cert"],
         "http_server_key": files["key"],
     }
-    return ServeConfig(**(fields | changes))
+    return build(ServeConfig, fields | changes)
 
 
 def grpc_config(files: dict[str, Path], **changes: Any) -> ServeConfig:
@@ -42,7 +43,7 @@ def grpc_config(files: dict[str, Path], **changes: Any) -> ServeConfig:
         "grpc_server_cert": files["cert"],
         "grpc_server_key": files["key"],
     }
-    return ServeConfig(**(fields | changes))
+    return build(ServeConfig, fields | changes)
 
 
 def test_without_a_word_nothing_is_encrypted() -> None:
@@ -53,9 +54,9 @@ def test_without_a_word_nothing_is_encrypted() -> None:
 @pytest.mark.parametrize("field", ["http_server_cert", "http_server_key", "http_root_cert"])
 def test_certificates_that_would_not_be_used_are_refused(field: str) -> None:
     with pytest.raises(UsageError, match="certificates are given for http, but not --http-use-ssl"):
-        http_tls(ServeConfig(**{field: Path("/c")}))  # type: ignore[arg-type]
+        http_tls(build(ServeConfig, {field: Path("/c")}))
     with pytest.raises(UsageError, match="certificates are given for grpc, but not --grpc-use-ssl"):
-        grpc_tls(ServeConfig(**{field.replace("http", "grpc"): Path("/c")}))  # type: ignore[arg-type]
+        grpc_tls(build(ServeConfig, {field.replace("http", "grpc"): Path("/c")}))
 
 
 def test_old_versions_are_not_spoken(files: dict[str, Path]) -> None:

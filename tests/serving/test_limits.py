@@ -12,6 +12,7 @@ import pytest
 from tests.serving import onnx_files
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tpx.options import build
 from tpx.protocol.grpc.keepalive import KeepaliveLimits
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.http1.server import HttpLimits
@@ -49,7 +50,7 @@ KEEPALIVE = {
 
 @pytest.mark.parametrize(("flag", "field"), HTTP.items())
 def test_every_limit_of_http_has_its_flag(flag: str, field: str) -> None:
-    usual, changed = ServeConfig(), ServeConfig(**{flag: 7})  # type: ignore[arg-type]
+    usual, changed = ServeConfig(), build(ServeConfig, {flag: 7})
     assert http_limits(changed, max_body_bytes=5) == replace(
         http_limits(usual, max_body_bytes=5),
         **{field: 7},
@@ -58,14 +59,14 @@ def test_every_limit_of_http_has_its_flag(flag: str, field: str) -> None:
 
 @pytest.mark.parametrize(("flag", "field"), GRPC.items())
 def test_every_limit_of_grpc_has_its_flag(flag: str, field: str) -> None:
-    usual, changed = ServeConfig(), ServeConfig(**{flag: 7})  # type: ignore[arg-type]
+    usual, changed = ServeConfig(), build(ServeConfig, {flag: 7})
     assert grpc_limits(changed) == replace(grpc_limits(usual), **{field: 7})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("flag", KEEPALIVE)
 def test_every_limit_of_keepalive_has_its_flag_in_milliseconds(flag: str) -> None:
     field, given, meant = KEEPALIVE[flag]
-    usual, changed = ServeConfig(), ServeConfig(**{flag: given})  # type: ignore[arg-type]
+    usual, changed = ServeConfig(), build(ServeConfig, {flag: given})
     expected = replace(grpc_limits(usual).keepalive, **{field: meant})  # type: ignore[arg-type]
     assert grpc_limits(changed).keepalive == expected
 
@@ -80,7 +81,7 @@ def test_the_defaults_are_those_of_the_wire() -> None:
     [("none", "", 6), ("low", "gzip", 1), ("medium", "gzip", 6), ("high", "gzip", 9)],
 )
 def test_a_compression_level_is_an_effort(level: Any, encoding: str, effort: int) -> None:
-    limits = grpc_limits(ServeConfig(grpc_infer_response_compression_level=level))
+    limits = grpc_limits(build(ServeConfig, {"grpc_infer_response_compression_level": level}))
     assert (limits.response_encoding, limits.response_level) == (encoding, effort)
 
 

@@ -5,32 +5,43 @@ from typing import Any
 
 import pytest
 
-from tpx.options import fields_of, from_argv, from_mapping
+from tpx.options import build, fields_of, from_argv, from_mapping
 from tpx.serving.options import ServeConfig
 
 
 def test_nobody_outside_this_machine_is_served_unless_asked() -> None:
     config = ServeConfig()
-    assert {config.http_address, config.grpc_address, config.metrics_host} == {"127.0.0.1"}
+    assert {config.http.http_address, config.grpc.grpc_address, config.metrics_host} == {"127.0.0.1"}
 
 
 def test_metrics_listen_where_http_would_if_it_were_served() -> None:
-    config = ServeConfig(allow_http=False, http_address="0.0.0.0")
+    config = build(ServeConfig, {"allow_http": False, "http_address": "0.0.0.0"})
     assert config.metrics_host == "127.0.0.1"
 
 
 def test_defaults_are_tritons() -> None:
     config = ServeConfig()
-    assert (config.http_port, config.grpc_port, config.metrics_port) == (8000, 8001, 8002)
-    assert (config.id, config.exit_timeout_secs, config.http_max_input_size) == ("triton", 30, 67108864)
-    assert (config.exit_on_error, config.strict_readiness) == (True, True)
-    assert (config.allow_gpu_metrics, config.allow_cpu_metrics, config.metrics_interval_ms) == (
+    assert (config.http.http_port, config.grpc.grpc_port, config.metrics.metrics_port) == (8000, 8001, 8002)
+    assert (config.server.id, config.server.exit_timeout_secs, config.http.http_max_input_size) == (
+        "triton",
+        30,
+        67108864,
+    )
+    assert (config.repository.exit_on_error, config.repository.strict_readiness) == (True, True)
+    assert (
+        config.metrics.allow_gpu_metrics,
+        config.metrics.allow_cpu_metrics,
+        config.metrics.metrics_interval_ms,
+    ) == (
         True,
         True,
         2000,
     )
-    assert (config.grpc_keepalive_time, config.grpc_keepalive_timeout) == (7_200_000, 20_000)
-    assert (config.grpc_http2_max_ping_strikes, config.grpc_infer_response_compression_level) == (2, "none")
+    assert (config.grpc.grpc_keepalive_time, config.grpc.grpc_keepalive_timeout) == (7_200_000, 20_000)
+    assert (config.grpc.grpc_http2_max_ping_strikes, config.grpc.grpc_infer_response_compression_level) == (
+        2,
+        "none",
+    )
 
 
 TRITON = [
@@ -78,11 +89,12 @@ TRITON = [
 
 @pytest.mark.parametrize(("flag", "field", "value"), TRITON, ids=[flag for flag, _, _ in TRITON])
 def test_flags_of_tritonserver_mean_the_same(flag: str, field: str, value: Any) -> None:
-    assert getattr(from_argv(ServeConfig, [flag]), field) == value
+    config = from_argv(ServeConfig, [flag])
+    values = {known.name: known.of(config) for known in fields_of(ServeConfig)}
+    assert (values | {"metrics_host": config.metrics_host})[field] == value
 
 
 SECTIONS = {
-    "Options",
     "Models",
     "Server",
     "HTTP",

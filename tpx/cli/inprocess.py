@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from time import perf_counter_ns
 
 from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
+from tpx.options import build
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.model import (
@@ -46,12 +47,15 @@ class Engine:
     """A server without endpoints, on the event loop of the load."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._config = ServeConfig(
-            model_repository=endpoint.service.model_repository,
-            allow_http=False,
-            allow_grpc=False,
-            allow_metrics=False,
-            exit_on_error=False,
+        self._config = build(
+            ServeConfig,
+            {
+                "model_repository": endpoint.service.model_repository,
+                "allow_http": False,
+                "allow_grpc": False,
+                "allow_metrics": False,
+                "exit_on_error": False,
+            },
         )
         self._server: Server | None = None
 

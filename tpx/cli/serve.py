@@ -42,10 +42,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         config = from_argv(ServeConfig, argv)
         _warn_of_options(config, argv)
-        logs = LogControl(config.log_settings)
+        logs = LogControl(config.logging.settings)
         configure(logs)
         config = _with_models(config)
-        _allow_many_connections(config.max_connections)
+        _allow_many_connections(config.server.max_connections)
         keep_few_pools()
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
             status = runner.run(_serve(config, logs))
@@ -60,7 +60,7 @@ def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
     """One line for each option that does not do what its name promises, and for deprecated ones."""
     for field in fields_of(ServeConfig):
         instead = _DEPRECATED.get(field.name)
-        if instead is not None and getattr(config, field.name) != field.default:
+        if instead is not None and field.of(config) != field.default:
             print(
                 f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' "
                 "instead.",
@@ -68,7 +68,7 @@ def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
             )
     for field in inert_flags(ServeConfig, argv):
         print(f"Warning: '{field.flag}' changes nothing: {field.option.help}", file=sys.stderr)
-    strict = config.strict_model_config
+    strict = config.repository.strict_model_config
     if strict is None:
         return
     print(
@@ -76,7 +76,7 @@ def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
         "instead.",
         file=sys.stderr,
     )
-    if config.disable_auto_complete_config:
+    if config.repository.disable_auto_complete_config:
         print(
             f"Warning: Overriding deprecated '--strict-model-config' from {strict} to True in favor of "
             "'--disable-auto-complete-config'!",
@@ -95,12 +95,12 @@ def _allow_many_connections(count: int) -> None:
 
 def _with_models(config: ServeConfig) -> ServeConfig:
     """Without a word about models: ./models, or the example models."""
-    if config.models or config.model_repository:
+    if config.repository.models or config.repository.model_repository:
         return config
     here = Path("models")
     if here.is_dir():
         print(f"No model repository given: serving ./{here}", flush=True)
-        return replace(config, model_repository=(here,))
+        return _serving(config, here)
     from tpx import examples  # late: only this path writes models
 
     directory = examples.default_directory()
@@ -109,7 +109,11 @@ def _with_models(config: ServeConfig) -> ServeConfig:
         f"No model repository given and no ./models here: serving the example models in {directory}",
         flush=True,
     )
-    return replace(config, model_repository=(directory,))
+    return _serving(config, directory)
+
+
+def _serving(config: ServeConfig, directory: Path) -> ServeConfig:
+    return replace(config, repository=replace(config.repository, model_repository=(directory,)))
 
 
 def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
@@ -142,7 +146,7 @@ async def _serve(config: ServeConfig, logs: LogControl) -> int:
     log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)
-    _print_ready(endpoints, "https" if config.http_use_ssl else "http")
+    _print_ready(endpoints, "https" if config.http.http_use_ssl else "http")
     await stopping
     if not await server.stop():
         log.error("Exit timeout expired. Exiting immediately.")

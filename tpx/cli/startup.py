@@ -53,23 +53,29 @@ def model_rows(entries: Sequence[IndexEntry]) -> list[Row]:
 
 def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
     """The options that Triton lists, in its order."""
-    paths = [*config.model_repository, *config.models]
+    paths = [*config.repository.model_repository, *config.repository.models]
     return [
-        ("server_id", config.id),
+        ("server_id", config.server.id),
         ("server_version", __version__),
         ("server_extensions", " ".join(extensions)),
         *((f"model_repository_path[{index}]", str(path)) for index, path in enumerate(paths)),
-        ("model_control_mode", f"MODE_{config.model_control_mode.upper()}"),
-        *((f"startup_models_{index}", name) for index, name in enumerate(config.load_model)),
-        ("strict_model_config", str(int(not config.auto_complete))),
-        ("model_config_name", config.model_config_name),
-        ("rate_limit", "OFF" if config.rate_limit == "off" else "EXEC_COUNT"),
-        *((f"rate_limit_resource[{index}]", flag) for index, flag in enumerate(config.rate_limit_resource)),
-        ("pinned_memory_pool_byte_size", str(config.pinned_memory_pool_byte_size)),
-        ("min_supported_compute_capability", str(config.min_supported_compute_capability)),
-        ("strict_readiness", str(int(config.strict_readiness))),
-        ("exit_timeout", str(config.exit_timeout_secs)),
-        ("cache_enabled", str(int(bool(config.cache_config or config.response_cache_byte_size)))),
+        ("model_control_mode", f"MODE_{config.repository.model_control_mode.upper()}"),
+        *((f"startup_models_{index}", name) for index, name in enumerate(config.repository.load_model)),
+        ("strict_model_config", str(int(not config.repository.auto_complete))),
+        ("model_config_name", config.repository.model_config_name),
+        ("rate_limit", "OFF" if config.repository.rate_limit == "off" else "EXEC_COUNT"),
+        *(
+            (f"rate_limit_resource[{index}]", flag)
+            for index, flag in enumerate(config.repository.rate_limit_resource)
+        ),
+        ("pinned_memory_pool_byte_size", str(config.compatibility.pinned_memory_pool_byte_size)),
+        ("min_supported_compute_capability", str(config.compatibility.min_supported_compute_capability)),
+        ("strict_readiness", str(int(config.repository.strict_readiness))),
+        ("exit_timeout", str(config.server.exit_timeout_secs)),
+        (
+            "cache_enabled",
+            str(int(bool(config.repository.cache_config or config.repository.response_cache_byte_size))),
+        ),
     ]
 
 
@@ -78,7 +84,7 @@ def _agent_rows(server: Server, config: ServeConfig) -> list[Row]:
     asked = {
         each.name for model in server.plane.served() for each in model.config.model_repository_agents.agents
     }
-    return [(name, where_agent_is(name, config.repoagent_directory)) for name in sorted(asked)]
+    return [(name, where_agent_is(name, config.repository.repoagent_directory)) for name in sorted(asked)]
 
 
 def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
@@ -87,9 +93,9 @@ def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
     names = sorted(backends - {""})  # ensembles have none
     rows: list[Row] = []
     for name in names:
-        told = [flag.rpartition(",") for flag in config.backend_config]
+        told = [flag.rpartition(",") for flag in config.repository.backend_config]
         settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
-        place = whereabouts(name, config.backend_directory)
+        place = whereabouts(name, config.repository.backend_directory)
         rows.append((name, place, json.dumps({"cmdline": settings}, separators=(",", ":"))))
     return rows
 

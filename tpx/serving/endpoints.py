@@ -77,7 +77,7 @@ class Endpoints:
         self._plane = plane
         self._metrics = metrics
         self._memory = memory
-        self._inflater = Inflater(config.max_inflated_bytes)
+        self._inflater = Inflater(config.server.max_inflated_bytes)
         self.listeners: list[tuple[Listener, Callable[[Any], None]]] = []
         """All listeners, each with its observer of requests."""
         self.serving: list[Listener] = []
@@ -88,25 +88,31 @@ class Endpoints:
         config, services = self._config, []
         grpc = GrpcFrontend(
             self._plane,
-            restrictions=parse_restrictions("--grpc-restricted-protocol", config.grpc_restricted_protocol),
-            forwarding=parse_forwarding("--grpc-header-forward-pattern", config.grpc_header_forward_pattern),
+            restrictions=parse_restrictions(
+                "--grpc-restricted-protocol", config.grpc.grpc_restricted_protocol
+            ),
+            forwarding=parse_forwarding(
+                "--grpc-header-forward-pattern", config.grpc.grpc_header_forward_pattern
+            ),
         )
-        http_restrictions = parse_restrictions("--http-restricted-api", config.http_restricted_api)
+        http_restrictions = parse_restrictions("--http-restricted-api", config.http.http_restricted_api)
         http = HttpFrontend(
             self._plane,
-            config.http_max_input_size,
+            config.http.http_max_input_size,
             self._inflater,
             restrictions=http_restrictions,
-            forwarding=parse_forwarding("--http-header-forward-pattern", config.http_header_forward_pattern),
+            forwarding=parse_forwarding(
+                "--http-header-forward-pattern", config.http.http_header_forward_pattern
+            ),
         )
-        if config.allow_grpc:
+        if config.grpc.allow_grpc:
             services.append(
                 _Service(
                     name="GRPCInferenceService",
                     flag="grpc",
-                    address=config.grpc_address,
-                    port=config.grpc_port,
-                    reuse_port=config.reuse_grpc_port,
+                    address=config.grpc.grpc_address,
+                    port=config.grpc.grpc_port,
+                    reuse_port=config.grpc.reuse_grpc_port,
                     tls=grpc_tls(config),
                     connect=lambda listener: grpc_connections(
                         listener, grpc_limits(config), grpc.methods(), self._inflater
@@ -114,31 +120,31 @@ class Endpoints:
                     observe=access.grpc,
                 )
             )
-        if config.allow_http:
+        if config.http.allow_http:
             services.append(
                 _Service(
                     name="HTTPService",
                     flag="http",
-                    address=config.http_address,
-                    port=config.http_port,
-                    reuse_port=config.reuse_http_port,
+                    address=config.http.http_address,
+                    port=config.http.http_port,
+                    reuse_port=config.http.reuse_http_port,
                     tls=http_tls(config),
                     connect=lambda listener: http_connections(
                         listener,
-                        http_limits(config, max_body_bytes=config.http_max_input_size),
+                        http_limits(config, max_body_bytes=config.http.http_max_input_size),
                         http.serve,
                         None if http_restrictions is None else http.judge,
                     ),
                     observe=access.http,
                 )
             )
-        if config.allow_metrics:
+        if config.metrics.allow_metrics:
             services.append(
                 _Service(
                     name="Metrics Service",
                     flag="metrics",
                     address=config.metrics_host,
-                    port=config.metrics_port,
+                    port=config.metrics.metrics_port,
                     connect=lambda listener: http_connections(
                         listener, http_limits(config, max_body_bytes=0), self._metrics().serve
                     ),
@@ -154,9 +160,9 @@ class Endpoints:
     async def _listen(self, service: _Service) -> Endpoint:
         config = self._config
         listener = Listener(
-            max_connections=config.max_connections,
-            max_per_client=config.max_connections_per_client,
-            share_s=config.connection_turn_us / 1e6,
+            max_connections=config.server.max_connections,
+            max_per_client=config.server.max_connections_per_client,
+            share_s=config.server.connection_turn_us / 1e6,
             memory=self._memory,
         )
         try:
@@ -193,21 +199,31 @@ class Endpoints:
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the HTTP endpoint, None without TLS. Raises UsageError."""
-    if not config.http_use_ssl:
-        _refuse_unused("http", config.http_server_cert, config.http_server_key, config.http_root_cert)
+    if not config.http.http_use_ssl:
+        _refuse_unused(
+            "http", config.http.http_server_cert, config.http.http_server_key, config.http.http_root_cert
+        )
         return None
-    return _tls("http", config.http_server_cert, config.http_server_key, config.http_root_cert, ["http/1.1"])
+    return _tls(
+        "http",
+        config.http.http_server_cert,
+        config.http.http_server_key,
+        config.http.http_root_cert,
+        ["http/1.1"],
+    )
 
 
 def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the gRPC endpoint, None without TLS. Raises UsageError."""
-    if not (config.grpc_use_ssl or config.grpc_use_ssl_mutual):
-        _refuse_unused("grpc", config.grpc_server_cert, config.grpc_server_key, config.grpc_root_cert)
+    if not (config.grpc.grpc_use_ssl or config.grpc.grpc_use_ssl_mutual):
+        _refuse_unused(
+            "grpc", config.grpc.grpc_server_cert, config.grpc.grpc_server_key, config.grpc.grpc_root_cert
+        )
         return None
-    if config.grpc_use_ssl_mutual and config.grpc_root_cert is None:
+    if config.grpc.grpc_use_ssl_mutual and config.grpc.grpc_root_cert is None:
         raise UsageError("--grpc-use-ssl-mutual needs --grpc-root-cert")
-    root = config.grpc_root_cert if config.grpc_use_ssl_mutual else None
-    return _tls("grpc", config.grpc_server_cert, config.grpc_server_key, root, ["h2"])
+    root = config.grpc.grpc_root_cert if config.grpc.grpc_use_ssl_mutual else None
+    return _tls("grpc", config.grpc.grpc_server_cert, config.grpc.grpc_server_key, root, ["h2"])
 
 
 def _refuse_unused(what: str, *files: Path | None) -> None:
@@ -244,42 +260,42 @@ def http_limits(config: ServeConfig, *, max_body_bytes: int) -> HttpLimits:
     """Return the limits of a connection to the HTTP or the metrics endpoint."""
     return HttpLimits(
         max_body_bytes=max_body_bytes,
-        head_timeout_s=config.http_header_timeout_secs,
-        body_timeout_s=config.http_body_timeout_secs,
-        min_receive_rate=config.min_receive_rate,
-        max_receive_s=config.max_receive_secs,
-        idle_timeout_s=config.http_idle_timeout_secs,
-        write_timeout_s=config.write_timeout_secs,
+        head_timeout_s=config.http.http_header_timeout_secs,
+        body_timeout_s=config.http.http_body_timeout_secs,
+        min_receive_rate=config.server.min_receive_rate,
+        max_receive_s=config.server.max_receive_secs,
+        idle_timeout_s=config.http.http_idle_timeout_secs,
+        write_timeout_s=config.server.write_timeout_secs,
     )
 
 
 def grpc_limits(config: ServeConfig) -> GrpcLimits:
     """Return the limits of a gRPC connection."""
-    level = config.grpc_infer_response_compression_level
+    level = config.grpc.grpc_infer_response_compression_level
     return GrpcLimits(
-        max_message_bytes=config.grpc_max_message_size,
-        max_metadata_bytes=config.grpc_max_metadata_size,
-        glitch_burst=config.grpc_max_glitches,
-        glitches_per_s=config.grpc_glitches_per_sec,
-        max_streams=config.grpc_max_concurrent_streams,
-        preface_timeout_s=config.grpc_preface_timeout_secs,
-        header_timeout_s=config.grpc_header_timeout_secs,
-        message_timeout_s=config.grpc_message_timeout_secs,
-        min_receive_rate=config.min_receive_rate,
-        max_receive_s=config.max_receive_secs,
-        write_timeout_s=config.write_timeout_secs,
+        max_message_bytes=config.grpc.grpc_max_message_size,
+        max_metadata_bytes=config.grpc.grpc_max_metadata_size,
+        glitch_burst=config.grpc.grpc_max_glitches,
+        glitches_per_s=config.grpc.grpc_glitches_per_sec,
+        max_streams=config.grpc.grpc_max_concurrent_streams,
+        preface_timeout_s=config.grpc.grpc_preface_timeout_secs,
+        header_timeout_s=config.grpc.grpc_header_timeout_secs,
+        message_timeout_s=config.grpc.grpc_message_timeout_secs,
+        min_receive_rate=config.server.min_receive_rate,
+        max_receive_s=config.server.max_receive_secs,
+        write_timeout_s=config.server.write_timeout_secs,
         response_encoding="" if level == "none" else "gzip",
         response_level={"low": 1, "high": 9}.get(level, 6),
         keepalive=KeepaliveLimits(
-            time_s=config.grpc_keepalive_time / 1000,
-            timeout_s=config.grpc_keepalive_timeout / 1000,
-            permit_without_calls=config.grpc_keepalive_permit_without_calls,
-            max_pings_without_data=config.grpc_http2_max_pings_without_data,
-            min_ping_interval_s=config.grpc_http2_min_recv_ping_interval_without_data / 1000,
-            max_ping_strikes=config.grpc_http2_max_ping_strikes,
-            max_connection_idle_s=config.grpc_max_connection_idle / 1000,
-            max_connection_age_s=config.grpc_max_connection_age / 1000,
-            max_connection_age_grace_s=config.grpc_max_connection_age_grace / 1000,
+            time_s=config.grpc.grpc_keepalive_time / 1000,
+            timeout_s=config.grpc.grpc_keepalive_timeout / 1000,
+            permit_without_calls=config.grpc.grpc_keepalive_permit_without_calls,
+            max_pings_without_data=config.grpc.grpc_http2_max_pings_without_data,
+            min_ping_interval_s=config.grpc.grpc_http2_min_recv_ping_interval_without_data / 1000,
+            max_ping_strikes=config.grpc.grpc_http2_max_ping_strikes,
+            max_connection_idle_s=config.grpc.grpc_max_connection_idle / 1000,
+            max_connection_age_s=config.grpc.grpc_max_connection_age / 1000,
+            max_connection_age_grace_s=config.grpc.grpc_max_connection_age_grace / 1000,
         ),
     )
 
@@ -287,9 +303,9 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
 def check_ports(config: ServeConfig) -> None:
     """Raise UsageError where two endpoints would listen to the same port."""
     services = [
-        ("HTTP", config.allow_http, config.http_address, config.http_port),
-        ("GRPC", config.allow_grpc, config.grpc_address, config.grpc_port),
-        ("metrics", config.allow_metrics, config.metrics_host, config.metrics_port),
+        ("HTTP", config.http.allow_http, config.http.http_address, config.http.http_port),
+        ("GRPC", config.grpc.allow_grpc, config.grpc.grpc_address, config.grpc.grpc_port),
+        ("metrics", config.metrics.allow_metrics, config.metrics_host, config.metrics.metrics_port),
     ]
     seen: dict[tuple[str, int], str] = {}
     for name, allowed, address, port in services:

@@ -7,8 +7,6 @@ from typing import Literal
 from tpx.options import option
 from tpx.serving.repository.stores.places import StorePlace, place_of
 
-_INERT = "Accepted for compatibility"
-
 
 def _setting(text: str) -> str:
     """`<policy>,<setting>=<value>`"""
@@ -44,34 +42,27 @@ def _port_range(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompatibilityOptions:
+class CompatibilitySpec:
     """Options of tritonserver that change nothing in tpx: each is accepted with one warning."""
 
-    cache_directory: Path = option(
-        Path("/opt/tritonserver/caches"), "caches are part of tpx", section=_INERT, inert=True
-    )
-    http_thread_count: int = option(
-        8, "one event loop serves all connections", section=_INERT, minimum=1, inert=True
-    )
+    cache_directory: Path = option(Path("/opt/tritonserver/caches"), "caches are part of tpx", inert=True)
+    http_thread_count: int = option(8, "one event loop serves all connections", minimum=1, inert=True)
     grpc_infer_thread_count: int = option(
-        2, "one event loop serves all connections", section=_INERT, minimum=2, maximum=128, inert=True
+        2, "one event loop serves all connections", minimum=2, maximum=128, inert=True
     )
-    grpc_infer_allocation_pool_size: int = option(
-        8, "messages are not pooled", section=_INERT, minimum=0, inert=True
-    )
+    grpc_infer_allocation_pool_size: int = option(8, "messages are not pooled", minimum=0, inert=True)
     grpc_max_response_pool_size: int = option(
-        2**31 - 1, "flow control bounds what waits for a client", section=_INERT, minimum=1, inert=True
+        2**31 - 1, "flow control bounds what waits for a client", minimum=1, inert=True
     )
     buffer_manager_thread_count: int = option(
-        0, "tensors are gathered by the instances", section=_INERT, minimum=0, inert=True
+        0, "tensors are gathered by the instances", minimum=0, inert=True
     )
     pinned_memory_pool_byte_size: int = option(
-        268_435_456, "there is no pool of pinned memory", section=_INERT, minimum=0, inert=True
+        268_435_456, "there is no pool of pinned memory", minimum=0, inert=True
     )
     cuda_memory_pool_byte_size: tuple[str, ...] = option(
         (),
         "there is no pool of GPU memory",
-        section=_INERT,
         metavar="DEVICE:BYTES",
         parse=_bytes_of_device,
         inert=True,
@@ -79,19 +70,17 @@ class CompatibilityOptions:
     cuda_virtual_address_size: tuple[str, ...] = option(
         (),
         "growable states are kept in the host's memory",
-        section=_INERT,
         metavar="DEVICE:BYTES",
         parse=_bytes_of_device,
         inert=True,
     )
     min_supported_compute_capability: float = option(
-        6.0, "the backends know their GPUs", section=_INERT, minimum=0, inert=True
+        6.0, "the backends know their GPUs", minimum=0, inert=True
     )
-    enable_peer_access: bool = option(True, "GPUs exchange no tensors", section=_INERT, inert=True)
+    enable_peer_access: bool = option(True, "GPUs exchange no tensors", inert=True)
     model_load_gpu_limit: tuple[str, ...] = option(
         (),
         "loading does not look at GPU memory",
-        section=_INERT,
         metavar="DEVICE:FRACTION",
         parse=_share_of_device,
         inert=True,
@@ -99,34 +88,24 @@ class CompatibilityOptions:
     host_policy: tuple[str, ...] = option(
         (),
         "threads run on any core",
-        section=_INERT,
         metavar="POLICY,SETTING=VALUE",
         parse=_setting,
         inert=True,
     )
-    allow_sagemaker: bool = option(False, "there is no SageMaker endpoint", section=_INERT, inert=True)
-    sagemaker_port: int = option(
-        8080, "there is no SageMaker endpoint", section=_INERT, minimum=0, maximum=65535, inert=True
-    )
+    allow_sagemaker: bool = option(False, "there is no SageMaker endpoint", inert=True)
+    sagemaker_port: int = option(8080, "there is no SageMaker endpoint", minimum=0, maximum=65535, inert=True)
     sagemaker_safe_port_range: str = option(
         "",
         "there is no SageMaker endpoint",
-        section=_INERT,
         metavar="LOW-HIGH",
         parse=_port_range,
         inert=True,
     )
-    sagemaker_thread_count: int = option(
-        8, "there is no SageMaker endpoint", section=_INERT, minimum=1, inert=True
-    )
-    allow_vertex_ai: bool = option(False, "there is no Vertex AI endpoint", section=_INERT, inert=True)
-    vertex_ai_port: int = option(
-        8080, "there is no Vertex AI endpoint", section=_INERT, minimum=0, maximum=65535, inert=True
-    )
-    vertex_ai_thread_count: int = option(
-        8, "there is no Vertex AI endpoint", section=_INERT, minimum=1, inert=True
-    )
-    vertex_ai_default_model: str = option("", "there is no Vertex AI endpoint", section=_INERT, inert=True)
+    sagemaker_thread_count: int = option(8, "there is no SageMaker endpoint", minimum=1, inert=True)
+    allow_vertex_ai: bool = option(False, "there is no Vertex AI endpoint", inert=True)
+    vertex_ai_port: int = option(8080, "there is no Vertex AI endpoint", minimum=0, maximum=65535, inert=True)
+    vertex_ai_thread_count: int = option(8, "there is no Vertex AI endpoint", minimum=1, inert=True)
+    vertex_ai_default_model: str = option("", "there is no Vertex AI endpoint", inert=True)
 
 
 def _config_name(text: str) -> str:
@@ -139,7 +118,7 @@ def _config_name(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions(CompatibilityOptions):
+class ModelSpec:
     """Options about the models of a server."""
 
     models: tuple[Path | StorePlace, ...] = option(
@@ -149,57 +128,45 @@ class ModelOptions(CompatibilityOptions):
         (),
         "directory of models, or s3://, gs:// or as:// and the place of one; repeatable",
         "--model-store",
-        section="Models",
         metavar="DIR",
         parse=place_of,
     )
-    exit_on_error: bool = option(True, "end if a model fails to load at startup", section="Models")
-    disable_auto_complete_config: bool = option(
-        False, "take config.pbtxt as it is: it must then be complete", section="Models"
-    )
+    exit_on_error: bool = option(True, "end if a model fails to load at startup")
+    disable_auto_complete_config: bool = option(False, "take config.pbtxt as it is: it must then be complete")
     strict_model_config: bool | None = option(
-        None, "deprecated: --disable-auto-complete-config says the same", section="Models"
+        None, "deprecated: --disable-auto-complete-config says the same"
     )
-    strict_readiness: bool = option(True, "the server is ready only when every model is", section="Models")
+    strict_readiness: bool = option(True, "the server is ready only when every model is")
     model_control_mode: Literal["none", "poll", "explicit", "lazy"] = option(
         "none",
         "when models are loaded: all at startup, also as their files change, as clients ask, or when the "
         "first request for them comes",
-        section="Models",
     )
     repository_poll_secs: int = option(
         15,
         "seconds between two looks at the repositories in poll mode; 0 = only at startup",
-        section="Models",
         minimum=0,
     )
     load_model: tuple[str, ...] = option(
         (),
         "loaded at startup in explicit and lazy mode; * is all; repeatable",
-        section="Models",
         metavar="NAME",
     )
     model_config_name: str = option(
         "",
         "configs/<NAME>.pbtxt of a model, where there is one, stands for its config.pbtxt",
-        section="Models",
         metavar="NAME",
         parse=_config_name,
     )
-    model_load_thread_count: int = option(
-        4, "versions of models loaded at the same time", section="Models", minimum=1
-    )
-    model_load_retry_count: int = option(
-        0, "further attempts when a version fails to load", section="Models", minimum=0
-    )
+    model_load_thread_count: int = option(4, "versions of models loaded at the same time", minimum=1)
+    model_load_retry_count: int = option(0, "further attempts when a version fails to load", minimum=0)
     lazy_load_timeout_secs: int = option(
-        60, "seconds that a request waits for its model in lazy mode", section="Models", minimum=1
+        60, "seconds that a request waits for its model in lazy mode", minimum=1
     )
     model_memory_limit: int = option(
         0,
         "bytes of memory that models may hold: those unused for the longest time make room for others, "
         "in explicit and lazy mode; 0 is without limit",
-        section="Models",
         metavar="BYTES",
         minimum=0,
     )
@@ -207,39 +174,34 @@ class ModelOptions(CompatibilityOptions):
         False,
         "let repositories have models of the same name: a name that several have is refused in requests, "
         "and ensembles take their own repository's",
-        section="Models",
     )
     cache_config: tuple[str, ...] = option(
         (),
         "response cache for the models that ask for one: local,size=BYTES",
-        section="Models",
         metavar="CACHE,KEY=VALUE",
     )
-    response_cache_byte_size: int = option(
-        0, "the same as --cache-config local,size=BYTES", section="Models", minimum=0
-    )
+    response_cache_byte_size: int = option(0, "the same as --cache-config local,size=BYTES", minimum=0)
     rate_limit: Literal["off", "execution_count"] = option(
         "off",
         "let instances take turns, by what they have executed and their priority, for the resources that "
         "they need",
-        section="Models",
     )
     rate_limit_resource: tuple[str, ...] = option(
         (),
         "how much there is of a resource, on a device or on each; repeatable",
-        section="Models",
         metavar="NAME:COUNT[:DEVICE]",
     )
     backend_directory: Path = option(
         Path("/opt/tritonserver/backends"),
         "where python-based backends are: `<name>/model.py` serves the models that name it",
-        section="Models",
     )
     repoagent_directory: Path = option(
         Path("/opt/tritonserver/repoagents"),
         "where repository agents are: `<name>/agent.py`",
-        section="Models",
     )
-    backend_config: tuple[str, ...] = option(
-        (), "backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"
-    )
+    backend_config: tuple[str, ...] = option((), "backend setting; repeatable", metavar="BACKEND,KEY=VALUE")
+
+    @property
+    def auto_complete(self) -> bool:
+        """True if configurations are completed from the model files."""
+        return not (self.disable_auto_complete_config or self.strict_model_config)

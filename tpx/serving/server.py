@@ -52,29 +52,31 @@ class Server:
 
     def __init__(self, config: ServeConfig, logs: LogControl | None = None) -> None:
         self._config = config
-        self.logs = LogControl(config.log_settings) if logs is None else logs
-        trace_setting = config.trace_setting
+        self.logs = LogControl(config.logging.settings) if logs is None else logs
+        trace_setting = config.tracing.setting
         self.tracer = Tracer(trace_setting, open_sink(trace_setting))
         self._failed_start: list[IndexEntry] = []
         loop = asyncio.get_running_loop()
-        self._cache = parse_cache_config(config.cache_config, config.response_cache_byte_size)
+        self._cache = parse_cache_config(
+            config.repository.cache_config, config.repository.response_cache_byte_size
+        )
         settings = LoadSettings(
-            auto_complete=config.auto_complete,
-            inline_below_ns=config.inline_below_us * 1000,
-            latencies=parse_latency_settings(config.metrics_config),
+            auto_complete=config.repository.auto_complete,
+            inline_below_ns=config.server.inline_below_us * 1000,
+            latencies=parse_latency_settings(config.metrics.metrics_config),
             cache=self._cache,
             limiter=limiter(config),
-            backend_directory=config.backend_directory,
-            agent_directory=config.repoagent_directory,
+            backend_directory=config.repository.backend_directory,
+            agent_directory=config.repository.repoagent_directory,
             backend_settings=backend_settings(config),
-            namespaces=config.model_namespacing,
+            namespaces=config.repository.model_namespacing,
         )
-        self.repository = ModelRepository(namespaces=config.model_namespacing)
+        self.repository = ModelRepository(namespaces=config.repository.model_namespacing)
         self.control = Coordinator(
             self.repository, Loader(settings, Completions(loop), loop), control_settings(config)
         )
         budget = MemoryBudget(
-            config.max_buffered_bytes or available_bytes() // 4, config.max_buffered_wait_secs
+            config.server.max_buffered_bytes or available_bytes() // 4, config.server.max_buffered_wait_secs
         )
         self._memory_watch = MemoryWatch(budget)
         self.plane = DataPlane(
@@ -82,10 +84,11 @@ class Server:
             self.control,
             SharedMemory(cuda.opener(), shared_memory_limits(config)),
             Watching(self.tracer, self.logs),
-            config.id,
+            config.server.id,
             # what one client asks for and cannot be loaded is no reason for others to go elsewhere
-            strict_readiness=config.strict_readiness and config.model_control_mode != "lazy",
-            max_string_elements=config.max_string_elements,
+            strict_readiness=config.repository.strict_readiness
+            and config.repository.model_control_mode != "lazy",
+            max_string_elements=config.server.max_string_elements,
         )
         self._sampler = Sampler([], 1)
         self.endpoints = Endpoints(config, self.plane, self._metrics, budget)
@@ -124,8 +127,8 @@ class Server:
         left_s = await Shutdown(
             self.plane,
             self.endpoints.serving,
-            drain_s=self._config.drain_secs,
-            exit_timeout_s=self._config.exit_timeout_secs,
+            drain_s=self._config.server.drain_secs,
+            exit_timeout_s=self._config.server.exit_timeout_secs,
         ).run()
         if left_s is None:
             await self.abandon()
@@ -160,7 +163,7 @@ class Server:
     async def _load_and_listen(self) -> list[Endpoint]:
         await self.control.start()
         failed = self.repository.failures()
-        if failed and self._config.exit_on_error:
+        if failed and self._config.repository.exit_on_error:
             raise LoadError(f"failed to load all models: {', '.join(failed)}")
         return await self.endpoints.listen()
 
@@ -175,14 +178,14 @@ class Server:
     def _metrics(self) -> MetricsFrontend:
         """Make the metrics page, and start measuring the machine for it."""
         config = self._config
-        probes: list[Probe] = [CpuProbe(), ProcessProbe()] if config.allow_cpu_metrics else []
-        gpus = open_gpus() if config.allow_gpu_metrics else None
+        probes: list[Probe] = [CpuProbe(), ProcessProbe()] if config.metrics.allow_cpu_metrics else []
+        gpus = open_gpus() if config.metrics.allow_gpu_metrics else None
         if gpus is not None:
             probes.append(gpus)
-        self._sampler = Sampler(probes, config.metrics_interval_ms / 1000)
+        self._sampler = Sampler(probes, config.metrics.metrics_interval_ms / 1000)
         self._sampler.start()
         models = ModelFamilies(
-            parse_latency_settings(config.metrics_config), {} if gpus is None else gpus.uuids
+            parse_latency_settings(config.metrics.metrics_config), {} if gpus is None else gpus.uuids
         )
         sources: list[Source] = [self._sampler, CustomFamilies(self.control.metrics)]
         if self._cache is not None:
@@ -207,33 +210,34 @@ def control_settings(config: ServeConfig) -> ControlSettings:
     return ControlSettings(
         paths=[
             place if isinstance(place, Path) else open_repository(place)
-            for place in (*config.model_repository, *config.models)
+            for place in (*config.repository.model_repository, *config.repository.models)
         ],
-        mode=config.model_control_mode,
-        startup=config.load_model,
-        exit_on_error=config.exit_on_error,
-        poll_s=config.repository_poll_secs,
-        load_threads=config.model_load_thread_count,
-        load_retries=config.model_load_retry_count,
-        config_name=config.model_config_name,
-        lazy_wait_s=config.lazy_load_timeout_secs,
+        mode=config.repository.model_control_mode,
+        startup=config.repository.load_model,
+        exit_on_error=config.repository.exit_on_error,
+        poll_s=config.repository.repository_poll_secs,
+        load_threads=config.repository.model_load_thread_count,
+        load_retries=config.repository.model_load_retry_count,
+        config_name=config.repository.model_config_name,
+        lazy_wait_s=config.repository.lazy_load_timeout_secs,
         memory_limit_bytes=_memory_limit(config),
     )
 
 
 def _memory_limit(config: ServeConfig) -> int:
-    if config.model_memory_limit and config.model_control_mode not in ("explicit", "lazy"):
+    mode = config.repository.model_control_mode
+    if config.repository.model_memory_limit and mode not in ("explicit", "lazy"):
         raise UsageError(
             "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
-            f"'{config.model_control_mode}' a model that made room for another would not come back"
+            f"'{mode}' a model that made room for another would not come back"
         )
-    return config.model_memory_limit
+    return config.repository.model_memory_limit
 
 
 def limiter(config: ServeConfig) -> Limiter:
     """Return the rate limiter, which does nothing if it is off. Raises UsageError."""
-    resources = parse_resources(config.rate_limit_resource)
-    if config.rate_limit != "off":
+    resources = parse_resources(config.repository.rate_limit_resource)
+    if config.repository.rate_limit != "off":
         return RateLimiter(resources)
     if resources:
         log.warning("--rate-limit-resource has no effect without --rate-limit execution_count")
@@ -243,14 +247,14 @@ def limiter(config: ServeConfig) -> Limiter:
 def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
     """Return `[backend,]key=value` by backend; warn of unknown backends. Raises UsageError."""
     out: dict[str, dict[str, str]] = {}
-    for flag in config.backend_config:
+    for flag in config.repository.backend_config:
         backend, comma, pair = flag.rpartition(",")
         key, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
         out.setdefault(backend if comma else "", {})[key] = value
     if others := out.keys() - KNOWN.keys() - {""}:
-        there = backend_names(config.backend_directory)
+        there = backend_names(config.repository.backend_directory)
         for name in sorted(others.difference(there)):
             log.warning("--backend-config names '%s', which is no backend%s", name, nearest(name, there))
     return out
@@ -261,19 +265,19 @@ def shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
     return SharedMemoryLimits(
         allowed=_shared_memory_allowed(config),
         max_regions=region_limit(),
-        max_input_bytes=config.client_shm_max_input_size,
+        max_input_bytes=config.server.client_shm_max_input_size,
     )
 
 
 def _shared_memory_allowed(config: ServeConfig) -> bool:
     """Return the option; by default, true if all clients must be on this machine, as shared memory needs."""
-    if config.allow_client_shm is not None:
-        return config.allow_client_shm
+    if config.server.allow_client_shm is not None:
+        return config.server.allow_client_shm
     addresses = [
         address
         for address, allowed in (
-            (config.http_address, config.allow_http),
-            (config.grpc_address, config.allow_grpc),
+            (config.http.http_address, config.http.allow_http),
+            (config.grpc.grpc_address, config.grpc.allow_grpc),
         )
         if allowed
     ]

@@ -13,7 +13,7 @@ from tpx.serving.tracing.settings import SpanSettings, TraceSetting
 
 def setting(*words: str) -> TraceSetting:
     """What the server would start with."""
-    return from_argv(ServeConfig, words).trace_setting
+    return from_argv(ServeConfig, words).tracing.setting
 
 
 def config(*values: str) -> list[str]:

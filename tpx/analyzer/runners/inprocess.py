@@ -17,6 +17,7 @@ from tpx.analyzer.runners.base import Preparation, VisibleServer
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import too_long
 from tpx.errors import MeasurementError
+from tpx.options import build
 from tpx.protocol import model_config
 from tpx.serving.options import ServeConfig
 from tpx.serving.server import Server
@@ -70,14 +71,17 @@ class InProcessRunner:
         reason why it cannot be had."""
         self._link(directories)
         engine = Server(
-            ServeConfig(
-                model_repository=(self._scratch,),
-                model_control_mode="explicit",
-                load_model=(model,),
-                allow_http=False,
-                allow_grpc=False,
-                allow_metrics=False,
-                exit_on_error=False,
+            build(
+                ServeConfig,
+                {
+                    "model_repository": (self._scratch,),
+                    "model_control_mode": "explicit",
+                    "load_model": (model,),
+                    "allow_http": False,
+                    "allow_grpc": False,
+                    "allow_metrics": False,
+                    "exit_on_error": False,
+                },
             )
         )
         await engine.start()

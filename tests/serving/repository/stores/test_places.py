@@ -60,8 +60,8 @@ def test_what_is_no_place_is_refused(text: str, expected: str) -> None:
 def test_the_command_line_takes_places_and_says_what_it_expected() -> None:
     words = ["--model-repository=s3://http://h:1/b/p", "--model-store", "local", "gs://bucket"]
     config = from_argv(ServeConfig, words)
-    assert [str(place) for place in config.model_repository] == ["s3://http://h:1/b/p", "local"]
-    assert config.models == (StorePlace(scheme="gs", bucket="bucket"),)
+    assert [str(place) for place in config.repository.model_repository] == ["s3://http://h:1/b/p", "local"]
+    assert config.repository.models == (StorePlace(scheme="gs", bucket="bucket"),)
     with pytest.raises(UsageError, match=r"Failed to parse --model-repository.*expected as://account"):
         from_argv(ServeConfig, ["--model-repository=as://account"])
 
