@@ -47,10 +47,10 @@ def test_it_tells_load_window_time_and_what_is_left() -> None:
 
 def test_figures_have_their_mean_with_its_interval_and_a_curve() -> None:
     through, p50, p90, p99 = lines(board())[1:5]
-    assert through.startswith("  infer/s      5004   mean 5002 \u00b1 1.96")
+    assert through.startswith("  infer/s      5,000   mean 5,000 \u00b1 1.96")
     assert through.endswith("\u2581\u2583\u2585\u2587\u2588")
-    assert p99.startswith("  p99 us        812   mean 812 \u00b1 0")
-    assert (p50[:7], p90[:7]) == ("  p50 us"[:7], "  p90 us"[:7])
+    assert p99.startswith("  p99         812 us   mean 812 us \u00b1 0 us")
+    assert (p50[:6], p90[:6]) == ("  p50 ", "  p90 ")
 
 
 def test_the_servers_parts_are_told_and_drawn() -> None:
@@ -72,7 +72,7 @@ def test_verdicts_of_levels_so_far_stay() -> None:
         dashboard.level_finished(replace(make_level(n + 1), verdict=Verdict.UNSTABLE), 13 * SECOND)
     rows = [line for line in lines(dashboard) if line.endswith("unstable")]
     assert len(rows) == 8
-    assert rows[-1].split() == ["concurrency", "10", "4478.72", "211", "340", "unstable"]
+    assert rows[-1].split() == ["concurrency", "10", "4,480", "212", "us", "340", "us", "unstable"]
 
 
 def test_the_level_after_begins_with_nothing_of_the_one_before() -> None:
@@ -129,11 +129,11 @@ def test_a_warm_up_is_told_and_none_of_it_is_in_the_figures_of_the_level() -> No
     for _ in range(4):
         dashboard.look(replace(look(9000), window=0))
     assert lines(dashboard)[0].startswith("concurrency 4  level 1 of 1  warming up  0:02")
-    assert "mean 9000" in lines(dashboard)[1]
+    assert "mean 9,000" in lines(dashboard)[1]
     for _ in range(3):
         dashboard.look(replace(look(5000), window=1))
     assert "window 1, at most 10" in lines(dashboard)[0]
-    assert "mean 5000 \u00b1 0" in lines(dashboard)[1]
+    assert "mean 5,000 \u00b1 0" in lines(dashboard)[1]
 
 
 @pytest.mark.parametrize(

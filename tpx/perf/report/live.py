@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -11,9 +11,10 @@ from tpx.perf.levels import Level, LevelRange
 from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.observer import Progress
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.figures import average_us, load_name, rate, usec
+from tpx.perf.report.figures import average_us, load_name
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
 from tpx.perf.statistics.distributions import t_quantile
+from tpx.report.digits import latency, rounded
 from tpx.report.text import sparkline
 
 SHOWN_LEVELS = 8
@@ -98,7 +99,7 @@ class Dashboard:
         self._progress = progress
         self._rates.append(progress.throughput_infer_per_s)
         for percentile, ns in progress.percentiles_ns.items():
-            self._latencies.setdefault(percentile, deque(maxlen=LOOKS)).append(ns / 1000)
+            self._latencies.setdefault(percentile, deque(maxlen=LOOKS)).append(ns)
 
     def level_finished(self, result: LevelResult, now_ns: int) -> None:
         self._results.append(result)
@@ -106,8 +107,10 @@ class Dashboard:
 
     def text(self, width: int, now_ns: int) -> Text:
         """The whole of it; no line is wider than `width`."""
-        lines = [self._headline(now_ns), self._throughput(width)]
-        lines += [self._latency(p, values, width) for p, values in sorted(self._latencies.items())]
+        lines = [self._headline(now_ns), _gauge("infer/s", self._rates, rounded, width, "green")]
+        lines += [
+            _gauge(f"p{p:g}", values, latency, width, "cyan") for p, values in sorted(self._latencies.items())
+        ]
         progress = self._progress
         if progress is not None and progress.server is not None and progress.server.success_count:
             lines.append(_server(progress.server, width))
@@ -153,28 +156,11 @@ class Dashboard:
             line.append(f"  about {_clock(left)} left", "dim")
         return line
 
-    def _throughput(self, width: int) -> Text:
-        if not self._rates:
-            return Text("  no answers yet", "dim")
-        found = sure(self._rates)
-        give = f" \u00b1 {rate(found.give)}" if found is not None else ""
-        line = Text.assemble(("  infer/s ", "dim"), (f"{rate(self._rates[-1]):>9}", "bold green"))
-        mean = f"   mean {rate(found.value)}{give}" if found is not None else ""
-        line.append(f"{mean:<28}", "dim")
-        return _with_curve(line, self._rates, width, "green")
-
-    def _latency(self, percentile: float, values: deque[float], width: int) -> Text:
-        found = sure(values)
-        line = Text.assemble((f"  p{percentile:g} us ", "dim"), (f"{values[-1]:>10,.0f}", "bold"))
-        mean = f"   mean {found.value:,.0f} \u00b1 {found.give:,.0f}" if found is not None else ""
-        line.append(f"{mean:<28}", "dim")
-        return _with_curve(line, values, width, "cyan")
-
     def _levels(self) -> list[Text]:
         shown = self._results[-SHOWN_LEVELS:]
         if not shown:
             return []
-        head = f"  {'load':<18}{'infer/s':>10}{'p50 us':>10}{'p99 us':>10}  verdict"
+        head = f"  {'load':<18}{'infer/s':>10}{'p50':>10}{'p99':>10}  verdict"
         return [Text(head, "dim"), *(_result(result) for result in shown)]
 
 
@@ -183,8 +169,16 @@ def _clock(duration_ns: int) -> str:
     return f"{minutes}:{seconds:02d}"
 
 
-def _with_curve(line: Text, values: Sequence[float], width: int, style: str) -> Text:
-    """As many of the last values as there is room for."""
+def _gauge(
+    name: str, values: Sequence[float], written: Callable[[float], str], width: int, style: str
+) -> Text:
+    """Return the last value, the mean with its interval, and a curve of the values that there is room for."""
+    if not values:
+        return Text("  no answers yet", "dim")
+    found = sure(values)
+    line = Text.assemble((f"  {name:<8}", "dim"), (f"{written(values[-1]):>10}", f"bold {style}"))
+    mean = f"   mean {written(found.value)} \u00b1 {written(found.give)}" if found is not None else ""
+    line.append(f"{mean:<32}", "dim")
     room = max(0, min(width - line.cell_len - 2, LOOKS))
     if room:
         line.append("  " + sparkline(list(values)[-room:]), style)
@@ -225,10 +219,9 @@ def _failures(progress: Progress) -> Text:
 
 
 def _result(result: LevelResult) -> Text:
-    latency = result.latency
-    p50 = "" if latency is None else f"{usec(latency.at(50.0)):,}"
-    p99 = "" if latency is None else f"{usec(latency.at(99.0)):,}"
-    through = rate(result.throughput_infer_per_s)
+    times = result.latency
+    p50, p99 = ("" if times is None else latency(times.at(p)) for p in (50.0, 99.0))
+    through = rounded(result.throughput_infer_per_s)
     line = Text(f"  {load_name(result.level):<18}{through:>10}{p50:>10}{p99:>10}  ")
     verdict = result.verdict.value.replace("_", " ")
     return line.append(verdict, _TONES.get(result.verdict, "bold red"))
