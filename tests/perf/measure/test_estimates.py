@@ -33,4 +33,4 @@ def test_nothing_is_known_of_the_mean_of_a_single_request() -> None:
     assert (mean.interval.low, mean.interval.high) == (0.0, None)
     assert mean.note == "n too small for the mean (need >= 2)"
     told = " ".join(beyond_lines(make_level(estimates=found)))
-    assert "mean at least 0 usec (n too small for the mean)" in told
+    assert "mean at least 0 us (n too small for the mean)" in told

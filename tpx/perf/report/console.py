@@ -1,6 +1,7 @@
 """What `tpx perf` prints around the levels of a run: settings, plan, summary and answers."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
@@ -15,6 +16,7 @@ from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:
     from tpx.perf.probe import Probe  # which reads the answers of every transport
+from tpx.report.digits import latency, rounded
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """Where perf_analyzer has another name than ours."""
@@ -145,8 +147,8 @@ def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
     head = f"MLPerf {name}, {load_name(result.level)}: {'VALID' if validity.valid else 'INVALID'}"
     lines = ["", head]
     if validity.estimate_ns is not None and result.percentile is not None:
-        estimate = validity.estimate_ns / 1000
-        lines.append(f"  p{result.percentile:g} is at most {estimate:.0f} usec, with 99% confidence")
+        estimate = latency(validity.estimate_ns)
+        lines.append(f"  p{result.percentile:g} is at most {estimate}, with 99% confidence")
     for condition in validity.conditions:
         advice = f" ({condition.advice})" if condition.advice else ""
         lines.append(f"  {condition.name}: {'yes' if condition.kept else 'NO'}{advice}")
@@ -161,7 +163,7 @@ def _objectives(report: Report) -> list[str]:
     else:
         head = (
             f"SLO {asked}: met up to {load_name(answer.level)}, "
-            f"{rate(answer.throughput_infer_per_s)} infer/sec "
+            f"{rounded(answer.throughput_infer_per_s)} infer/s "
             f"(with {report.config.answers.slo_confidence * 100:g}% confidence)."
         )
     lines = ["", head]
@@ -198,16 +200,16 @@ def _knee(knee: Knee) -> list[str]:
 def _point(result: LevelResult | None) -> str:
     if result is None:
         return "not to be told from these levels"
-    return f"{load_name(result.level)}, {result.throughput_infer_per_s:.6g} infer/sec"
+    return f"{load_name(result.level)}, {rounded(result.throughput_infer_per_s)} infer/s"
 
 
 def _model(model: Scalability | None) -> Sequence[str]:
     if model is None:
         return ["  universal scalability law: four concurrency levels are needed"]
     peak = (
-        f"peak of {model.peak_throughput:.6g} infer/sec at concurrency {model.peak_load:.0f}"
+        f"peak of {rounded(model.peak_throughput)} infer/s at concurrency {model.peak_load:.0f}"
         if model.peak_load is not None
-        else f"no peak, throughput approaches {model.peak_throughput:.6g} infer/sec"
+        else f"no peak, throughput approaches {rounded(model.peak_throughput)} infer/s"
     )
     return [
         f"  universal scalability law: {peak} (contention {model.contention:.4g}, coherency "
@@ -277,26 +279,17 @@ def _load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
 
 
 def _first_levels(levels: LevelRange) -> Iterator[float]:
-    """Those that are certain to come, as far as they are not too many."""
-    if levels.listed:
-        yield from levels.listed[:SHOWN_LEVELS]
-        return
-    value: float | None = levels.start
-    for _ in range(SHOWN_LEVELS):
-        if value is None:
-            return
-        yield value
-        if levels.binary or levels.unbounded or levels.end is None:
-            return
-        value = levels.after(value)
+    """Return the levels that are certain to come, as far as they are not too many."""
+    searched = not levels.listed and (levels.binary or levels.unbounded)
+    return islice(levels.values(), 1 if searched else SHOWN_LEVELS)
 
 
 def _probe(probe: "Probe") -> Iterator[str]:
     if probe.error:
-        yield f"Probe: failed after {probe.latency_ns / 1000:.0f} usec: {probe.error}"
+        yield f"Probe: failed after {latency(probe.latency_ns)}: {probe.error}"
         return
     several = f", {probe.responses} responses" if probe.responses > 1 else ""
-    yield f"Probe: answered in {probe.latency_ns / 1000:.0f} usec{several}"
+    yield f"Probe: answered in {latency(probe.latency_ns)}{several}"
     for output in probe.outputs:
         verdict = f" ({output.wrong})" if output.wrong else ""
         yield f"  {output.name} {output.datatype} {list(output.shape)}{verdict}"

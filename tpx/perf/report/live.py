@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from rich.text import Text
 
@@ -55,17 +56,10 @@ def sure(values: Sequence[float]) -> Sure | None:
 
 
 def planned(levels: LevelRange) -> int | None:
-    """How many levels there will be; None where that depends on what comes out."""
-    if levels.listed:
-        return len(levels.listed)
-    if levels.binary or levels.unbounded:
+    """Return how many levels there will be; None where that depends on what comes out."""
+    if not levels.listed and (levels.binary or levels.unbounded):
         return None
-    value: float | None = levels.start
-    count = 0
-    while value is not None and count < MOST_PLANNED:
-        count += 1
-        value = levels.after(value) if levels.end is not None else None
-    return count
+    return sum(1 for _ in islice(levels.values(), MOST_PLANNED))
 
 
 class Dashboard:
