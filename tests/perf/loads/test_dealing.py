@@ -95,6 +95,7 @@ def walked(feed: Feed, share: Share, count: int) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: RoundRobin(("a",)),
         lambda: RoundRobin(("a", "b", "c", "d", "e")),
         lambda: MixedFeed([RoundRobin(("a", "b", "c")), RoundRobin(("d", "e"))], [2, 1], seed=5),
     ],

@@ -282,10 +282,9 @@ class OneSequence:
         return f"{self.sequence}:end"
 
 
-@pytest.mark.parametrize("serial", [False, True])
-def test_sequences_are_kept_open_and_ended_when_the_load_stops(serial: bool) -> None:
+def test_sequences_are_kept_open_and_ended_when_the_load_stops() -> None:
     client = FakeClient(service_s=0.003)
-    settings = OpenLoopSettings(sequences=3, serial=serial)
+    settings = OpenLoopSettings(max_connections=3, in_turn=True)
 
     async def scene() -> RateLoad:
         load = RateLoad(client, await client.open(2), Sequences(), evenly(1000.0), settings)
@@ -300,8 +299,7 @@ def test_sequences_are_kept_open_and_ended_when_the_load_stops(serial: bool) -> 
     assert client.sent[-len({r.split(":")[0] for r in client.sent}) :] == sorted(
         r for r in client.sent if r.endswith("end")
     )
-    if serial:
-        assert client.most_in_flight <= 3
+    assert client.most_in_flight <= 3
     for number in (1, 2, 3):
         steps = [r for r in client.sent if r.startswith(f"{number}:") and not r.endswith("end")]
         assert steps == [f"{number}:{i + 1}" for i in range(len(steps))]

@@ -4,7 +4,7 @@ several models, each drawn by weight; turns of conversations."""
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,14 +65,35 @@ class RoundRobin:
 
     def __init__(self, requests: Sequence[Prepared], check: Check | None = None) -> None:
         self.check = check
+        self._only = requests[0] if len(requests) == 1 else None
         self._steps = cycle(enumerate(requests))
         self._mine: Iterator[tuple[int, Prepared]] = self._steps
 
     def begin(self, level: Level, share: Share = ALL) -> None:  # noqa: ARG002 (the order is always the same)
         self._mine = share.of_all(self._steps)
 
-    def source(self, slot: int) -> "SharedSource":  # noqa: ARG002 (all take from the same)
-        return SharedSource(self._mine)
+    def source(self, slot: int) -> "SharedSource | OneRequest":  # noqa: ARG002 (all take from the same)
+        return SharedSource(self._mine) if self._only is None else OneRequest(self._only)
+
+
+class OneRequest:
+    """Implements Source over the only request there is, so that taking it is no call into Python."""
+
+    __slots__ = ("next", "sequence", "step")
+
+    def __init__(self, request: Prepared) -> None:
+        self.next = repeat(request).__next__
+        self.step = 0
+        self.sequence = 0
+
+    def take_back(self) -> None:
+        """Requests do not need each other."""
+
+    def failed(self, sequence: int) -> None:
+        """The next request does not depend on it."""
+
+    def closing(self) -> None:
+        """Nothing is ever open."""
 
 
 class SharedSource:

@@ -42,12 +42,13 @@ class ClosedLoop(SlotLoad):
 
     def ready(self, sender: Sender) -> None:
         """Send the next request, or rest where no more may be sent."""
-        if self.allowance <= 0:
+        left = self.allowance
+        if left <= 0:
             self.rest()
             return
-        self.allowance -= 1
+        self.allowance = left - 1
         try:
-            sender.send(sender.source)
+            sender.send()
         except WireError:
             self.allowance += 1
             self.renew(sender)
@@ -63,5 +64,5 @@ class ClosedLoop(SlotLoad):
         if self.allowance <= 0:
             return False
         self.allowance -= 1
-        self.outcomes.append_refused(error)
+        self.append_refused(error)
         return True

@@ -117,9 +117,9 @@ class PeriodicLoad(SlotLoad):
         self._behind = len(fresh)
         for sender in fresh:
             try:
-                sender.send(sender.source)
+                sender.send()
             except WireError as exc:
-                self.outcomes.append_refused(exc)
+                self.append_refused(exc)
                 self.ready(sender)
             else:
                 self._by_key[sender.key()] = sender

@@ -72,10 +72,10 @@ class QueryLoad(SlotLoad):
         """One of the query's requests has its answer."""
         if not self._first_ns:
             self._first_ns = response.first_byte_ns
-        check, source = self.outcomes.check, sender.source
-        if self._status == SUCCESS and response.status != self.outcomes.success:
+        check, source = self.check, sender.source
+        if self._status == SUCCESS and response.status != self.success:
             source.failed(source.sequence)
-            self._status = self.outcomes.count_failure(response)
+            self._status = self.count_failure(response)
         elif self._status == SUCCESS and check is not None and (wrong := check(source.step, response)):
             self.failed_part(MISMATCH, wrong)
         self.one_less()
@@ -84,7 +84,7 @@ class QueryLoad(SlotLoad):
         """One of the query's requests has failed; the first failure is the query's."""
         if self._status == SUCCESS:
             self._status = status
-            self.outcomes.count_local_failure(status, message)
+            self.count_local_failure(status, message)
 
     def one_less(self) -> None:
         """One of the query's requests is over; the next query follows the last."""
@@ -93,9 +93,7 @@ class QueryLoad(SlotLoad):
             return
         end_ns = perf_counter_ns()
         start_ns, count = self._start_ns, len(self.senders)
-        self.outcomes.append(
-            start_ns, start_ns, self._sent_ns, self._first_ns or end_ns, end_ns, self._status, count
-        )
+        self.append(start_ns, start_ns, self._sent_ns, self._first_ns or end_ns, end_ns, self._status, count)
         self._next()
 
     def ready(self, sender: Sender) -> None:
@@ -119,7 +117,7 @@ class QueryLoad(SlotLoad):
             self.at_rest.set()
             return False
         self._left -= 1
-        self.outcomes.append_refused(error)
+        self.append_refused(error)
         return True
 
     def _next(self) -> None:
@@ -139,7 +137,7 @@ class QueryLoad(SlotLoad):
 
     def _send(self, sender: Sender) -> None:
         try:
-            sender.send(sender.source)
+            sender.send()
         except WireError:
             self._unsent.add(sender)
             self.renew(sender)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
-from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.inputs.feed import Feed
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest
 from tpx.perf.loads.pacing import Alarm, alarm
@@ -78,9 +78,7 @@ async def _open(
             late=plan.pace.on_late,
             max_connections=most,
             ahead=ahead,
-            sequences=share.part(plan.sequences),
-            # the order in which they arrive is only sure for requests that wait for each other
-            serial=plan.pace.serial_sequences or plan.sequences > 0,
+            in_turn=plan.sequences > 0,
         ),
     )
 
@@ -121,10 +119,9 @@ class OpenLoopSettings:
     max_connections: int = 1024
     ahead: int = 0
     """How many free slots are held ready for a time in which the server stalls."""
-    sequences: int = 0
-    """How many sequences are open at a time; 0 where requests belong to none."""
-    serial: bool = False
-    """Whether a sequence waits for an answer before its next request."""
+    in_turn: bool = False
+    """Free slots take turns, because each has a sequence that is to go on. A sequence waits for an answer
+    before its next request: only then is the order sure in which its requests arrive."""
 
 
 class RateLoad(SlotLoad):
@@ -146,12 +143,10 @@ class RateLoad(SlotLoad):
         super().__init__(client, feed, settings.timeout_s)
         self._feed = feed
         self._settings = settings
-        self._most = settings.sequences if settings.serial else settings.max_connections
-        sequences = 0 if settings.serial else settings.sequences
-        self._shared = deque(feed.source(i) for i in range(sequences))
+        self._most = settings.max_connections
         self._free: deque[Sender] = deque()
-        # sequences take turns; other slots do best when the last one that was used is used again
-        self._take = self._free.popleft if settings.serial and settings.sequences else self._free.pop
+        # other slots do best when the last one that was used is used again
+        self._take = self._free.popleft if settings.in_turn else self._free.pop
         self._add(slots[: self._most])
         self._timetable = Timetable(schedule)
         self._starved = False
@@ -208,14 +203,9 @@ class RateLoad(SlotLoad):
         if self._timetable.over:
             return False
         if self._timetable.due_ns <= perf_counter_ns():
-            self.outcomes.append_refused(error, self._timetable.due_ns)
+            self.append_refused(error, self._timetable.due_ns)
             self._timetable.advance()
         return True
-
-    def open_sources(self) -> Sequence[tuple[Slot, Source]]:
-        if not self._shared:
-            return super().open_sources()
-        return [(self.senders[i % len(self.senders)].slot, s) for i, s in enumerate(self._shared)]
 
     def _fire(self) -> None:
         """Send what is due, as far as slots are free."""
@@ -238,13 +228,12 @@ class RateLoad(SlotLoad):
             self._alarm.set(self._timetable.due_ns)
 
     def _send_on(self, sender: Sender) -> None:
-        shared = self._shared
+        sender.intended_ns = self._timetable.due_ns
         try:
-            sender.send(shared[0] if shared else sender.source, self._timetable.due_ns)
+            sender.send()
         except WireError:
             self.renew(sender)
         else:
-            shared.rotate(-1)
             self._timetable.advance()
 
     def _skip_late(self, now_ns: int) -> None:
@@ -257,8 +246,7 @@ class RateLoad(SlotLoad):
 
     def _add(self, slots: Sequence[Slot]) -> None:
         for number, slot in enumerate(slots, len(self.senders)):
-            source = self._shared[0] if self._shared else self._feed.source(number)
-            self.senders.append(Sender(self, slot, source))
+            self.senders.append(Sender(self, slot, self._feed.source(number)))
             self._free.append(self.senders[-1])
 
     def _grow(self) -> None:

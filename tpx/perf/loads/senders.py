@@ -1,9 +1,9 @@
-"""The parts that all loads of one process share: the outcomes of requests, senders on connection slots, and
-starting and stopping them."""
+"""What all loads of one process share: senders on connection slots, the rows and failures of requests, and
+stopping."""
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -29,20 +29,206 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 _CODES = {LOST: "connection lost", TIMED_OUT: "timeout", MISMATCH: "output mismatch"}
 
 
-class Outcomes:
-    """The rows of a load's requests, how many failed, and the first failure of each status."""
+class Sender:
+    """A connection slot with at most one request in flight.
 
-    __slots__ = ("_client", "append", "check", "failed", "failures", "records", "streams", "success")
+    What is called for each request is held in attributes: that spares Python a search of the class.
+    """
 
-    def __init__(self, client: Client, check: Check | None = None) -> None:
-        self.check = check
+    __slots__ = (
+        "_append", "_call", "_load", "_next", "_on_response", "_plain", "_ready", "_sent_ns", "_success",
+        "intended_ns", "slot", "source", "start_ns",
+    )  # fmt: skip
+
+    def __init__(self, load: "SlotLoad", slot: Slot, source: Source) -> None:
+        self._load = load
+        self._ready = load.ready
+        self._append = load.append
+        self._success = load.success
+        self._plain = self.on_streamed if load.client.streams else self.on_response
+        self._on_response = self.on_checked if load.check else self._plain
+        self._call: object = None
+        self._sent_ns = 0
+        self.intended_ns = 0
+        """When the request in flight was due; 0 where it was due when it was sent."""
+        self.slot = slot
+        self.source = source
+        self._next = source.next
+        self.start_ns = 0
+        """When the request in flight was sent; 0 where there is none."""
+        slot.on_lost = self.on_lost
+
+    def send(self) -> None:
+        """Send the next request of the source.
+
+        Raises WireError where the connection was closed between two requests: none is lost, none counted.
+        """
+        send, request = self.slot.send, self._next()
+        self.start_ns = perf_counter_ns()
+        try:
+            self._call = send(request, self._on_response)
+        except WireError:
+            self.start_ns = 0
+            self.source.take_back()
+            raise
+        self._sent_ns = perf_counter_ns()
+
+    def on_response(self, response: Any) -> None:
+        start_ns = self.start_ns
+        if not start_ns:
+            return  # the answer to a request that was given up
+        self.start_ns = 0
+        source = self.source
+        self._append(
+            start_ns,
+            self.intended_ns or start_ns,
+            self._sent_ns,
+            response.first_byte_ns,
+            response.end_ns,
+            SUCCESS if response.status == self._success else self._failed(response),
+            1,
+            source.step,
+            source.sequence,
+        )
+        self._ready(self)
+
+    def on_streamed(self, response: Any) -> None:
+        """The last response of a request that may have several, or the news that none follows."""
+        start_ns = self.start_ns
+        if not start_ns:
+            return
+        self.start_ns = 0
+        source = self.source
+        if response.status != self._success:
+            source.failed(source.sequence)
+        intended_ns = self.intended_ns or start_ns
+        self._load.append_streamed(
+            start_ns, intended_ns, self._sent_ns, response, source.step, source.sequence
+        )
+        self._ready(self)
+
+    def on_checked(self, response: Any) -> None:
+        """An answer that is compared with what was expected, once the next request is on its way."""
+        if self.start_ns:
+            step, row = self.source.step, len(self._load.records)
+            self._plain(response)
+            self._load.compare(row, step, response)
+
+    def on_lost(self, error: WireError) -> None:
+        """The connection broke: a request in flight has failed."""
+        if self.start_ns:
+            self.give_up(LOST, str(error))
+
+    def expire(self, before_ns: int) -> None:
+        """Give up a request that was sent before `before_ns`."""
+        if 0 < self.start_ns < before_ns:
+            self.give_up(TIMED_OUT, "the request took longer than --timeout")
+
+    def abandon(self) -> None:
+        """Forget the request in flight; it is not counted."""
+        if self.start_ns:
+            self.start_ns = 0
+            self._load.lost(self, self._call)
+
+    def give_up(self, status: int, message: str) -> None:
+        """Count the request in flight as failed without an answer."""
+        now_ns, start_ns, source = perf_counter_ns(), self.start_ns, self.source
+        step, sequence = source.step, source.sequence
+        source.failed(sequence)
+        self._load.count_local_failure(status, message)
+        sent_ns, intended_ns = max(self._sent_ns, start_ns), self.intended_ns or start_ns
+        self._append(start_ns, intended_ns, sent_ns, now_ns, now_ns, status, 0, step, sequence)
+        self.start_ns = 0
+        self._load.lost(self, self._call)
+
+    def _failed(self, response: Any) -> int:
+        self.source.failed(self.source.sequence)
+        return self._load.count_failure(response)
+
+
+class SlotLoad(ABC):
+    """What the Loads of one process have in common. Those that inherit it say what is sent when.
+
+    Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
+    breaks.
+    """
+
+    skipped = 0
+
+    def __init__(self, client: Client, feed: Feed, timeout_s: float = 0.0) -> None:
+        self.client = client
+        self.success = client.success
+        self.check: Check | None = feed.check
+        self.unfinished: Set[int] = feed.unfinished
         self.records = Records()
         self.append = self.records.append
-        self.success = client.success
-        self.streams = client.streams
         self.failed = 0
-        self.failures: dict[int, Failure] = {}
-        self._client = client
+        self._failures: dict[int, Failure] = {}
+        self.senders: list[Sender] = []
+        self.at_rest = asyncio.Event()
+        """Set when nothing is in flight and nothing will be sent."""
+        self._renewals: set[asyncio.Task[None]] = set()
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def processor_ns(self) -> int:
+        return thread_time_ns()
+
+    @property
+    def connections(self) -> int:
+        return len(self.senders)
+
+    def failures(self) -> Mapping[int, Failure]:
+        return dict(self._failures)
+
+    async def finished(self) -> None:
+        await self.at_rest.wait()
+
+    async def settled(self, until_ns: int) -> None:  # noqa: B027 (nothing to override)
+        """Every row is there as soon as its request has ended."""
+
+    async def stop(self, patience_s: float) -> None:
+        self.cease()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.at_rest.wait()
+        except TimeoutError:
+            for sender in list(self.senders):
+                sender.abandon()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._renewals:
+            await asyncio.wait(self._renewals, timeout=patience_s)
+        for task in self._renewals:
+            task.cancel()
+        await end_sequences(((s.slot, s.source) for s in self.senders), patience_s)
+        for sender in self.senders:
+            sender.slot.on_lost = nobody_listens
+
+    @abstractmethod
+    def cease(self) -> None:
+        """Send nothing more."""
+
+    @abstractmethod
+    def ready(self, sender: Sender) -> None:
+        """Go on with a sender that has its answer, or whose slot was renewed."""
+
+    @abstractmethod
+    def refused(self, sender: Sender, error: WireError) -> bool:
+        """Count a failed attempt to renew a slot; False ends the attempts."""
+
+    def lost(self, sender: Sender, call: object) -> None:
+        """Renew the slot of a request that was given up; a new sender on it meets no late answer."""
+        fresh = type(sender)(self, sender.slot, sender.source)
+        self.senders[self.senders.index(sender)] = fresh
+        self.renew(fresh, call)
+
+    def renew(self, sender: Sender, call: object = None) -> None:
+        """Renew a slot in the background until it works, then go on with its sender."""
+        task = asyncio.get_running_loop().create_task(self._renew(sender, call))
+        self._renewals.add(task)
+        task.add_done_callback(self._renewals.discard)
 
     def append_streamed(
         self,
@@ -81,221 +267,14 @@ class Outcomes:
         """Count an unsuccessful response; returns its status."""
         self.failed += 1
         status = int(response.status)
-        if status not in self.failures:
-            self.failures[status] = self._client.failure(response)
+        if status not in self._failures:
+            self._failures[status] = self.client.failure(response)
         return status
 
     def count_local_failure(self, status: int, message: str) -> None:
         """Count a request that has no response."""
         self.failed += 1
-        self.failures.setdefault(status, Failure(_CODES.get(status, "incomplete"), message))
-
-
-class Sender:
-    """A connection slot with at most one request in flight.
-
-    What is called for each request is held in attributes: that spares Python a search of the class.
-    """
-
-    __slots__ = (
-        "_append", "_call", "_intended_ns", "_load", "_on_response", "_outcomes", "_plain", "_ready",
-        "_sent_ns", "_sequence", "_step", "_success", "_using", "slot", "source", "start_ns",
-    )  # fmt: skip
-
-    def __init__(self, load: "SlotLoad", slot: Slot, source: Source) -> None:
-        self._load = load
-        self._ready = load.ready
-        self._outcomes = outcomes = load.outcomes
-        self._append = outcomes.append
-        self._success = outcomes.success
-        self._plain = self.on_streamed if outcomes.streams else self.on_response
-        self._on_response = self.on_checked if outcomes.check else self._plain
-        self._call: object = None
-        self._intended_ns = self._sent_ns = 0
-        self._step = self._sequence = 0
-        self.slot = slot
-        self.source = source
-        self._using = source
-        """The source of the request in flight, where senders share sources."""
-        self.start_ns = 0
-        """When the request in flight was sent; 0 where there is none."""
-        slot.on_lost = self.on_lost
-
-    def send(self, source: Source, intended_ns: int = 0) -> None:
-        """Send the next request of `source`, which was due at `intended_ns`, 0 is now.
-
-        Raises WireError where the connection was closed between two requests: none is lost, none counted.
-        """
-        send, request = self.slot.send, source.next()
-        self._using, self._step, self._sequence = source, source.step, source.sequence
-        self.start_ns = start_ns = perf_counter_ns()
-        self._intended_ns = intended_ns or start_ns
-        try:
-            self._call = send(request, self._on_response)
-        except WireError:
-            self.start_ns = 0
-            source.take_back()
-            raise
-        self._sent_ns = perf_counter_ns()
-
-    def on_response(self, response: Any) -> None:
-        start_ns = self.start_ns
-        if not start_ns:
-            return  # the answer to a request that was given up
-        self.start_ns = 0
-        self._append(
-            start_ns,
-            self._intended_ns,
-            self._sent_ns,
-            response.first_byte_ns,
-            response.end_ns,
-            SUCCESS if response.status == self._success else self._failed(response),
-            1,
-            self._step,
-            self._sequence,
-        )
-        self._ready(self)
-
-    def on_streamed(self, response: Any) -> None:
-        """The last response of a request that may have several, or the news that none follows."""
-        start_ns = self.start_ns
-        if not start_ns:
-            return
-        self.start_ns = 0
-        if response.status != self._success:
-            self._using.failed(self._sequence)
-        self._outcomes.append_streamed(
-            start_ns, self._intended_ns, self._sent_ns, response, self._step, self._sequence
-        )
-        self._ready(self)
-
-    def on_checked(self, response: Any) -> None:
-        """An answer that is compared with what was expected, once the next request is on its way."""
-        if self.start_ns:
-            step, row = self._step, len(self._outcomes.records)
-            self._plain(response)
-            self._outcomes.compare(row, step, response)
-
-    def on_lost(self, error: WireError) -> None:
-        """The connection broke: a request in flight has failed."""
-        if self.start_ns:
-            self.give_up(LOST, str(error))
-
-    def expire(self, before_ns: int) -> None:
-        """Give up a request that was sent before `before_ns`."""
-        if 0 < self.start_ns < before_ns:
-            self.give_up(TIMED_OUT, "the request took longer than --timeout")
-
-    def abandon(self) -> None:
-        """Forget the request in flight; it is not counted."""
-        if self.start_ns:
-            self.start_ns = 0
-            self._load.lost(self, self._call)
-
-    def give_up(self, status: int, message: str) -> None:
-        """Count the request in flight as failed without an answer."""
-        now_ns, start_ns = perf_counter_ns(), self.start_ns
-        self._using.failed(self._sequence)
-        self._outcomes.count_local_failure(status, message)
-        sent_ns = max(self._sent_ns, start_ns)
-        self._append(
-            start_ns, self._intended_ns, sent_ns, now_ns, now_ns, status, 0, self._step, self._sequence
-        )
-        self.start_ns = 0
-        self._load.lost(self, self._call)
-
-    def _failed(self, response: Any) -> int:
-        self._using.failed(self._sequence)
-        return self._outcomes.count_failure(response)
-
-
-class SlotLoad(ABC):
-    """What the Loads of one process have in common. Those that inherit it say what is sent when.
-
-    Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
-    breaks.
-    """
-
-    skipped = 0
-
-    def __init__(self, client: Client, feed: Feed, timeout_s: float = 0.0) -> None:
-        self.outcomes = Outcomes(client, feed.check)
-        self.records = self.outcomes.records
-        self.unfinished: Set[int] = feed.unfinished
-        self.client = client
-        self.senders: list[Sender] = []
-        self.at_rest = asyncio.Event()
-        """Set when nothing is in flight and nothing will be sent."""
-        self._renewals: set[asyncio.Task[None]] = set()
-        self._timeout_s = timeout_s
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def failed(self) -> int:
-        return self.outcomes.failed
-
-    @property
-    def processor_ns(self) -> int:
-        return thread_time_ns()
-
-    @property
-    def connections(self) -> int:
-        return len(self.senders)
-
-    def failures(self) -> Mapping[int, Failure]:
-        return dict(self.outcomes.failures)
-
-    async def finished(self) -> None:
-        await self.at_rest.wait()
-
-    async def settled(self, until_ns: int) -> None:  # noqa: B027 (nothing to override)
-        """Every row is there as soon as its request has ended."""
-
-    async def stop(self, patience_s: float) -> None:
-        self.cease()
-        try:
-            async with asyncio.timeout(patience_s):
-                await self.at_rest.wait()
-        except TimeoutError:
-            for sender in list(self.senders):
-                sender.abandon()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._renewals:
-            await asyncio.wait(self._renewals, timeout=patience_s)
-        for task in self._renewals:
-            task.cancel()
-        await end_sequences(self.open_sources(), patience_s)
-        for sender in self.senders:
-            sender.slot.on_lost = nobody_listens
-
-    @abstractmethod
-    def cease(self) -> None:
-        """Send nothing more."""
-
-    @abstractmethod
-    def ready(self, sender: Sender) -> None:
-        """Go on with a sender that has its answer, or whose slot was renewed."""
-
-    @abstractmethod
-    def refused(self, sender: Sender, error: WireError) -> bool:
-        """Count a failed attempt to renew a slot; False ends the attempts."""
-
-    def open_sources(self) -> Sequence[tuple[Slot, Source]]:
-        """The sources that may have a sequence open, each with a slot that is at rest."""
-        return [(sender.slot, sender.source) for sender in self.senders]
-
-    def lost(self, sender: Sender, call: object) -> None:
-        """Renew the slot of a request that was given up; a new sender on it meets no late answer."""
-        fresh = type(sender)(self, sender.slot, sender.source)
-        self.senders[self.senders.index(sender)] = fresh
-        self.renew(fresh, call)
-
-    def renew(self, sender: Sender, call: object = None) -> None:
-        """Renew a slot in the background until it works, then go on with its sender."""
-        task = asyncio.get_running_loop().create_task(self._renew(sender, call))
-        self._renewals.add(task)
-        task.add_done_callback(self._renewals.discard)
+        self._failures.setdefault(status, Failure(_CODES.get(status, "incomplete"), message))
 
     def watch(self) -> None:
         """Look now and then for requests that take too long."""
