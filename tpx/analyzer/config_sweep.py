@@ -54,10 +54,6 @@ class ConfigSweep:
         for values in itertools.product(*(axis.values for axis in ordered)):
             yield delta_of([axis.path for axis in ordered], values)
 
-    def axis(self, *path: str | int) -> ConfigAxis | None:
-        """The axis of exactly this field."""
-        return next((axis for axis in self.axes if axis.path == path), None)
-
 
 class BadField(ValueError):
     """A key that nothing has, or a value that it does not take; `path` leads to it."""

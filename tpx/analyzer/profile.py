@@ -35,7 +35,7 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.analyzer.resume import Earlier
-from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
@@ -223,7 +223,7 @@ class Profile:
         decided = 0
         while not self._stop.is_set():
             trial = search.ask()
-            if isinstance(trial, Done):
+            if trial is None:
                 break
             configuration = configurations.get(trial.variant.name)
             if configuration is None:

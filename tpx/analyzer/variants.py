@@ -30,8 +30,6 @@ class ModelFacts:
     """False for sequence models and ensembles, which have another scheduler."""
     preferred_batch_sizes: tuple[int, ...] = ()
     """Of the default's dynamic batcher; those above a variant's max_batch_size do not fit it."""
-    batches_dynamically: bool = False
-    """The default has a dynamic batcher."""
     instances: int = 1
     """Of the default configuration."""
     backend: str = ""
@@ -144,7 +142,6 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
         instance_kind=kind,
         can_batch_dynamically=not (default.get("sequence_batching") or default.get("ensemble_scheduling")),
         preferred_batch_sizes=tuple(int(size) for size in batcher.get("preferred_batch_size", ())),
-        batches_dynamically="dynamic_batching" in default,
         instances=sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups),
         backend=str(default.get("backend", "")) or platform.partition("_")[0],
         steps=tuple(dict.fromkeys(str(step["model_name"]) for step in steps if "model_name" in step)),

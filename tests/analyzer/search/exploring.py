@@ -9,7 +9,7 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Configuration, Decision, Load, Measurement, Trial, Variant
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials, SearchSpace, SearchSpec, Span
 from tpx.analyzer.variants import ModelFacts
@@ -63,7 +63,6 @@ class Explored:
     trials: tuple[Trial, ...]
     measurements: tuple[Measurement, ...]
     decisions: tuple[Decision, ...]
-    reason: str
 
     @property
     def model(self) -> ModelRun:
@@ -138,7 +137,7 @@ def explore(mode: Mode, asked: SearchSpec, server: SimulatedServer) -> Explored:
 def carry_out(search: SearchDriver, asked: SearchSpec, server: SimulatedServer) -> Explored:
     trials: list[Trial] = []
     measurements: list[Measurement] = []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         measured = server.measure(trial.variant, trial.load, trial.round)
         trials.append(trial)
         measurements.append(measured)
@@ -149,5 +148,4 @@ def carry_out(search: SearchDriver, asked: SearchSpec, server: SimulatedServer) 
         trials=tuple(trials),
         measurements=tuple(measurements),
         decisions=tuple(search.decisions),
-        reason=trial.reason,
     )

@@ -14,7 +14,7 @@ from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
 from tpx.analyzer.search.sweep import PLATEAU_GAIN, plateau_gain
 from tpx.analyzer.variants import facts_of
@@ -39,7 +39,7 @@ def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> l
     """The trials that the search of this file asks for; the surface gives a throughput, None is a failure."""
     search = SearchDriver(*asked(tmp_path, text + "\nfinal_rounds: 0"))
     trials = []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         trials.append(trial)
         search.tell(trial, _outcome(trial, surface(trial)))
     return trials

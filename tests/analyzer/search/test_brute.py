@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
-from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.spec import Limits, SearchSpace, SearchSpec, Span
 from tpx.analyzer.variants import ModelFacts
@@ -36,7 +36,7 @@ def brute(facts: ModelFacts, space: SearchSpace) -> SearchDriver:
 def walk(search: SearchDriver, surface: Surface) -> list[Trial]:
     """All trials of a search; the surface gives a trial's throughput, None for a failure."""
     trials = []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         trials.append(trial)
         search.tell(trial, outcome(trial, surface(trial)))
     return trials

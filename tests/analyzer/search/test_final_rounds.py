@@ -8,7 +8,7 @@ from tests.analyzer.search.exploring import FIXED, explore, search_spec, server_
 from tests.analyzer.simulated import Noise, Surface
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Trial
 from tpx.analyzer.results.pooled import point_of
-from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Limits
 from tpx.errors import UsageError
 
@@ -74,7 +74,7 @@ def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
     asked = search_spec(FIXED, within=space(instances=(1, 3)))
     search, server = SearchDriver("brute", asked), server_for(asked, seed=3, noise=Noise(spread=0.05))
     failed, after = "", []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         breaks = trial.round == 1 and not failed and not trial.variant.is_default
         failed = trial.variant.name if breaks else failed
         if trial.round > 1:
@@ -122,7 +122,7 @@ def test_what_the_search_measured_counts_unless_the_rounds_contradict_it() -> No
 def test_a_search_without_a_single_measurement_has_no_finals() -> None:
     search = SearchDriver("brute", search_spec(FIXED))
     rounds = 0
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         rounds += trial.round
         search.tell(trial, Failure(variant=trial.variant.name, load=trial.load, reason="no GPU"))
     assert rounds == 0
@@ -157,7 +157,7 @@ def test_rounds_that_take_longer_than_the_search_are_whole_nonetheless(budget_s:
     asked = search_spec(limits=Limits(budget=budget_s, final_rounds=5))
     search, server = SearchDriver("budgeted", asked), server_for(asked, seed=2)
     finals: list[str] = []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         outcome = server.measure(trial.variant, trial.load, trial.round)
         if trial.round:
             finals.append(trial.variant.name)

@@ -8,7 +8,7 @@ import pytest
 from tests.analyzer.search.exploring import FIXED, search_spec, space
 from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import Failure, Latency, Measurement, Outcome, Trial
-from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.spec import Limits, SearchSpace
 
@@ -32,7 +32,7 @@ def loads_measured(
     asked = replace(asked, refine_steps=steps)
     search = SearchDriver("brute", asked)
     loads = []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         if trial.variant.is_default:
             loads.append(trial.load.value)
         search.tell(trial, _outcome(trial, p99_ms, throughput))
@@ -93,7 +93,7 @@ def test_the_least_throughput_that_is_asked_is_no_reason_to_try_less_load() -> N
     asked = search_spec(FIXED, within=space(instances=(1, 1), loads=(8, 16)), goals=goals)
     search = SearchDriver("brute", asked)
     loads = []
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         if trial.variant.is_default and not trial.round:
             loads.append(trial.load.value)
         search.tell(trial, _outcome(trial, lambda _: 1.0, float))

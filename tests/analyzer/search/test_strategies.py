@@ -11,7 +11,7 @@ from tests.analyzer.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.results.goals import Constraint, Goals, Objective
 from tpx.analyzer.results.measurement import Load, Measurement, Trial
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.driver import STRATEGIES, Done, SearchDriver
+from tpx.analyzer.search.driver import STRATEGIES, SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.pareto import dominates, figures_of, front
 from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials
@@ -283,7 +283,7 @@ def test_request_rates_stay_request_rates_through_all_phases(mode: Mode) -> None
     asked = search_spec(within=replace(space(instances=(1, 2), max_batch_sizes=(1, 4)), loads=loads))
     server = server_for(asked, seed=1)
     search, seen = SearchDriver(mode, asked), set()
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         assert trial.load.kind == "request_rate"
         seen.add(trial.load.value)
         reached = min(server.truth(trial.variant, Load(value=64)), trial.load.value)
@@ -299,7 +299,7 @@ def test_a_budget_never_leaves_fewer_configurations_than_were_tried() -> None:
     asked = search_spec(limits=Limits(max_measurements=6, final_rounds=0))
     search, server = SearchDriver("budgeted", asked), server_for(asked, seed=1)
     tried: set[str] = set()
-    while not isinstance(trial := search.ask(), Done):
+    while (trial := search.ask()) is not None:
         tried.add(trial.variant.name)
         assert len(tried) <= search.configurations_at_most
         search.tell(trial, server.measure(trial.variant, trial.load))

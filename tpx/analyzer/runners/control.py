@@ -25,7 +25,6 @@ class ModelState:
 
     name: str
     state: str
-    reason: str = ""
 
 
 class ModelControl(Protocol):
@@ -77,9 +76,7 @@ class HttpModelControl:
         entries = _json(response)
         if response.status != 200 or not isinstance(entries, list):
             raise MeasurementError(f"the server does not tell which models it has: {_words(response)}")
-        return tuple(
-            ModelState(name=e["name"], state=e.get("state", ""), reason=e.get("reason", "")) for e in entries
-        )
+        return tuple(ModelState(name=e["name"], state=e.get("state", "")) for e in entries)
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         body = {} if config is None else {"parameters": {"config": json.dumps(config)}}
@@ -155,7 +152,7 @@ class GrpcModelControl:
             _raise_if_gone(exc)
             raise MeasurementError(f"the server does not tell which models it has: {exc.message}") from exc
         found = messages.RepositoryIndexResponse.FromString(answer)
-        return tuple(ModelState(name=m.name, state=m.state, reason=m.reason) for m in found.models)
+        return tuple(ModelState(name=m.name, state=m.state) for m in found.models)
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         request = messages.RepositoryModelLoadRequest(model_name=model)

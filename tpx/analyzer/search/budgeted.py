@@ -36,7 +36,6 @@ def budgeted(spec: SearchSpec, history: History) -> Steps:
         yield from explorer.climbed(point)
     yield from _neighbourhood(explorer)
     yield from explorer.refined()
-    return "no neighbour of the best configuration is better"
 
 
 def _pilots(explorer: Explorer) -> Asking[float]:

@@ -6,11 +6,10 @@ no clock: told the same outcomes, a search asks for the same trials.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tpx.analyzer.results.measurement import Decision, Outcome, Trial
 from tpx.analyzer.search.finals import final_rounds, reserve
-from tpx.analyzer.search.history import Asking, History, Steps, T
+from tpx.analyzer.search.history import History, Steps
 from tpx.analyzer.search.spec import Mode, SearchSpec
 
 Strategy = Callable[[SearchSpec, History], Steps]
@@ -23,17 +22,6 @@ STRATEGIES: Mapping[Mode, str] = {
     "pareto": "tpx.analyzer.search.pareto:pareto",
     "budgeted": "tpx.analyzer.search.budgeted:budgeted",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """The search is over."""
-
-    reason: str
-
-
-class BudgetSpent(Exception):
-    """Ends the search of a strategy, wherever it is."""
 
 
 class SearchDriver:
@@ -56,8 +44,8 @@ class SearchDriver:
     def configurations_at_most(self) -> int:
         return self._history.configurations_at_most
 
-    def ask(self) -> Trial | Done:
-        """Return the next trial, or why the search is over."""
+    def ask(self) -> Trial | None:
+        """Return the next trial; None when the search is over."""
         return self._next
 
     def tell(self, trial: Trial, outcome: Outcome) -> None:
@@ -66,40 +54,35 @@ class SearchDriver:
             raise ValueError(f"told about {trial}, asked for {self._next}")
         self._next = self._advance(outcome)
 
-    def _advance(self, outcome: Outcome | None) -> Trial | Done:
+    def _advance(self, outcome: Outcome | None) -> Trial | None:
         try:
             return next(self._steps) if outcome is None else self._steps.send(outcome)
-        except StopIteration as end:
-            return Done(reason=str(end.value))
+        except StopIteration:
+            return None
 
     def _search(self, strategy: Steps) -> Steps:
         history = self._history
         history.reserved = reserve(history.limits)
-        try:
-            reason = yield from self._unknown(strategy)
-        except BudgetSpent:
-            reason = "the budget was spent"
-            history.decide(f"search ended after {history.measurements} measurements: {reason}")
+        yield from self._unknown(strategy)
         history.reserved = 0
         if history.limits.final_rounds:
             yield from self._unknown(final_rounds(history), within_budget=False)
-        return reason
 
-    def _unknown(self, steps: Asking[T], *, within_budget: bool = True) -> Asking[T]:
-        """Yield these trials without those whose outcome is known.
-
-        Raises BudgetSpent in place of one that the budget does not have, unless the steps mind it themselves.
-        """
+    def _unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
+        """Yield these trials without those whose outcome is known, and no more than the budget has, unless
+        the steps mind it themselves."""
+        history = self._history
         try:
             trial = next(steps)
             while True:
-                outcome = self._history.outcome(trial)
+                outcome = history.outcome(trial)
                 if outcome is None:
-                    if within_budget and self._history.left < 1:
-                        raise BudgetSpent
+                    if within_budget and history.left < 1:
+                        spent = f"{history.measurements} measurements: the budget was spent"
+                        history.decide(f"search ended after {spent}")
+                        return
                     outcome = yield trial
-                    self._history.take(trial, outcome)
+                    history.take(trial, outcome)
                 trial = steps.send(outcome)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        except StopIteration:
+            return

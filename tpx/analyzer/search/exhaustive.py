@@ -43,7 +43,6 @@ def brute(spec: SearchSpec, history: History) -> Steps:
                 break
             best = best if swept.best is None else swept.best
     yield from refine_best(spec, history)
-    return "the whole space was searched"
 
 
 def manual(spec: SearchSpec, history: History) -> Steps:
@@ -56,7 +55,6 @@ def manual(spec: SearchSpec, history: History) -> Steps:
     history.space_size = 1 + len(listed.variants)
     yield from listed.measured()
     yield from refine_best(spec, history)
-    return "every listed configuration was measured"
 
 
 class _Listed:

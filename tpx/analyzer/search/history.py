@@ -14,8 +14,8 @@ Merit = tuple[bool, float]
 T = TypeVar("T")
 Asking = Generator[Trial, Outcome, T]
 """Yields trials and is sent their outcomes."""
-Steps = Asking[str]
-"""A strategy at work; returns why it ended."""
+Steps = Asking[None]
+"""A strategy at work."""
 
 
 class History:

@@ -39,7 +39,6 @@ def pareto(spec: SearchSpec, history: History) -> Steps:
         fresh = [point for point in dict.fromkeys(around) if point not in measured]
     names = ", ".join(f"{m.variant} at {m.load}" for m in best)
     history.decide(f"{len(best)} measurements are beaten in nothing: {names}")
-    return "every neighbour of every best compromise was measured"
 
 
 def _look(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:

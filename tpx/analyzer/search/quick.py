@@ -26,7 +26,7 @@ def quick(spec: SearchSpec, history: History) -> Steps:
     yield from explorer.default()
     home = next(explorer.grid.points(), None)
     if home is None:
-        return "no configuration of the space may be tried"
+        return
     yield from explorer.once(home)
     visits: dict[Point, int] = {}
     while visits.get(home, 0) < 2:
@@ -42,7 +42,6 @@ def quick(spec: SearchSpec, history: History) -> Steps:
         for point in sorted(explorer.tried, key=explorer.merit, reverse=True)[: spec.limits.finalists]:
             yield from explorer.climbed(point)
         yield from explorer.refined()
-    return "no neighbour of the best configuration is better"
 
 
 def _fast(explorer: Explorer, home: Point) -> Asking[Point]:

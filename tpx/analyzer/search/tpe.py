@@ -37,7 +37,6 @@ def optuna_trials(spec: SearchSpec, history: History) -> Steps:
             break
     if spec.sweep_best:
         yield from explorer.refined()
-    return "optuna's trials are done"
 
 
 class _Trials:
