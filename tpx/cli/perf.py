@@ -123,11 +123,11 @@ def _configured(argv: Sequence[str]) -> SessionSpec:
 
 
 def _self_test(config: SessionSpec) -> Exit:
-    from tpx.perf.self_test import self_test, self_test_text  # late
+    from tpx.perf.self_test import self_test  # late
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
-    tell(self_test_text(ceilings))
+        tested = runner.run(self_test(config.level_settings.interval_ms / 5000))
+    tell(str(tested))
     return Exit.OK
 
 

@@ -1,91 +1,110 @@
 """The limits of this machine as a load generator, measured against a server that does nothing."""
 
 import asyncio
-import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import cast
 
 import numpy as np
 
 from tpx.errors import MeasurementError
-from tpx.perf.clients.base import Client
-from tpx.perf.clients.endpoint import Endpoint, connect
-from tpx.perf.clients.model import ModelKey
+from tpx.perf.clients.endpoint import connect
+from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription
+from tpx.perf.connecting import ConnectedModel
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.loads.base import Load
-from tpx.perf.loads.closed import ClosedLoop
-from tpx.perf.loads.rate import OpenLoopSettings, RateLoad
-from tpx.perf.loads.schedules import evenly
+from tpx.perf.inputs.requests import Requests
+from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level
+from tpx.perf.options import SessionSpec
+from tpx.perf.options.target import TargetSpec
+from tpx.perf.plan import LoadPlan, PaceSpec
+from tpx.perf.results import DataSummary, LevelResult
+from tpx.perf.server_statistics import ModelTree, ServerStatistics
+from tpx.perf.session import Session
+from tpx.perf.settings import LevelSettings
 from tpx.protocol.tensors import Tensor
 
-CONCURRENCIES = (1, 16, 64)
-PACED_PER_S = 1000.0
+LEVELS = (*(Level(CONCURRENCY.name, count) for count in (1, 16, 64)), Level(REQUEST_RATE.name, 1000.0))
+CONNECTIONS = 16
+"""Connections of the open loop."""
 STOP_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """A closed loop against the null server: what came through, and what it cost this process."""
-
-    protocol: str
-    concurrency: int
-    requests_per_s: float
-    cpu_us: float
-    """Processor time of the client per request."""
-
-    @property
-    def per_core(self) -> float:
-        """Requests per second that would fill one processor."""
-        return 1e6 / self.cpu_us
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pacing:
-    """How late requests of an open loop were sent on this machine, in µs."""
-
-    protocol: str
-    rate_per_s: float
-    p50_us: float
-    p99_us: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Everything that was measured."""
+    """The results of the levels, by protocol."""
 
-    ceilings: tuple[Ceiling, ...]
-    pacings: tuple[Pacing, ...]
+    results: Mapping[str, tuple[LevelResult, ...]]
 
-    def ceiling(self, protocol: str) -> Ceiling:
-        """The best of a protocol."""
-        return max((c for c in self.ceilings if c.protocol == protocol), key=lambda c: c.per_core)
+    def __str__(self) -> str:
+        lines = ["*** Self test against a server that does nothing ***"]
+        for protocol, results in self.results.items():
+            lines += [f"  {protocol.upper()}, {_described(result)}" for result in results]
+        return "\n".join(lines) + "\n"
+
+
+def cpu_us(result: LevelResult) -> float:
+    """Return the processor time of the client per request."""
+    return result.client_busy * result.duration_ns / 1000 / max(result.requests, 1)
+
+
+def _described(result: LevelResult) -> str:
+    if result.open_loop is None:
+        cost = cpu_us(result)
+        return (
+            f"{result.level}: {result.throughput_infer_per_s:.0f} infer/sec, client {cost:.1f} usec of CPU "
+            f"per request ({1e6 / cost:.0f} infer/sec per core)"
+        )
+    late_us = [result.open_loop.slip.at(percentile) / 1000 for percentile in (50.0, 99.0)]
+    return (
+        f"{result.level.value:g} requests per second: sent {late_us[0]:.0f} usec late (p50), "
+        f"{late_us[1]:.0f} usec (p99)"
+    )
 
 
 async def self_test(seconds: float = 1.0) -> SelfTest:
-    """Measure HTTP and gRPC, `seconds` for each concurrency and for the pacing of each.
+    """Measure HTTP and gRPC, one window of `seconds` for each level.
 
     Raises MeasurementError where the null server's process does not come up.
     """
-    ceilings: list[Ceiling] = []
-    pacings: list[Pacing] = []
+    settings = LevelSettings(
+        rule="ci",
+        interval_ms=int(seconds * 1000),
+        one_window=True,
+        warmup_s=seconds / 4,
+        load=LoadPlan(pace=PaceSpec(max_connections=CONNECTIONS)),
+    )
+    results: dict[str, tuple[LevelResult, ...]] = {}
     for protocol in ("http", "grpc"):
         async with null_server(protocol) as port:
-            endpoint = Endpoint(host="127.0.0.1", port=port, model=ModelKey("null"))
-            client = connect(protocol, endpoint).client
-            try:
-                request = await client.prepare(
-                    [Tensor.from_numpy("x", np.zeros((1, 16), np.float32), "FP32")]
-                )
-                feed = RoundRobin((request,))
-                ceilings += [await _ceiling(client, feed, protocol, c, seconds) for c in CONCURRENCIES]
-                pacings.append(await _pacing(client, feed, protocol, seconds))
-            finally:
-                await client.close()
-    return SelfTest(ceilings=tuple(ceilings), pacings=tuple(pacings))
+            target = TargetSpec(model="null", url=f"127.0.0.1:{port}", protocol=protocol)
+            async with Session(SessionSpec(target=target), connect=_null_model) as session:
+                results[protocol] = tuple([await session.measure(level, settings) for level in LEVELS])
+        if any(result.failed or not result.requests for result in results[protocol]):
+            raise MeasurementError("requests to the null server of --self-test failed")
+    return SelfTest(results)
+
+
+@asynccontextmanager
+async def _null_model(spec: SessionSpec, *_: object) -> AsyncIterator[ConnectedModel]:
+    """Connect to the null server, which describes nothing and has no statistics."""
+    key = ModelKey("null")
+    connections = connect(spec.target.protocol, spec.endpoint(key))
+    client, control = connections.client, connections.control
+    try:
+        request = await client.prepare([Tensor.from_numpy("x", np.zeros((1, 16), np.float32), "FP32")])
+        yield ConnectedModel(
+            server=ServerDescription(name="null", version="1", extensions=frozenset()),
+            model=ModelDescription(name="null", inputs=()),
+            client=client,
+            control=control,
+            requests=Requests(feed=RoundRobin((request,)), data=DataSummary()),
+            statistics=ServerStatistics(control, ModelTree(key), available=False),
+        )
+    finally:
+        await client.close()
+        await control.close()
 
 
 @asynccontextmanager
@@ -113,62 +132,3 @@ async def null_server(protocol: str) -> AsyncIterator[int]:
         except TimeoutError:
             process.kill()
             await process.wait()
-
-
-async def _ceiling(
-    client: Client, feed: RoundRobin, protocol: str, concurrency: int, seconds: float
-) -> Ceiling:
-    slots = await client.open(concurrency)
-    await _played(ClosedLoop(client, slots, feed), seconds / 4)
-    load = ClosedLoop(client, slots, feed)
-    begun_ns, cpu_ns = perf_counter_ns(), load.processor_ns
-    await _played(load, seconds)
-    elapsed_ns, cpu_ns = perf_counter_ns() - begun_ns, load.processor_ns - cpu_ns
-    count = max(len(load.records), 1)
-    return Ceiling(
-        protocol=protocol,
-        concurrency=concurrency,
-        requests_per_s=count * 1e9 / elapsed_ns,
-        cpu_us=cpu_ns / count / 1000,
-    )
-
-
-async def _pacing(client: Client, feed: RoundRobin, protocol: str, seconds: float) -> Pacing:
-    load = RateLoad(client, await client.open(16), feed, evenly(PACED_PER_S), OpenLoopSettings())
-    await _played(load, seconds)
-    rows = load.records.since(0)
-    late_us = (rows["start_ns"] - rows["intended_ns"]) / 1000
-    return Pacing(
-        protocol=protocol,
-        rate_per_s=PACED_PER_S,
-        p50_us=float(np.quantile(late_us, 0.5)),
-        p99_us=float(np.quantile(late_us, 0.99)),
-    )
-
-
-async def _played(load: Load, seconds: float) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        load.start()
-        await asyncio.sleep(seconds)
-        await load.stop(STOP_S)
-    finally:
-        gc.enable()
-    if load.failed or not len(load.records):
-        raise MeasurementError("requests to the null server of --self-test failed")
-
-
-def self_test_text(test: SelfTest) -> str:
-    """The figures as lines for a person."""
-    lines = [
-        f"  {c.protocol.upper()}, concurrency {c.concurrency}: {c.requests_per_s:.0f} infer/sec, "
-        f"client {c.cpu_us:.1f} usec of CPU per request ({c.per_core:.0f} infer/sec per core)"
-        for c in test.ceilings
-    ]
-    lines += [
-        f"  {p.protocol.upper()}, {p.rate_per_s:.0f} requests per second: "
-        f"sent {p.p50_us:.0f} usec late (p50), {p.p99_us:.0f} usec (p99)"
-        for p in test.pacings
-    ]
-    return "\n".join(["*** Self test against a server that does nothing ***", *lines]) + "\n"
