@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.serving.engine import Client, closed_gate, doubled, entered, serving, until
-from tests.serving.fakes import FakeModel
+from tests.serving.fakes import FakeModel, request_of
+from tests.serving.virtual import Scene
 from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.datatypes import BY_NAME
 from tpx.serving.backends.contract import Arrays, Needs
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Refusal
+from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
@@ -58,40 +59,53 @@ class Counting:
 
 
 def test_a_busy_instance_is_not_asked_again_and_again_for_an_overdue_batch() -> None:
-    async def scene() -> None:
-        scheduler = Counting(DynamicBatcher(8, (), MS))
-        fake = FakeModel(gate=closed_gate())
-        async with serving(fake, scheduler=scheduler) as client:
-            first = client.send([[1, 1]])
-            await entered(fake)
-            second = client.send([[2, 2]])
-            await asyncio.sleep(0.05)
-            assert scheduler.asked < 12
-            assert fake.gate is not None
-            fake.gate.release(2)
-            assert await client.all_answers([first, second]) == [doubled([[1, 1]]), doubled([[2, 2]])]
+    scheduler = Counting(DynamicBatcher(8, (), MS))
+    scene = Scene(scheduler)
+    scene.add(request_of())
+    scene.loop.run(MS)
+    assert len(scene.instance.batches) == 1
+    overdue = scene.add(request_of())
+    asked = scheduler.asked
+    scene.loop.run(100 * MS)
+    assert scheduler.asked - asked <= 2, "when it becomes overdue, and then no more"
+    scene.instance.finish()
+    assert [list(batch.requests) for batch in scene.instance.batches] == [[overdue]]
 
-    asyncio.run(scene())
+
+def test_a_delayed_batch_leaves_when_its_delay_ends() -> None:
+    scene = Scene(DynamicBatcher(8, (), 5 * MS))
+    scene.add(request_of())
+    scene.loop.run(3 * MS)
+    scene.add(request_of())
+    scene.loop.run(5 * MS - 1)
+    assert not scene.instance.batches
+    scene.loop.run(5 * MS)
+    assert [len(batch.requests) for batch in scene.instance.batches] == [2]
 
 
 def test_a_timeout_ends_while_all_instances_are_busy() -> None:
-    async def scene() -> None:
-        policies = QueuePolicies(default=QueuePolicy(timeout_ns=20 * MS))
-        fake = FakeModel(gate=closed_gate())
-        async with serving(fake, scheduler=DynamicBatcher(1, (), 0, policies)) as client:
-            first = client.send([[1, 1]])
-            await entered(fake)
-            began = time.perf_counter_ns()
-            error = await client.answer(client.send([[2, 2]]))
-            assert isinstance(error, Overloaded)
-            assert error.message == "Request timeout expired"
-            assert time.perf_counter_ns() - began > 19 * MS
-            assert client.model.statistics.failures["REJECTED"] == 1
-            assert fake.gate is not None
-            fake.gate.release()
-            assert await client.answer(first) == doubled([[1, 1]])
+    policies = QueuePolicies(default=QueuePolicy(timeout_ns=20 * MS))
+    scene = Scene(DynamicBatcher(1, (), 0, policies))
+    scene.add(request_of())
+    late = scene.add(request_of())
+    scene.loop.run(100 * MS)
+    [(at_ns, refused, error)] = scene.refusals
+    assert (at_ns, refused, error.message) == (20 * MS, late, "Request timeout expired")
+    assert isinstance(error, Overloaded)
+    assert [scene.instance.finish()] == scene.answers
 
-    asyncio.run(scene())
+
+def test_cancelled_requests_are_purged_while_the_instance_is_busy() -> None:
+    scene = Scene(DirectScheduler())
+    scene.add(request_of())
+    waiting = [scene.add(request_of()) for _ in range(3)]
+    for request in waiting[:2]:
+        request.cancelled = True
+        scene.dispatcher.cancelled()
+    assert scene.dispatcher.pending == 4
+    scene.loop.run(60 * MS)
+    assert [request for _, request, _ in scene.refusals] == waiting[:2]
+    assert scene.dispatcher.pending == 2
 
 
 def test_a_full_queue_refuses_at_once_and_counts_it() -> None:
@@ -128,7 +142,7 @@ def test_answers_keep_the_order_of_their_requests_where_that_is_asked_for(preser
             sent = [client.send([[n, n]]) for n in (1, 2, 3)]
             await until(lambda: len(fake.executed) == 3)
             if preserve:
-                await asyncio.sleep(0.02)
+                await until(lambda: client.model.statistics.execution_count == 2)
                 assert not client.answers
             else:
                 await until(lambda: len(client.answers) == 2)

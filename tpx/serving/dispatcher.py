@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tpx.errors import NotReady, TpxError
@@ -21,7 +21,6 @@ from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Affinity, Refusal, Scheduler, SequenceScheduler
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
-_clock = time.perf_counter_ns
 _MAX_RELUCTANCE = 16
 _BATCHES_AT_ONCE = 64
 """Computed on the event loop before it turns to anything else."""
@@ -162,8 +161,10 @@ class Dispatcher:
         limiter: Limiter,
         *,
         inline_below_ns: int,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._scheduler = scheduler
+        self._clock = clock
         self._affinity: Affinity = scheduler if isinstance(scheduler, SequenceScheduler) else NO_AFFINITY
         self._limiter = limiter
         self._loop = loop
@@ -196,7 +197,7 @@ class Dispatcher:
         """Have one more instance compute; on the event loop, once there are requests."""
         if lane not in self._lanes:
             self._lanes.append(lane)
-            self._affinity.open_lane(lane.index, _clock())
+            self._affinity.open_lane(lane.index, self._clock())
             self._loop.call_soon_threadsafe(lane.admission.enter)
         lane.instances.append(instance)
         instance.begin(lane)
@@ -299,7 +300,7 @@ class Dispatcher:
 
     def _purge(self) -> None:
         self._purging = None
-        for request, error in self._scheduler.weed(_clock()):
+        for request, error in self._scheduler.weed(self._clock()):
             self._answers.refused(request, error)
         self._look()
 
@@ -314,7 +315,7 @@ class Dispatcher:
 
     def _finished(self, lane: Lane, batch: Batch) -> None:
         """Let those go on that wait for a batch of a lane of its own."""
-        self._affinity.finished(batch.requests, _clock())
+        self._affinity.finished(batch.requests, self._clock())
         lane.admission.done(self._scheduler)
 
     # dispatch
@@ -360,7 +361,7 @@ class Dispatcher:
 
     def _refuse_late(self) -> int:
         """Refuse requests that have waited too long. Return the time of it."""
-        now_ns = _clock()
+        now_ns = self._clock()
         for request, error in self._scheduler.expire(now_ns):
             self._answers.refused(request, error)
         return now_ns
@@ -373,7 +374,7 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = wake_ns
-        self._timer = self._loop.call_later(max(0, wake_ns - _clock()) / 1e9, self._woken)
+        self._timer = self._loop.call_later(max(0, wake_ns - self._clock()) / 1e9, self._woken)
 
     def _woken(self) -> None:
         self._timer = None
@@ -388,7 +389,7 @@ class Dispatcher:
             return False  # what the instances hold is soon back; then the loop computes
         if not lane.admission.stage():
             return False
-        requests = self._scheduler.take(_clock(), idle=True, lane=lane.index)
+        requests = self._scheduler.take(self._clock(), idle=True, lane=lane.index)
         if not requests:
             lane.admission.withdraw()
             return False
@@ -414,7 +415,7 @@ class Dispatcher:
             return
         most = lane.instances[0].depth * len(lane.instances)
         while len(lane.held) < most:
-            requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
+            requests = self._scheduler.take(self._clock(), idle=False, lane=lane.index)
             if not requests:
                 return
             batch = self._batch(requests)
@@ -436,7 +437,7 @@ class Dispatcher:
         for request in rows:
             if request is not None and request.cancelled:
                 self._answers.refused(*Refusal.of_cancelled(request))
-                for dependent, error in self._affinity.dropped(request, _clock()):
+                for dependent, error in self._affinity.dropped(request, self._clock()):
                     self._answers.refused(dependent, error)
         requests = [request for request in wanted if request is not None]
         if not requests:
