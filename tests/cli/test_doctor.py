@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.child import tpx
 from tpx.cli import doctor
-from tpx.serving.inspection.inspect import Finding, Inspection, Machine, State
+from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability
 
 FOUND = Inspection(
     machine=Machine(
@@ -21,11 +21,17 @@ FOUND = Inspection(
         gpu_note="no NVIDIA driver",
     ),
     backends=(
-        Finding(name="onnxruntime", state=State.USABLE, version="1.31", providers=("CPUExecutionProvider",)),
-        Finding(name="tensorrt", state=State.MISSING, why="no package", remedy="pip install 'tpx[tensorrt]'"),
-        Finding(name="mine", state=State.BROKEN, origin="mine-backend 1.0", why="it crashed, SIGSEGV [red]"),
+        InspectedPart(
+            name="onnxruntime", state=Usability.USABLE, version="1.31", providers=("CPUExecutionProvider",)
+        ),
+        InspectedPart(
+            name="tensorrt", state=Usability.MISSING, why="no package", remedy="pip install 'tpx[tensorrt]'"
+        ),
+        InspectedPart(
+            name="mine", state=Usability.BROKEN, origin="mine-backend 1.0", why="it crashed, SIGSEGV [red]"
+        ),
     ),
-    features=(Finding(name="pdf", state=State.USABLE, what="reports as PDF", version="70.0"),),
+    features=(InspectedPart(name="pdf", state=Usability.USABLE, what="reports as PDF", version="70.0"),),
 )
 
 

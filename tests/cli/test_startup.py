@@ -10,7 +10,7 @@ from tests.serving.repository.agents.journal import Journal, asks_for, journals
 from tpx import __version__
 from tpx.cli.startup import log_models, model_rows, option_rows, table
 from tpx.options import from_argv
-from tpx.serving.dataplane import IndexEntry
+from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
 
 
@@ -36,8 +36,8 @@ def test_no_cell_leaves_its_line(cell: str, shown: str) -> None:
 
 def test_models_have_a_state_and_its_reason() -> None:
     entries = [
-        IndexEntry(name="a", version="1", state="READY", reason=""),
-        IndexEntry(name="b", version="", state="UNAVAILABLE", reason="no such file"),
+        RepositoryEntry(name="a", version="1", state="READY", reason=""),
+        RepositoryEntry(name="b", version="", state="UNAVAILABLE", reason="no such file"),
     ]
     assert model_rows(entries) == [("a", "1", "READY"), ("b", "-", "UNAVAILABLE: no such file")]
 

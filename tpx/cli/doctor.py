@@ -13,9 +13,14 @@ from rich.text import Text
 
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv, nearest, option
-from tpx.serving.inspection.inspect import Finding, Inspection, Machine, State, inspect
+from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability, inspect
 
-_STYLES = {State.USABLE: "green", State.MISSING: "dim", State.UNUSABLE: "yellow", State.BROKEN: "red"}
+_STYLES = {
+    Usability.USABLE: "green",
+    Usability.MISSING: "dim",
+    Usability.UNUSABLE: "yellow",
+    Usability.BROKEN: "red",
+}
 _GIB = 2**30
 
 
@@ -60,7 +65,7 @@ def _fault(found: Inspection, name: str) -> str:
     if finding is None:
         names = [each.name for each in (*found.backends, *found.features)]
         raise UsageError(f"--require: no '{name}'{nearest(name, names)} (there is: {', '.join(names)})")
-    if finding.state is State.USABLE:
+    if finding.state is Usability.USABLE:
         return ""
     help_ = f"; {finding.remedy}" if finding.remedy else ""
     return f"{name} is required and {finding.state.value}: {finding.why}{help_}"
@@ -119,7 +124,7 @@ def _machine_table(machine: Machine) -> Table:
     return table
 
 
-def _table(title: str, findings: Sequence[Finding]) -> Table:
+def _table(title: str, findings: Sequence[InspectedPart]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in (title, "", "Version"):
         table.add_column(header, no_wrap=True)
@@ -130,7 +135,7 @@ def _table(title: str, findings: Sequence[Finding]) -> Table:
     return table
 
 
-def _told(finding: Finding) -> str:
+def _told(finding: InspectedPart) -> str:
     """What it is, computes with and where; or why it does not."""
     parts = [finding.what]
     if finding.origin:

@@ -18,7 +18,7 @@ from tpx.cli.logs import configure, finish
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
-from tpx.serving.endpoints import Endpoint
+from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
@@ -169,7 +169,7 @@ def _die(server: Server) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _print_ready(endpoints: Sequence[Endpoint], scheme: str) -> None:
+def _print_ready(endpoints: Sequence[BoundEndpoint], scheme: str) -> None:
     urls = {endpoint.service: endpoint.where for endpoint in endpoints}
     where = f": {scheme}://{urls['HTTPService']}/v2" if "HTTPService" in urls else ""
     with suppress(OSError):  # a full disk, or nobody reads: the log has told

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tpx import __version__
 from tpx.serving.backends.table import whereabouts
-from tpx.serving.dataplane import IndexEntry
+from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.agents.table import whereabouts as where_agent_is
 from tpx.serving.server import Server
@@ -43,7 +43,7 @@ def table(headers: Row, rows: Iterable[Row]) -> str:
     return "\n".join([rule, texts[0], rule, *texts[1:], rule, ""])
 
 
-def model_rows(entries: Sequence[IndexEntry]) -> list[Row]:
+def model_rows(entries: Sequence[RepositoryEntry]) -> list[Row]:
     """Every version with its state, and why it is not ready."""
     return [
         (entry.model, entry.version or "-", f"{entry.state}: {entry.reason}" if entry.reason else entry.state)

@@ -19,7 +19,7 @@ _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 Labels = tuple[tuple[str, str], ...]
 
 
-class Series:
+class CustomSeries:
     """The value of one set of labels, or its distribution over `bounds`."""
 
     __slots__ = ("bounds", "counts", "references", "sum", "value")
@@ -48,7 +48,7 @@ class CustomFamily:
         self.help = description
         self.kind: Kind = kind
         self.references = 0
-        self.series: dict[Labels, Series] = {}
+        self.series: dict[Labels, CustomSeries] = {}
 
 
 class CustomMetrics:
@@ -83,7 +83,7 @@ class CustomMetrics:
 
     def hold_series(
         self, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float]
-    ) -> tuple[Labels, Series]:
+    ) -> tuple[Labels, CustomSeries]:
         """Return the series of these labels; of a histogram, a last bound of infinity is implied.
 
         Raises InvalidRequest for labels or bounds that a series cannot have.
@@ -103,7 +103,7 @@ class CustomMetrics:
         elif bounds:
             raise InvalidRequest(f"only a histogram has buckets; '{family.name}' is a {family.kind}")
         key = tuple(sorted(labels.items()))
-        series = family.series.setdefault(key, Series(bounds))
+        series = family.series.setdefault(key, CustomSeries(bounds))
         series.references += 1
         family.references += 1
         return key, series

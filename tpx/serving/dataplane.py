@@ -17,7 +17,7 @@ from tpx.serving.offload import LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.retirement import Tasks
-from tpx.serving.repository.table import AmbiguousName, ModelRepository, State, parse_version
+from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
 from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, RequestHead, TensorSpec, with_request_id
 from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
@@ -55,7 +55,7 @@ class ServerMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexEntry:
+class RepositoryEntry:
     """A version of a model in the repository index; without a version where none could be named."""
 
     name: str
@@ -184,10 +184,12 @@ class DataPlane:
         """Raise NotReady unless clients may load and unload."""
         self.control.check_explicit()
 
-    def index(self, *, ready_only: bool, on_disk: Mapping[ModelId, str] | None = None) -> list[IndexEntry]:
+    def index(
+        self, *, ready_only: bool, on_disk: Mapping[ModelId, str] | None = None
+    ) -> list[RepositoryEntry]:
         """Every version that is, was or should be loaded; and the models that lie `on_disk`."""
         return [
-            IndexEntry(
+            RepositoryEntry(
                 name=model.name,
                 version="" if entry.version is None else str(entry.version),
                 state=entry.state.value if entry.state is not None else "",
@@ -195,10 +197,10 @@ class DataPlane:
                 namespace=model.namespace,
             )
             for model, entry in self._repository.index(on_disk)
-            if entry.state is State.READY or not ready_only
+            if entry.state is VersionState.READY or not ready_only
         ]
 
-    async def complete_index(self) -> list[IndexEntry]:
+    async def complete_index(self) -> list[RepositoryEntry]:
         """Everything that there is, loaded or not."""
         return self.index(ready_only=False, on_disk=await self.control.names_on_disk())
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class BoundEndpoint:
     """Where a service listens."""
 
     service: str
@@ -153,11 +153,11 @@ class Endpoints:
             )
         return services
 
-    async def listen(self) -> list[Endpoint]:
+    async def listen(self) -> list[BoundEndpoint]:
         """Begin to accept connections. Raises UsageError for a port that is in use."""
         return [await self._listen(service) for service in self._services]
 
-    async def _listen(self, service: _Service) -> Endpoint:
+    async def _listen(self, service: _Service) -> BoundEndpoint:
         config = self._config
         listener = Listener(
             max_connections=config.server.max_connections,
@@ -182,7 +182,7 @@ class Endpoints:
             self.serving.append(listener)
         self.listeners.append((listener, service.observe))
         self.observe()
-        return Endpoint(service=service.name, address=service.address, port=bound)
+        return BoundEndpoint(service=service.name, address=service.address, port=bound)
 
     def observe(self) -> None:
         """Have the listeners report requests while they are traced or logged."""

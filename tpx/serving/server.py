@@ -12,15 +12,15 @@ from tpx.options import nearest
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.cache import parse_cache_config
-from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
+from tpx.serving.dataplane import DataPlane, RepositoryEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
-from tpx.serving.endpoints import Endpoint, Endpoints, check_ports
+from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
 from tpx.serving.frontends.metrics.endpoint import CacheFamilies, CustomFamilies, MetricsFrontend
 from tpx.serving.frontends.metrics.gpu import open_gpus
-from tpx.serving.frontends.metrics.machine import CpuProbe, ProcessProbe
+from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.sampler import Sampler
-from tpx.serving.frontends.metrics.text import Probe, Source
+from tpx.serving.frontends.metrics.text import FamilySource, MetricsProbe
 from tpx.serving.heap import MemoryWatch, available_bytes
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
@@ -55,7 +55,7 @@ class Server:
         self.logs = LogControl(config.logging.settings) if logs is None else logs
         trace_setting = config.tracing.setting
         self.tracer = Tracer(trace_setting, open_sink(trace_setting))
-        self._failed_start: list[IndexEntry] = []
+        self._failed_start: list[RepositoryEntry] = []
         loop = asyncio.get_running_loop()
         self._cache = parse_cache_config(
             config.repository.cache_config, config.repository.response_cache_byte_size
@@ -95,12 +95,12 @@ class Server:
         self.tracer.watch(self.endpoints.observe)
         self.logs.watch(lambda _: self.endpoints.observe())
 
-    def status(self) -> list[IndexEntry]:
+    def status(self) -> list[RepositoryEntry]:
         """Return every known version of every model, for the startup table; after a failed start, as it was
         then."""
         return self._failed_start or self.plane.index(ready_only=False)
 
-    async def start(self) -> list[Endpoint]:
+    async def start(self) -> list[BoundEndpoint]:
         """Load the models, then listen. Raises LoadError, UsageError."""
         check_ports(self._config)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -160,7 +160,7 @@ class Server:
     async def _end_traces(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.tracer.close)
 
-    async def _load_and_listen(self) -> list[Endpoint]:
+    async def _load_and_listen(self) -> list[BoundEndpoint]:
         await self.control.start()
         failed = self.repository.failures()
         if failed and self._config.repository.exit_on_error:
@@ -178,7 +178,9 @@ class Server:
     def _metrics(self) -> MetricsFrontend:
         """Make the metrics page, and start measuring the machine for it."""
         config = self._config
-        probes: list[Probe] = [CpuProbe(), ProcessProbe()] if config.metrics.allow_cpu_metrics else []
+        probes: list[MetricsProbe] = (
+            [CpuMetrics(), ProcessMetrics()] if config.metrics.allow_cpu_metrics else []
+        )
         gpus = open_gpus() if config.metrics.allow_gpu_metrics else None
         if gpus is not None:
             probes.append(gpus)
@@ -187,7 +189,7 @@ class Server:
         models = ModelFamilies(
             parse_latency_settings(config.metrics.metrics_config), {} if gpus is None else gpus.uuids
         )
-        sources: list[Source] = [self._sampler, CustomFamilies(self.control.metrics)]
+        sources: list[FamilySource] = [self._sampler, CustomFamilies(self.control.metrics)]
         if self._cache is not None:
             sources.append(CacheFamilies(self._cache))
         return MetricsFrontend(self.plane, models, sources)

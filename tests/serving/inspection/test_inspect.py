@@ -10,7 +10,7 @@ import pytest
 from tests.serving.inspection.conftest import Site
 from tpx.serving.backends.table import KNOWN
 from tpx.serving.extensions import Known
-from tpx.serving.inspection.inspect import Finding, State, inspect
+from tpx.serving.inspection.inspect import InspectedPart, Usability, inspect
 
 MINE = """
 class Mine:
@@ -28,7 +28,7 @@ from tpx.serving.backends.contract import Description
 """
 
 
-def found(name: str, timeout_s: float = 20) -> Finding:
+def found(name: str, timeout_s: float = 20) -> InspectedPart:
     finding = inspect(timeout_s=timeout_s).finding(name)
     assert finding is not None
     return finding
@@ -39,7 +39,7 @@ def test_what_works_tells_version_and_providers_and_the_machine_is_described() -
     inspection = inspect(timeout_s=20)
     onnx = inspection.finding("onnxruntime")
     assert onnx is not None
-    assert onnx.state is State.USABLE
+    assert onnx.state is Usability.USABLE
     assert "CPUExecutionProvider" in onnx.providers
     assert onnx.version
     assert not onnx.remedy
@@ -55,7 +55,7 @@ def test_what_works_tells_version_and_providers_and_the_machine_is_described() -
 def test_nothing_heavy_is_imported_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] == "uvloop"]:
         monkeypatch.delitem(sys.modules, module)
-    assert found("uvloop").state is State.USABLE
+    assert found("uvloop").state is Usability.USABLE
     assert "uvloop" not in sys.modules
 
 
@@ -64,9 +64,9 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert found("onnxruntime") == Finding(
+    assert found("onnxruntime") == InspectedPart(
         name="onnxruntime",
-        state=State.MISSING,
+        state=Usability.MISSING,
         why="the package onnxruntime is not installed",
         remedy="pip install 'tpx[onnx]'",
     )
@@ -75,7 +75,9 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
 @pytest.mark.usefixtures("none")
 def test_a_backend_of_a_package_is_found_with_the_version_of_its_package(site: Site) -> None:
     site.add(MINE)
-    assert found("mine") == Finding(name="mine", state=State.USABLE, origin="mine-backend 1.0", version="1.0")
+    assert found("mine") == InspectedPart(
+        name="mine", state=Usability.USABLE, origin="mine-backend 1.0", version="1.0"
+    )
 
 
 @pytest.mark.usefixtures("none")
@@ -83,7 +85,7 @@ def test_a_backend_says_of_itself_what_it_has(site: Site) -> None:
     site.add(DESCRIBED.format("", "buy one"))
     mine = found("mine")
     assert (mine.state, mine.version, mine.providers, mine.devices) == (
-        State.USABLE, "7.1", ("fast", "slow"), ("xpu:0",),
+        Usability.USABLE, "7.1", ("fast", "slow"), ("xpu:0",),
     )  # fmt: skip
     assert mine.remedy == ""
 
@@ -92,7 +94,7 @@ def test_a_backend_says_of_itself_what_it_has(site: Site) -> None:
 def test_a_backend_says_of_itself_what_it_lacks(site: Site) -> None:
     site.add(DESCRIBED.format("there is no xpu", "buy one"))
     mine = found("mine")
-    assert (mine.state, mine.why, mine.remedy) == (State.UNUSABLE, "there is no xpu", "buy one")
+    assert (mine.state, mine.why, mine.remedy) == (Usability.UNUSABLE, "there is no xpu", "buy one")
 
 
 @pytest.mark.usefixtures("none")
@@ -128,7 +130,7 @@ def test_a_backend_that_is_broken_is_told_with_its_cause(
 ) -> None:
     site.add(source)
     mine = found("mine")
-    assert (mine.state, mine.why, mine.remedy) == (State.BROKEN, why, remedy)
+    assert (mine.state, mine.why, mine.remedy) == (Usability.BROKEN, why, remedy)
 
 
 @pytest.mark.slow
@@ -141,7 +143,7 @@ def test_an_import_that_hangs_is_ended_with_all_that_it_started(site: Site, tmp_
         "started.wait()"
     )
     mine = found("mine", timeout_s=5)
-    assert (mine.state, mine.why) == (State.BROKEN, "it did not come to an end within 5 s")
+    assert (mine.state, mine.why) == (Usability.BROKEN, "it did not come to an end within 5 s")
     command = Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline")
     for _ in range(1000):
         if not command.exists() or not command.read_bytes():
@@ -155,7 +157,7 @@ def test_two_packages_with_one_name_are_both_told(site: Site) -> None:
     site.add(MINE)
     site.add(MINE, package="other-backend")
     mine = found("mine")
-    assert mine.state is State.BROKEN
+    assert mine.state is Usability.BROKEN
     assert "uninstall all but one of them" in mine.why
 
 
@@ -165,7 +167,9 @@ def test_python_based_backends_are_listed(tmp_path: Path) -> None:
     runtime.parent.mkdir(parents=True)
     runtime.touch()
     inspection = inspect(timeout_s=20, backend_directory=tmp_path / "backends")
-    assert inspection.finding("vllm") == Finding(name="vllm", state=State.USABLE, origin=str(runtime))
+    assert inspection.finding("vllm") == InspectedPart(
+        name="vllm", state=Usability.USABLE, origin=str(runtime)
+    )
 
 
 @pytest.mark.usefixtures("few")
@@ -175,11 +179,11 @@ def test_a_file_of_the_working_directory_is_not_taken_for_a_package(
     (tmp_path / "uvloop.py").write_text("raise RuntimeError('not me')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path and path != os.curdir])
-    assert found("uvloop").state is State.USABLE
+    assert found("uvloop").state is Usability.USABLE
 
 
 @pytest.mark.usefixtures("few")
 def test_a_package_within_one_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Known("nowhere.at:All", "nowhere.at.all", "pip install nowhere")
     monkeypatch.setitem(KNOWN, "onnxruntime", known)
-    assert found("onnxruntime").state is State.MISSING
+    assert found("onnxruntime").state is Usability.MISSING

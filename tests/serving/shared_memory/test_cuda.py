@@ -13,11 +13,11 @@ import pytest
 
 from tests.serving.shared_memory.fake_driver import compiled_driver
 from tpx.errors import InvalidRequest, Unsupported
-from tpx.serving.shared_memory.cuda import CudaMemory, opener
+from tpx.serving.shared_memory.cuda import CudaRegionMemory, opener
 from tpx.serving.shared_memory.regions import CudaRegion, SharedMemory
 
 SIZE = 4096
-Open = Callable[[bytes, int, int], CudaMemory]
+Open = Callable[[bytes, int, int], CudaRegionMemory]
 
 
 class Device:

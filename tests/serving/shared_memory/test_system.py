@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.shared_memory.segments import descriptors, segment, unused
 from tpx.errors import InvalidRequest
-from tpx.serving.shared_memory.system import RESERVED_PREFIXES, SystemMemory, region_limit
+from tpx.serving.shared_memory.system import RESERVED_PREFIXES, SystemRegionMemory, region_limit
 
 PAGE = 4096
 
@@ -21,15 +21,15 @@ def file() -> Iterator[Path]:
         yield path
 
 
-def opened(file: Path, offset: int = 0, byte_size: int = 64) -> SystemMemory:
-    return SystemMemory("r", f"/{file.name}", offset, byte_size)
+def opened(file: Path, offset: int = 0, byte_size: int = 64) -> SystemRegionMemory:
+    return SystemRegionMemory("r", f"/{file.name}", offset, byte_size)
 
 
 def refusal(key: str, offset: int = 0, byte_size: int = 64) -> str:
     """The message that a registration is refused with; it leaves no descriptor behind."""
     before = descriptors()
     with pytest.raises(InvalidRequest) as caught:
-        SystemMemory("r", key, offset, byte_size)
+        SystemRegionMemory("r", key, offset, byte_size)
     message = caught.value.message
     del caught
     assert descriptors() <= before  # an earlier test may have left one that is closed meanwhile
@@ -61,14 +61,14 @@ def test_nothing_can_be_read_and_written(file: Path) -> None:
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
 def test_a_key_is_a_file_name_with_any_slashes_in_front(file: Path, slashes: str) -> None:
-    assert bytes(SystemMemory("r", slashes + file.name, 0, 2).read(0, 2)) == b"\0\1"
+    assert bytes(SystemRegionMemory("r", slashes + file.name, 0, 2).read(0, 2)) == b"\0\1"
 
 
 def test_a_name_may_have_odd_characters() -> None:
     odd = unused().with_name(f"tpx_test_{os.getpid()} ü\n%2e'\"")
     odd.write_bytes(b"here")
     try:
-        assert bytes(SystemMemory("r", f"/{odd.name}", 0, 4).read(0, 4)) == b"here"
+        assert bytes(SystemRegionMemory("r", f"/{odd.name}", 0, 4).read(0, 4)) == b"here"
     finally:
         odd.unlink()
 

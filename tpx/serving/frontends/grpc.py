@@ -8,7 +8,7 @@ from tpx.protocol.grpc.status import Status
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.grpc_control import GrpcControl
+from tpx.serving.frontends.grpc_control import GrpcControlPlane
 from tpx.serving.frontends.grpc_health import GrpcHealth
 from tpx.serving.frontends.grpc_infer import GrpcInference
 from tpx.serving.frontends.grpc_reflection import GrpcReflection
@@ -31,7 +31,7 @@ class GrpcFrontend:
             inference,
             GrpcStreams(plane, inference),
             GrpcHealth(plane),
-            GrpcControl(plane),
+            GrpcControlPlane(plane),
         )
         self._rpcs = [rpc for extension in extensions for rpc in extension.rpcs()]
         self._rpcs += GrpcReflection(self._rpcs).rpcs()

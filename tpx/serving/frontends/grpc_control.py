@@ -24,7 +24,7 @@ _Statuses = TypeVar(
 )
 
 
-class GrpcControl:
+class GrpcControlPlane:
     """Decodes requests, calls the data plane and encodes its plain values."""
 
     def __init__(self, plane: DataPlane) -> None:

@@ -13,10 +13,10 @@ from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import answer_error, answer_failure, attempt, when_loaded
-from tpx.serving.frontends.http_control import HttpControl
+from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
-from tpx.serving.frontends.http_routes import Meaning, Refusal
+from tpx.serving.frontends.http_routes import HttpRefusal, Meaning
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.repository.discovery import check_name
 from tpx.serving.repository.on_demand import NotLoaded
@@ -37,7 +37,7 @@ class HttpFrontend:
         self._restrictions = restrictions
         extensions = (
             HttpInference(plane, max_input_bytes, inflater, forwarding),
-            HttpControl(plane),
+            HttpControlPlane(plane),
             HttpGeneration(plane, forwarding),
             HttpDocumentation(plane, lambda: self.routes),
         )
@@ -54,7 +54,7 @@ class HttpFrontend:
             attempt(request, partial(when_loaded, request, exc, partial(request.head.memo, request)))
         except TpxError as exc:
             answer_error(request, exc)
-        except Refusal as exc:
+        except HttpRefusal as exc:
             body = orjson.dumps({"error": str(exc)})
             request.respond(exc.status, JSON_TYPE + exc.headers, (body,))
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
@@ -65,7 +65,7 @@ class HttpFrontend:
         if head.memo is None and self._restrictions is not None:
             try:
                 head.memo = self._meaning(head)
-            except Refusal as exc:
+            except HttpRefusal as exc:
                 if exc.status == 403:
                     return HttpError(403, str(exc))
             except TpxError:
@@ -73,7 +73,7 @@ class HttpFrontend:
         return None
 
     def _meaning(self, head: Head) -> Meaning:
-        """Return what a method and path ask for. Raises Refusal, TpxError."""
+        """Return what a method and path ask for. Raises HttpRefusal, TpxError."""
         path = _decode_path(head.path)
         for route in self.routes:
             match = route.pattern.fullmatch(path)
@@ -84,15 +84,15 @@ class HttpFrontend:
             method = b"GET" if head.method == b"HEAD" else head.method
             verb = route.verbs.get(method)
             if verb is None:
-                raise Refusal(405, "Method Not Allowed", b"Allow: " + route.allowed + b"\r\n")
+                raise HttpRefusal(405, "Method Not Allowed", b"Allow: " + route.allowed + b"\r\n")
             return verb(head, match)
-        raise Refusal(404, "Not Found")
+        raise HttpRefusal(404, "Not Found")
 
 
 def _admit(head: Head, key: Key | None) -> None:
-    """Raise Refusal where the head must show a key and does not."""
+    """Raise HttpRefusal where the head must show a key and does not."""
     if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
-        raise Refusal(403, f"This API is restricted, expecting header '{key.name}'")
+        raise HttpRefusal(403, f"This API is restricted, expecting header '{key.name}'")
 
 
 def _decode_path(path: bytes) -> str:
@@ -101,9 +101,9 @@ def _decode_path(path: bytes) -> str:
     try:
         decoded = [unquote_to_bytes(segment).decode() for segment in segments]
     except UnicodeDecodeError as exc:
-        raise Refusal(404, "Not Found") from exc
+        raise HttpRefusal(404, "Not Found") from exc
     if any("/" in segment or "\0" in segment for segment in decoded):
         if decoded[:4] == ["", "v2", "repository", "models"]:
             check_name("".join(decoded[4:5]))  # what is meant there is a model that is to be, not a path
-        raise Refusal(404, "Not Found")
+        raise HttpRefusal(404, "Not Found")
     return "/".join(decoded)

@@ -12,7 +12,7 @@ from typing import Any
 from tpx.errors import InvalidRequest, NotReady, Unsupported
 from tpx.protocol import model_config
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.serving.dataplane import DataPlane, IndexEntry
+from tpx.serving.dataplane import DataPlane, RepositoryEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
 from tpx.serving.logs import refuse_log_file
@@ -29,7 +29,7 @@ _SHORT_BYTES = 64 << 10
 _INDEX_KEYS = ("name", "version", "state", "reason")
 
 
-class HttpControl:
+class HttpControlPlane:
     """Decodes requests, calls the data plane and encodes its plain values."""
 
     def __init__(self, plane: DataPlane) -> None:
@@ -224,7 +224,7 @@ def _answer_ready(request: HttpRequest, *, ready: bool) -> None:
     request.respond(200, b"")
 
 
-def _answer_index(request: HttpRequest, entries: Sequence[IndexEntry]) -> None:
+def _answer_index(request: HttpRequest, entries: Sequence[RepositoryEntry]) -> None:
     answer_json(
         request, [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
     )

@@ -42,7 +42,7 @@ class Route:
         return b", ".join(self.verbs)
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """An answer that is decided by the head alone, with a status of HTTP's own."""
 
     def __init__(self, status: int, message: str, headers: bytes = b"") -> None:

@@ -17,10 +17,10 @@ from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import names, offer_of
 from tpx.serving.inspection.features import FEATURES
-from tpx.serving.inspection.looking import Failure, Looks, Part
+from tpx.serving.inspection.looking import InspectionFailure, PartInspections, PartName
 
 
-class State(Enum):
+class Usability(Enum):
     """Usability of a part of tpx on this machine."""
 
     USABLE = "usable"
@@ -33,11 +33,11 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class InspectedPart:
     """A backend or a feature, and whether it can be used."""
 
     name: str
-    state: State
+    state: Usability
     what: str = ""
     """Of a feature: what it is for."""
     origin: str = ""
@@ -74,10 +74,10 @@ class Inspection:
     """Everything that was found."""
 
     machine: Machine
-    backends: tuple[Finding, ...]
-    features: tuple[Finding, ...]
+    backends: tuple[InspectedPart, ...]
+    features: tuple[InspectedPart, ...]
 
-    def finding(self, name: str) -> Finding | None:
+    def finding(self, name: str) -> InspectedPart | None:
         """A backend or a feature."""
         return next((each for each in (*self.backends, *self.features) if each.name == name), None)
 
@@ -86,8 +86,8 @@ class Inspection:
 class _Subject:
     """A part to inspect, and what is known of it before."""
 
-    part: Part
-    finding: Finding
+    part: PartName
+    finding: InspectedPart
     module: str = ""
     """Imported by it, and looked at by hand where that ends the process."""
     install: str = ""
@@ -96,7 +96,7 @@ class _Subject:
 def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspection:
     """Look at every backend and feature, at each for at most this time."""
     based = [
-        Finding(name=name, state=State.USABLE, origin=str(path))
+        InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
     ]
     backends = [_backend(name) for name in names(BACKENDS)]
@@ -108,23 +108,25 @@ def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspe
 
 
 def _backend(name: str) -> _Subject:
-    part = Part(kind="backend", name=name)
+    part = PartName(kind="backend", name=name)
     known = KNOWN.get(name)
     if known is not None:
-        finding = Finding(name=name, state=_state(known.package))
-        if finding.state is State.MISSING:
+        finding = InspectedPart(name=name, state=_state(known.package))
+        if finding.state is Usability.MISSING:
             why = f"the package {known.package} is not installed"
             finding = replace(finding, why=why, remedy=known.install)
         return _Subject(part=part, finding=finding, module=known.package, install=known.install)
     try:
         offer = offer_of(BACKENDS, name)
     except LoadError as exc:
-        return _Subject(part=part, finding=Finding(name=name, state=State.BROKEN, why=exc.message))
+        return _Subject(part=part, finding=InspectedPart(name=name, state=Usability.BROKEN, why=exc.message))
     if offer is None:  # it was uninstalled in this very moment
-        return _Subject(part=part, finding=Finding(name=name, state=State.MISSING))
+        return _Subject(part=part, finding=InspectedPart(name=name, state=Usability.MISSING))
     return _Subject(
         part=part,
-        finding=Finding(name=name, state=State.USABLE, origin=f"{offer.package} {offer.version}".strip()),
+        finding=InspectedPart(
+            name=name, state=Usability.USABLE, origin=f"{offer.package} {offer.version}".strip()
+        ),
         module=offer.target.partition(":")[0],
         install=f"pip install {offer.package}" if offer.package != "?" else "",
     )
@@ -132,39 +134,39 @@ def _backend(name: str) -> _Subject:
 
 def _feature(name: str) -> _Subject:
     feature = FEATURES[name]
-    finding = Finding(name=name, state=_state(feature.package), what=feature.what)
-    if finding.state is State.MISSING:
+    finding = InspectedPart(name=name, state=_state(feature.package), what=feature.what)
+    if finding.state is Usability.MISSING:
         why = f"the package {feature.package} is not installed"
         finding = replace(finding, why=why, remedy=feature.install)
-    part = Part(kind="feature", name=name)
+    part = PartName(kind="feature", name=name)
     return _Subject(part=part, finding=finding, module=feature.package, install=feature.install)
 
 
-def _state(package: str) -> State:
+def _state(package: str) -> Usability:
     try:
         missing = bool(package) and find_spec(package) is None
     except ModuleNotFoundError:  # of a package within one that is not there
         missing = True
-    return State.MISSING if missing else State.USABLE
+    return Usability.MISSING if missing else Usability.USABLE
 
 
-def _look(subjects: Sequence[_Subject], timeout_s: float) -> list[Finding]:
+def _look(subjects: Sequence[_Subject], timeout_s: float) -> list[InspectedPart]:
     """At those of which it is not known that they cannot be used."""
-    open_ones = [each.part for each in subjects if each.finding.state is State.USABLE]
-    told = Looks(timeout_s).at(open_ones)
+    open_ones = [each.part for each in subjects if each.finding.state is Usability.USABLE]
+    told = PartInspections(timeout_s).at(open_ones)
     return [_found(each, told[each.part]) if each.part in told else each.finding for each in subjects]
 
 
-def _found(subject: _Subject, told: Description | Failure) -> Finding:
+def _found(subject: _Subject, told: Description | InspectionFailure) -> InspectedPart:
     finding = subject.finding
-    if isinstance(told, Failure):
+    if isinstance(told, InspectionFailure):
         remedy = subject.install.replace("pip install", "pip install --force-reinstall", 1)
         if told.ended:
             remedy = f"python -X faulthandler -c 'import {subject.module}'" if subject.module else ""
-        return replace(finding, state=State.BROKEN, why=told.why, remedy=remedy)
+        return replace(finding, state=Usability.BROKEN, why=told.why, remedy=remedy)
     return replace(
         finding,
-        state=State.UNUSABLE if told.lacks else State.USABLE,
+        state=Usability.UNUSABLE if told.lacks else Usability.USABLE,
         version=told.version or finding.origin.rpartition(" ")[2],
         providers=told.providers,
         devices=told.devices,
@@ -176,7 +178,7 @@ def _found(subject: _Subject, told: Description | Failure) -> Finding:
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def machine(gpu: Finding) -> Machine:
+def machine(gpu: InspectedPart) -> Machine:
     """This one; `gpu` is what was found of the feature."""
     memory = psutil.virtual_memory()
     return Machine(
@@ -193,8 +195,8 @@ def machine(gpu: Finding) -> Machine:
     )
 
 
-def _why_none(gpu: Finding) -> str:
-    if gpu.state is State.MISSING:
+def _why_none(gpu: InspectedPart) -> str:
+    if gpu.state is Usability.MISSING:
         if _DRIVER.exists():
             return f"there is an NVIDIA driver; to see its GPUs: {gpu.remedy}"
         return "no NVIDIA driver"

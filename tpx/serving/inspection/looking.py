@@ -31,7 +31,7 @@ _TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PartName:
     """A part to inspect: `backend` or `feature`, and its name."""
 
     kind: str
@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class InspectionFailure:
     """Why a look found nothing."""
 
     why: str
@@ -47,7 +47,7 @@ class Failure:
     """The process was ended from outside, by its time or by a crash: it told nothing itself."""
 
 
-class Looks:
+class PartInspections:
     """One round of looks; whoever interrupts it ends the processes, too."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -55,7 +55,7 @@ class Looks:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
-    def at(self, parts: Sequence[Part]) -> dict[Part, Description | Failure]:
+    def at(self, parts: Sequence[PartName]) -> dict[PartName, Description | InspectionFailure]:
         """A description of each part, or why there is none."""
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look") as pool:
             try:
@@ -65,9 +65,9 @@ class Looks:
                 for process in list(self._running):
                     _kill(process)
 
-    def _look(self, part: Part) -> Description | Failure:
+    def _look(self, part: PartName) -> Description | InspectionFailure:
         if self._stopped:
-            return Failure(why="interrupted", ended=True)
+            return InspectionFailure(why="interrupted", ended=True)
         with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
             words = [json.dumps(sys.path), part.kind, part.name, str(answer.fileno())]
             process = subprocess.Popen(
@@ -83,7 +83,9 @@ class Looks:
             try:
                 process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
-                return Failure(why=f"it did not come to an end within {self._timeout_s:g} s", ended=True)
+                return InspectionFailure(
+                    why=f"it did not come to an end within {self._timeout_s:g} s", ended=True
+                )
             finally:
                 _kill(process)
                 self._running.discard(process)
@@ -97,14 +99,14 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | Failure:
+def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | InspectionFailure:
     answer.seek(0)
     text = answer.read()
     if not text:
-        return Failure(why=_end_of(status, errors), ended=True)
+        return InspectionFailure(why=_end_of(status, errors), ended=True)
     told: Mapping[str, Any] = json.loads(text)
     if "failed" in told:
-        return Failure(why=told["failed"])
+        return InspectionFailure(why=told["failed"])
     providers, devices = tuple(told["providers"]), tuple(told["devices"])
     return Description(**{**told, "providers": providers, "devices": devices})
 

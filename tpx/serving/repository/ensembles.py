@@ -16,9 +16,9 @@ from tpx.serving.ensemble.graph import Graph, Step
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
-from tpx.serving.repository.loading import LoadSettings, Wanted, reason_of
+from tpx.serving.repository.loading import LoadSettings, WantedModel, reason_of
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import Loaded, ModelRepository, State
+from tpx.serving.repository.table import Loaded, ModelRepository, VersionState
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
@@ -127,7 +127,7 @@ class Ensembles:
         self._repository = repository
         self._retirement = retirement
         self._settings = settings
-        self._wanted: dict[ModelId, tuple[Wanted, Graph]] = {}
+        self._wanted: dict[ModelId, tuple[WantedModel, Graph]] = {}
         self._resolved: dict[tuple[ModelId, str], Served] = {}
         """What computes the steps, valid for one generation of the table."""
         self._resolved_at = -1
@@ -147,7 +147,7 @@ class Ensembles:
         there = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
         return meant(step.model, graph.model.namespace, there)
 
-    def remember(self, wanted: Wanted, *, unless_serving: bool = False) -> None:
+    def remember(self, wanted: WantedModel, *, unless_serving: bool = False) -> None:
         """Serve an ensemble from now on whenever it can be; `unless_serving`, keep what serves."""
         if unless_serving and self._repository.recipes(wanted.source.model_id):
             return
@@ -161,7 +161,7 @@ class Ensembles:
         self._wanted.pop(model, None)
 
     def compose_all(
-        self, wanted: Wanted, graph: Graph, versions: Sequence[int]
+        self, wanted: WantedModel, graph: Graph, versions: Sequence[int]
     ) -> dict[int, Served | BaseException]:
         """Return each version, or why it cannot be composed."""
         out: dict[int, Served | BaseException] = {}
@@ -172,7 +172,7 @@ class Ensembles:
                 out[version] = exc
         return out
 
-    def _compose(self, wanted: Wanted, graph: Graph, version: int) -> Ensemble:
+    def _compose(self, wanted: WantedModel, graph: Graph, version: int) -> Ensemble:
         """Compose a version of the models that serve now. Raises LoadError that tells what does not fit."""
         models = [self._model(graph, step) for step in graph.steps]
         config = messages.ModelConfig()
@@ -212,7 +212,7 @@ class Ensembles:
             else:
                 self._put(wanted, composed)
 
-    def _put(self, wanted: Wanted, composed: Sequence[Ensemble]) -> None:
+    def _put(self, wanted: WantedModel, composed: Sequence[Ensemble]) -> None:
         """Serve these ensembles, except those equal to what serves already."""
         model, repository = wanted.source.model_id, self._repository
         new = {}
@@ -267,7 +267,7 @@ class Ensembles:
             return serving[step.version]
         if serving:
             return repository.serving(needed)
-        failed = [entry for entry in entries if entry.state is State.UNAVAILABLE and entry.hinders]
+        failed = [entry for entry in entries if entry.state is VersionState.UNAVAILABLE and entry.hinders]
         faults = [entry.reason for entry in failed if entry.version is None]
         if faults:
             raise ConfigError(

@@ -77,7 +77,7 @@ class LoadSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedModel:
     """A model to load: its configuration before its files are opened, and the recipes of its versions."""
 
     source: ModelSource
@@ -127,7 +127,7 @@ class Loader:
         self._completions = completions
         self._loop = loop
 
-    def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> Wanted:
+    def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> WantedModel:
         """Read a model as it lies there, or as its repository agents change it.
 
         `served` owns what serves: its agents are not called again for the same files. Raises ConfigError,
@@ -138,7 +138,7 @@ class Loader:
         except ConfigError as exc:
             raise _located(exc, source) from exc
 
-    def _want(self, source: ModelSource, ownership: Ownership, served: Ownership | None) -> Wanted:
+    def _want(self, source: ModelSource, ownership: Ownership, served: Ownership | None) -> WantedModel:
         stamps = stamps_of(source)  # first: a file that changes while it is read is noticed the next time
         written = self._read_config(source)
         agents = written.model_repository_agents
@@ -155,7 +155,7 @@ class Loader:
         ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
         return ownership.wanted
 
-    def _wanted(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> Wanted:
+    def _wanted(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> WantedModel:
         self._fill(config, source)
         composed = is_ensemble(config)
         rest = messages.ModelConfig()
@@ -171,7 +171,7 @@ class Loader:
             shared=stamps.shared,
             files="",
         )
-        return Wanted(
+        return WantedModel(
             source=source,
             config=config,
             stamps=stamps,

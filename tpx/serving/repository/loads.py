@@ -21,7 +21,7 @@ from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import DiscoveredModel, Repositories, size_of, stamps_of
 from tpx.serving.repository.ensembles import Ensembles
 from tpx.serving.repository.layout import ModelSource, NoVersion
-from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
+from tpx.serving.repository.loading import Loader, Regroup, WantedModel, reason_of
 from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits
 from tpx.serving.repository.overrides import relative_paths
 from tpx.serving.repository.retirement import Retirement
@@ -140,7 +140,7 @@ class Loads:
         stamps = await self.threads.run(partial(stamps_of, source))
         return replace(source, override=kept.config) if stamps == kept.stamps else source
 
-    async def _want(self, source: ModelSource, ownership: Ownership) -> Wanted:
+    async def _want(self, source: ModelSource, ownership: Ownership) -> WantedModel:
         served = self.table.record(source.model_id).ownership
         try:
             return await self.threads.run(partial(self.loader.want, source, ownership, served))
@@ -155,7 +155,7 @@ class Loads:
                 raise InvalidRequest(f"load failed for model '{model}': {told}\n") from exc
             raise InvalidRequest(f"{absent(model)}: {reason}") from exc
 
-    async def _load_parts(self, wanted: Wanted, load_parts: LoadParts) -> None:
+    async def _load_parts(self, wanted: WantedModel, load_parts: LoadParts) -> None:
         """Load what an ensemble is made of; a failure of a part is reported when the ensemble is composed."""
         model, graph = wanted.source.model_id, wanted.graph
         if graph is None:
@@ -168,7 +168,7 @@ class Loads:
             self.table.fault(model, reason_of(fault))
             raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n") from fault
 
-    async def _replace(self, wanted: Wanted, ownership: Ownership) -> None:
+    async def _replace(self, wanted: WantedModel, ownership: Ownership) -> None:
         """Put what is wanted in place of what serves: all versions or none."""
         model, table = wanted.source.model_id, self.table
         serving = {version: loaded.served for version, loaded in table.record(model).loaded.items()}
@@ -200,7 +200,7 @@ class Loads:
         self.ensembles.settle([model])
 
     def _failed(
-        self, wanted: Wanted, failures: Mapping[int, BaseException], aside: Iterable[int]
+        self, wanted: WantedModel, failures: Mapping[int, BaseException], aside: Iterable[int]
     ) -> InvalidRequest:
         """Record the failure, `aside` being the versions that did not fail; returns the error to raise."""
         model = wanted.source.model_id
@@ -216,7 +216,7 @@ class Loads:
             told = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())
         return InvalidRequest(f"load failed for model '{model}': {told}")
 
-    def _change_in_place(self, wanted: Wanted, plan: Plan, regroups: Mapping[int, Regroup]) -> None:
+    def _change_in_place(self, wanted: WantedModel, plan: Plan, regroups: Mapping[int, Regroup]) -> None:
         """Change the versions that serve on."""
         model = wanted.source.model_id
         for version, regroup in regroups.items():
@@ -229,7 +229,7 @@ class Loads:
 
     # versions, made in load threads; what goes wrong with one is its outcome
 
-    async def _load_versions(self, wanted: Wanted, versions: Sequence[int]) -> Outcomes:
+    async def _load_versions(self, wanted: WantedModel, versions: Sequence[int]) -> Outcomes:
         """Load versions, under the memory limit if there is one."""
         source, model = wanted.source, wanted.source.model_id
 
@@ -250,7 +250,7 @@ class Loads:
         return not self.memory.limit_bytes and isinstance(served, ServedModel) and served.may_regroup(config)
 
     async def _regroup(
-        self, wanted: Wanted, serving: Mapping[int, Served]
+        self, wanted: WantedModel, serving: Mapping[int, Served]
     ) -> dict[int, Regroup | BaseException]:
         """Make the instances that versions lack, which serve on as they are."""
         model = wanted.source.model_id

@@ -18,7 +18,7 @@ from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import ModelRepository, Recipe, State
+from tpx.serving.repository.table import ModelRepository, Recipe, VersionState
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class ModelMemory:
         """Wait until models that were unloaded have given back what they held."""
         for _ in range(int(_CLOSED_WITHIN_S / _LOOK_EVERY_S)):
             entries = [entry for each in models for entry in self._repository.record(each).entries]
-            if not any(entry.state is State.UNLOADING for entry in entries):
+            if not any(entry.state is VersionState.UNLOADING for entry in entries):
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 

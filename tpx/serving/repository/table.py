@@ -62,7 +62,7 @@ def plan_load(
     )
 
 
-class State(Enum):
+class VersionState(Enum):
     """States of a version, as the repository index names them."""
 
     LOADING = "LOADING"
@@ -86,7 +86,7 @@ class VersionEntry:
     never loaded one without a state."""
 
     version: int | None
-    state: State | None = State.LOADING
+    state: VersionState | None = VersionState.LOADING
     reason: str = ""
     loaded: Loaded | None = None
     passed_over: bool = False
@@ -99,15 +99,15 @@ class VersionEntry:
             return False
         if self.loaded is not None and not self.loaded.served.healthy:
             return True
-        gone = self.state is State.UNLOADING or self.reason.startswith(UNLOADED)
-        return self.state is not State.READY and not gone
+        gone = self.state is VersionState.UNLOADING or self.reason.startswith(UNLOADED)
+        return self.state is not VersionState.READY and not gone
 
     def end(self) -> list[Loaded]:
         """Stop serving; returns what served, which answers what it has taken."""
         if self.loaded is None:
             return []
         ended = [self.loaded]
-        self.loaded, self.state, self.reason = None, State.UNLOADING, ""
+        self.loaded, self.state, self.reason = None, VersionState.UNLOADING, ""
         return ended
 
 
@@ -142,7 +142,7 @@ class Record:
         found = [entry for _, entry in sorted(self.versions.items())]
         if self.fault:
             fault = VersionEntry(
-                version=None, state=State.UNAVAILABLE, reason=self.fault, passed_over=self.passed_over
+                version=None, state=VersionState.UNAVAILABLE, reason=self.fault, passed_over=self.passed_over
             )
             found.insert(0, fault)
         return found
@@ -155,7 +155,7 @@ class Record:
     @property
     def loading(self) -> bool:
         """True if a version is being loaded."""
-        return any(entry.state is State.LOADING for entry in self.versions.values())
+        return any(entry.state is VersionState.LOADING for entry in self.versions.values())
 
     @property
     def ownership(self) -> Ownership | None:
@@ -170,7 +170,7 @@ class Record:
             entry = self.versions.setdefault(version, VersionEntry(version=version))
             if entry.loaded is not None:
                 ended.append(entry.loaded)
-            entry.loaded, entry.state, entry.reason = new, State.READY, ""
+            entry.loaded, entry.state, entry.reason = new, VersionState.READY, ""
         return ended
 
 
@@ -283,7 +283,7 @@ class ModelRepository:
         found = [(model, entry) for model, record in self._records() for entry in record.entries]
         for model, fault in (on_disk or {}).items():
             if model.namespace not in self._records_of(model.name):
-                state = State.UNAVAILABLE if fault else None
+                state = VersionState.UNAVAILABLE if fault else None
                 found.append((model, VersionEntry(version=None, state=state, reason=fault)))
         return sorted(found, key=lambda item: (item[0].namespace, item[0].name, item[1].version or 0))
 
@@ -313,7 +313,7 @@ class ModelRepository:
         for version in plan.load:
             entry = record.versions.setdefault(version, VersionEntry(version=version))
             if entry.loaded is None:
-                entry.state, entry.reason = State.LOADING, ""
+                entry.state, entry.reason = VersionState.LOADING, ""
 
     def succeed(
         self, model: ModelId, plan: Plan, loaded: Mapping[int, Loaded], stamps: Stamps
@@ -354,7 +354,7 @@ class ModelRepository:
         for version, reason in reasons.items():
             entry = record.versions[version]
             if entry.loaded is None:
-                entry.state, entry.reason = State.UNAVAILABLE, reason
+                entry.state, entry.reason = VersionState.UNAVAILABLE, reason
 
     def fault(self, model: ModelId, reason: str, *, passed_over: bool = False) -> None:
         """Note why a model could not be read; what serves goes on.
@@ -373,7 +373,7 @@ class ModelRepository:
         for entry in record.versions.values():
             ended += entry.end()
             serves_not = f"{UNLOADED}: {reason}"
-            if entry.state is State.UNLOADING or not entry.hinders:
+            if entry.state is VersionState.UNLOADING or not entry.hinders:
                 entry.reason = serves_not
             else:
                 entry.reason = reason
@@ -395,8 +395,8 @@ class ModelRepository:
             self._drop(model)
         ended = [loaded for entry in record.versions.values() for loaded in entry.end()]
         for entry in record.versions.values():
-            if entry.state is not State.UNLOADING:
-                entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
+            if entry.state is not VersionState.UNLOADING:
+                entry.state, entry.reason = VersionState.UNAVAILABLE, UNLOADED
         self.generation += 1
         return ended
 
@@ -419,8 +419,8 @@ class ModelRepository:
         """Note that a version which did not serve any more has answered its last request."""
         entry = self.record(served.model_id).versions.get(served.version)
         # unless it is loaded again, or being so
-        if entry is not None and entry.state is State.UNLOADING:
-            entry.state, entry.reason = State.UNAVAILABLE, entry.reason or UNLOADED
+        if entry is not None and entry.state is VersionState.UNLOADING:
+            entry.state, entry.reason = VersionState.UNAVAILABLE, entry.reason or UNLOADED
 
     def forget(self, present: Iterable[ModelId]) -> None:
         """Drop models that are neither present nor in use."""
@@ -430,7 +430,7 @@ class ModelRepository:
     def forget_unused(self, model: ModelId) -> None:
         """Drop a model whose versions are all unavailable."""
         record = self._records_of(model.name).get(model.namespace)
-        if record is not None and all(entry.state is State.UNAVAILABLE for entry in record.entries):
+        if record is not None and all(entry.state is VersionState.UNAVAILABLE for entry in record.entries):
             self._drop(model)
 
     # the table

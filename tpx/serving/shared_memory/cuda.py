@@ -23,7 +23,7 @@ class _IpcHandle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
 
 
-class CudaMemory:
+class CudaRegionMemory:
     """An open IPC handle on a device; it closes with the last reference."""
 
     __slots__ = ("_address", "_device", "_driver")
@@ -86,7 +86,7 @@ def _host(buffer: Buffer) -> ctypes.c_void_p:
     return ctypes.c_void_p(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
-def opener(path: str = LIBRARY) -> Callable[[bytes, int, int], CudaMemory]:
+def opener(path: str = LIBRARY) -> Callable[[bytes, int, int], CudaRegionMemory]:
     """Opens handles with the driver, which is loaded when the first one comes.
 
     On a machine without a GPU every call raises Unsupported; the log says once what is missing.
@@ -94,7 +94,7 @@ def opener(path: str = LIBRARY) -> Callable[[bytes, int, int], CudaMemory]:
     driver: CudaDriver | None = None
     missing: str = ""
 
-    def open_handle(raw_handle: bytes, device: int, byte_size: int) -> CudaMemory:
+    def open_handle(raw_handle: bytes, device: int, byte_size: int) -> CudaRegionMemory:
         nonlocal driver, missing
         if missing:
             raise Unsupported(missing)
@@ -105,6 +105,6 @@ def opener(path: str = LIBRARY) -> Callable[[bytes, int, int], CudaMemory]:
                 missing = exc.message
                 log.info("CUDA shared memory can not be used: %s", missing)
                 raise
-        return CudaMemory(driver, raw_handle, device, byte_size)
+        return CudaRegionMemory(driver, raw_handle, device, byte_size)
 
     return open_handle

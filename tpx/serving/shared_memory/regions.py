@@ -9,10 +9,10 @@ from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
-from tpx.serving.shared_memory.system import SystemMemory
+from tpx.serving.shared_memory.system import SystemRegionMemory
 
 
-class Memory(Protocol):
+class RegionMemory(Protocol):
     """The bytes of a region, open until the last reference is gone. Ranges lie within it."""
 
     def read(self, offset: int, size: int) -> Buffer:
@@ -68,13 +68,13 @@ class Registration:
 
     __slots__ = ("memory", "region", "users")
 
-    def __init__(self, region: Region, memory: Memory) -> None:
+    def __init__(self, region: Region, memory: RegionMemory) -> None:
         self.region = region
         self.memory = memory
         self.users = 0
 
 
-class Placement:
+class RegionPlacement:
     """Where an output goes."""
 
     __slots__ = ("_place", "registration")
@@ -177,7 +177,7 @@ class SharedMemory:
     """
 
     def __init__(
-        self, open_cuda: Callable[[bytes, int, int], Memory], limits: SharedMemoryLimits | None = None
+        self, open_cuda: Callable[[bytes, int, int], RegionMemory], limits: SharedMemoryLimits | None = None
     ) -> None:
         self._open_cuda = open_cuda
         self._limits = limits or SharedMemoryLimits()
@@ -205,7 +205,7 @@ class SharedMemory:
         _check_size(region)
         if not 0 <= region.offset <= _MAX_BYTES - region.byte_size:
             raise _invalid(region, "invalid args")
-        memory = SystemMemory(region.name, region.key, region.offset, region.byte_size)
+        memory = SystemRegionMemory(region.name, region.key, region.offset, region.byte_size)
         self._regions[region.name] = Registration(region, memory)
 
     def register_cuda(self, region: CudaRegion, raw_handle: bytes) -> None:
@@ -281,9 +281,9 @@ class SharedMemory:
             for (_, place), registration in zip(inputs, registrations, strict=True)
         ]
 
-    def placement(self, place: SharedMemoryRange) -> Placement:
+    def placement(self, place: SharedMemoryRange) -> RegionPlacement:
         """A range to write to later. Raises NotFound, InvalidRequest."""
-        return Placement(self._registration(place), place)
+        return RegionPlacement(self._registration(place), place)
 
     def _registration(self, place: SharedMemoryRange) -> Registration:
         known = self._regions.get(place.region)

@@ -26,7 +26,7 @@ def region_limit() -> int:
     return _MAX_REGIONS if soft == resource.RLIM_INFINITY else min(_MAX_REGIONS, max(1, soft // 4))
 
 
-class SystemMemory:
+class SystemRegionMemory:
     """An open region of `byte_size` bytes from `offset` on. It closes with its last reference: that of the
     registration, or of a request that has still to write to it."""
 

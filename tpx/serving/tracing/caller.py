@@ -27,7 +27,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpanPlace:
     """The place of a trace among spans: the id of its model's span, and of the span above that, which is the
     request's or, for a request of another model, that model's."""
 
@@ -36,9 +36,9 @@ class Place:
     above_id: int
     caller: Caller | None = None
 
-    def child(self) -> "Place":
+    def child(self) -> "SpanPlace":
         """Below this one."""
-        return Place(self.trace_id, new_span_id(), self.span_id, self.caller)
+        return SpanPlace(self.trace_id, new_span_id(), self.span_id, self.caller)
 
     @property
     def state(self) -> str:
@@ -53,10 +53,10 @@ class Place:
         return json.dumps(words)
 
 
-def place_below(caller: Caller | None) -> Place:
+def place_below(caller: Caller | None) -> SpanPlace:
     """The place of a request's trace."""
     trace_id = caller.trace_id if caller is not None else random.getrandbits(128) or 1
-    return Place(trace_id, new_span_id(), new_span_id(), caller)
+    return SpanPlace(trace_id, new_span_id(), new_span_id(), caller)
 
 
 def read_caller(traceparent: str, tracestate: str = "") -> Caller | None:

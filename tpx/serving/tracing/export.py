@@ -24,7 +24,7 @@ _CALLED_OFF_S = 1.0
 _TELL_EVERY = 1000
 
 
-class Collector(Protocol):
+class SpanCollector(Protocol):
     """A collector of spans."""
 
     def send(self, traces: Sequence[Trace]) -> str:
@@ -41,7 +41,9 @@ class SpanExport:
     """Implements TraceSink and, for whatever setting, TraceGroup: a bounded queue of traces, and the thread
     that sends them, which begins with the first."""
 
-    def __init__(self, settings: SpanSettings, collector: Collector, count: Callable[[Trace], int]) -> None:
+    def __init__(
+        self, settings: SpanSettings, collector: SpanCollector, count: Callable[[Trace], int]
+    ) -> None:
         self._settings = settings
         self._collector = collector
         self._count = count
@@ -165,8 +167,8 @@ class SpanExport:
 
 
 class OtlpCollector:
-    """Implements Collector with the packages of OpenTelemetry. What they log of a failure is the reason that
-    we tell, instead of each time. Raises ImportError where they are missing."""
+    """Implements SpanCollector with the packages of OpenTelemetry, whose own log of a failure is taken as its
+    reason and logged once. Raises ImportError where they are missing."""
 
     def __init__(self, settings: SpanSettings) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

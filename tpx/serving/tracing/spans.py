@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from tpx.serving.tracing.caller import Place, new_span_id
+from tpx.serving.tracing.caller import SpanPlace, new_span_id
 from tpx.serving.tracing.trace import Stamp, Trace
 
 ROOT = "InferRequest"
@@ -107,7 +107,7 @@ def _about(trace: Trace) -> Mapping[str, str | int]:
     return out
 
 
-def _context(place: Place, span_id: int) -> SpanContext:
+def _context(place: SpanPlace, span_id: int) -> SpanContext:
     return SpanContext(
         place.trace_id,
         span_id,
@@ -117,7 +117,7 @@ def _context(place: Place, span_id: int) -> SpanContext:
     )
 
 
-def _caller(place: Place) -> SpanContext | None:
+def _caller(place: SpanPlace) -> SpanContext | None:
     caller = place.caller
     if caller is None:
         return None

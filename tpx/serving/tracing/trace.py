@@ -11,7 +11,7 @@ import orjson
 
 from tpx.protocol.tensors import Tensor
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestHead
-from tpx.serving.tracing.caller import Place
+from tpx.serving.tracing.caller import SpanPlace
 from tpx.serving.tracing.settings import Level
 
 Activity = Literal["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_INPUT", "TENSOR_BACKEND_OUTPUT"]
@@ -97,7 +97,7 @@ class Trace:
         on_end: "Callable[[Trace], None]",
         *,
         parent_id: int = 0,
-        place: Place | None = None,
+        place: SpanPlace | None = None,
     ) -> None:
         self.id = take_id()
         self.parent_id = parent_id

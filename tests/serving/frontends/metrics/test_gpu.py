@@ -10,7 +10,7 @@ import pytest
 
 from tests.serving.fakes import config_of
 from tests.serving.frontends.metrics.pages import Page, parse
-from tpx.serving.frontends.metrics.gpu import GpuProbe, open_gpus
+from tpx.serving.frontends.metrics.gpu import GpuMetrics, open_gpus
 from tpx.serving.frontends.metrics.models import gpu_of
 from tpx.serving.frontends.metrics.text import render
 
@@ -79,13 +79,13 @@ class FakeNvml:
 FOUR = [FakeGpu(f"GPU-{letter}{n}") for n, letter in enumerate("abcc")]
 
 
-def page(probe: GpuProbe) -> Page:
+def page(probe: GpuMetrics) -> Page:
     return parse(render(probe.sample()))
 
 
 def test_every_family_has_its_name_type_help_and_unit() -> None:
     gpu = FakeGpu("GPU-a")
-    probe = GpuProbe(FakeNvml([gpu]), None)
+    probe = GpuMetrics(FakeNvml([gpu]), None)
     gpu.energy_mj += 12_500
     shown = page(probe)
     assert shown.helps == HELPS
@@ -104,7 +104,7 @@ def test_every_family_has_its_name_type_help_and_unit() -> None:
 
 
 def test_each_device_has_its_series() -> None:
-    shown = page(GpuProbe(FakeNvml(FOUR[:2]), None))
+    shown = page(GpuMetrics(FakeNvml(FOUR[:2]), None))
     assert set(shown.of("nv_gpu_utilization")) == {
         frozenset({("gpu_uuid", "GPU-a0")}),
         frozenset({("gpu_uuid", "GPU-b1")}),
@@ -114,14 +114,14 @@ def test_each_device_has_its_series() -> None:
 def test_what_a_device_cannot_tell_is_left_out_for_it() -> None:
     able = FakeGpu("GPU-a")
     unable = FakeGpu("GPU-b", lacks={"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"})
-    shown = page(GpuProbe(FakeNvml([able, unable]), None))
+    shown = page(GpuMetrics(FakeNvml([able, unable]), None))
     for name in ("nv_energy_consumption", "nv_gpu_power_usage"):
         assert list(shown.of(name)) == [frozenset({("gpu_uuid", "GPU-a")})]
     assert len(shown.of("nv_gpu_power_limit")) == 2
 
 
 def test_an_old_driver_tells_memory_in_its_old_way() -> None:
-    shown = page(GpuProbe(FakeNvml([FakeGpu("GPU-a", lacks={"version"})]), None))
+    shown = page(GpuMetrics(FakeNvml([FakeGpu("GPU-a", lacks={"version"})]), None))
     assert shown.value("nv_gpu_memory_used_bytes", gpu_uuid="GPU-a") == 3 << 30
 
 
@@ -139,12 +139,12 @@ def test_an_old_driver_tells_memory_in_its_old_way() -> None:
     ],
 )
 def test_devices_are_those_that_cuda_sees_in_its_order(visible: str | None, uuids: list[str]) -> None:
-    assert list(GpuProbe(FakeNvml(FOUR), visible).uuids.values()) == uuids
+    assert list(GpuMetrics(FakeNvml(FOUR), visible).uuids.values()) == uuids
 
 
 def test_closing_ends_nvml() -> None:
     nvml = FakeNvml(FOUR)
-    GpuProbe(nvml, None).close()
+    GpuMetrics(nvml, None).close()
     assert nvml.shut_down == 1
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.serving.frontends.metrics.pages import Page, parse, scrape
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import serving
-from tpx.serving.frontends.metrics.machine import CpuProbe, ProcessProbe
+from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics
 from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.frontends.metrics.text import Family, render
 
@@ -32,7 +32,7 @@ def work(seconds: float) -> None:
 
 
 def test_utilization_is_of_the_time_between_two_samples() -> None:
-    probe = CpuProbe()
+    probe = CpuMetrics()
     work(0.2)
     busy = page(probe.sample()).value("nv_cpu_utilization")
     cores = psutil.cpu_count() or 1
@@ -40,7 +40,7 @@ def test_utilization_is_of_the_time_between_two_samples() -> None:
 
 
 def test_the_machines_memory_is_what_the_kernel_says() -> None:
-    shown = page(CpuProbe().sample())
+    shown = page(CpuMetrics().sample())
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total = int(fields["MemTotal"].split()[0]) * 1024
     used = total - int(fields["MemAvailable"].split()[0]) * 1024
@@ -52,7 +52,7 @@ def test_the_machines_memory_is_what_the_kernel_says() -> None:
 
 
 def test_this_process_is_measured() -> None:
-    probe = ProcessProbe()
+    probe = ProcessMetrics()
     before = page(probe.sample())
     work(0.1)
     with Path(os.devnull).open():

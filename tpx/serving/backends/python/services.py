@@ -11,7 +11,7 @@ from tpx.errors import TpxError
 from tpx.serving.backends.python.calls import ModelCalls
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.custom_metrics import KINDS, CustomFamily, Labels, Series
+from tpx.serving.custom_metrics import KINDS, CustomFamily, CustomSeries, Labels
 from tpx.serving.host import Host
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Services:
         self._calls = ModelCalls(connection, host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._families: dict[int, CustomFamily] = {}
-        self._series: dict[int, tuple[CustomFamily, Labels, Series]] = {}
+        self._series: dict[int, tuple[CustomFamily, Labels, CustomSeries]] = {}
         self._verbs: dict[str, Callable[[dict[str, Any]], Any]] = {
             "log": write_log,
             "ready": lambda words: self._host.is_ready(words["model"], words["version"]),

@@ -9,11 +9,11 @@ from tpx.serving.cache import ResponseCache
 from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.text import Family, Line, Source, bound, labels, render
+from tpx.serving.frontends.metrics.text import Family, FamilySource, Line, bound, labels, render
 
 
 class CustomFamilies:
-    """Implements Source."""
+    """Implements FamilySource."""
 
     def __init__(self, metrics: CustomMetrics) -> None:
         self._metrics = metrics
@@ -84,7 +84,7 @@ _PATHS = (b"/metrics", b"/metrics/")
 class MetricsFrontend:
     """Shows the models' counters and whatever other sources there are."""
 
-    def __init__(self, plane: DataPlane, models: ModelFamilies, sources: Sequence[Source] = ()) -> None:
+    def __init__(self, plane: DataPlane, models: ModelFamilies, sources: Sequence[FamilySource] = ()) -> None:
         self._plane = plane
         self._models = models
         self._sources = sources

@@ -29,7 +29,7 @@ class _Reading:
     kind: Kind = "gauge"
 
 
-def open_gpus() -> "GpuProbe | None":
+def open_gpus() -> "GpuMetrics | None":
     """The GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, None where there are none or no NVML."""
     try:
         import pynvml
@@ -41,14 +41,14 @@ def open_gpus() -> "GpuProbe | None":
     except pynvml.NVMLError as exc:
         log.debug("no GPU metrics: %s", exc)
         return None
-    probe = GpuProbe(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    probe = GpuMetrics(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not probe.uuids:
         probe.close()
         return None
     return probe
 
 
-class GpuProbe:
+class GpuMetrics:
     """Reads what each device can tell; what one cannot is left out for it."""
 
     def __init__(self, nvml: Any, visible: str | None) -> None:

@@ -8,7 +8,7 @@ import psutil
 from tpx.serving.frontends.metrics.text import Family, Kind
 
 
-class CpuProbe:
+class CpuMetrics:
     """Utilization is over the time since the sample before; the first one knows none."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def _busy_and_all() -> tuple[float, float]:
     return whole - times["idle"] - times.get("iowait", 0.0), whole
 
 
-class ProcessProbe:
+class ProcessMetrics:
     """Memory, CPU time and descriptors of the server's own process; its children are not in it."""
 
     def __init__(self) -> None:

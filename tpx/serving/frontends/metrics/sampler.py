@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from tpx.serving.frontends.metrics.text import Family, Probe
+from tpx.serving.frontends.metrics.text import Family, MetricsProbe
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ class Sampler:
     """Keeps the latest sample of each probe for the page."""
 
     def __init__(
-        self, probes: Sequence[Probe], interval_s: float, stopping: threading.Event | None = None
+        self, probes: Sequence[MetricsProbe], interval_s: float, stopping: threading.Event | None = None
     ) -> None:
         """`stopping` is waited for between samples, and set by `stop`."""
         self._probes = list(probes)

@@ -73,13 +73,13 @@ def _label_name(name: str) -> str:
     return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
 
 
-class Source(Protocol):
+class FamilySource(Protocol):
     """Something that has families for the page. Asked on the event loop: it answers from memory."""
 
     def families(self) -> Sequence[Family]: ...
 
 
-class Probe(Protocol):
+class MetricsProbe(Protocol):
     """Something of the machine that is measured every now and then, by one thread."""
 
     def sample(self) -> Sequence[Family]:

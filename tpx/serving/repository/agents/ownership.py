@@ -19,7 +19,7 @@ from tpx.serving.repository.agents.table import agent as find_agent
 from tpx.serving.repository.overrides import OverrideFiles
 
 if TYPE_CHECKING:
-    from tpx.serving.repository.loading import Wanted
+    from tpx.serving.repository.loading import WantedModel
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Ownership:
     def __init__(self, files: OverrideFiles | None = None) -> None:
         self._files = files
         self._shares = 1
-        self.wanted: Wanted | None = None
+        self.wanted: WantedModel | None = None
         """The model as the agents left it."""
         self._engaged: list[_Engaged] = []
         """Agents that were notified of LOAD."""
