@@ -9,9 +9,8 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.files import ReportFiles, write_reports
-from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.plots import Plot
+from tpx.analyzer.reports.plots import Manner, Plot
 from tpx.analyzer.reports.tables import CsvFiles, write_csv
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run

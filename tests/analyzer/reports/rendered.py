@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, build
+from tpx.analyzer.reports.plots import Manner
 from tpx.analyzer.results.run import Run
 from tpx.report import html
 

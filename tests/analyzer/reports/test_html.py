@@ -12,8 +12,8 @@ from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.report.reading import read
 from tpx.analyzer.reports.columns import figure
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
+from tpx.analyzer.reports.plots import Manner
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, ram_mb
-from tpx.analyzer.reports.names import short_name
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
@@ -19,6 +18,7 @@ from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.scales import linear_scale, scale_around
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
+_LONGEST_NAME = 26
 ONCE = "faint: measured once, by the search"
 
 
@@ -241,3 +241,10 @@ def _label(spot: Spot) -> str:
 def _title(spot: Spot) -> str:
     held = "" if spot.memory_mb is None else f", {in_unit(spot.memory_mb, 'MB')}"
     return f"{spot.ranked.name} at {spot.measurement.load}: {_told(spot.measurement)}{held}"
+
+
+def short_name(variant: str) -> str:
+    """`config_4` of `alexnet_config_4`: on the page of one model its name says nothing."""
+    _, found, number = variant.rpartition("_config_")
+    name = f"config_{number}" if found else variant
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"

@@ -10,9 +10,8 @@ from tpx.analyzer.reports.card import memory_tiles, metric_tile
 from tpx.analyzer.reports.charts import load_chart
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
-from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, duration, failure_blocks, plot_section, table_context
-from tpx.analyzer.reports.plots import DETAILED, draw_plots
+from tpx.analyzer.reports.plots import DETAILED, Manner, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, Verdict, judge, plural

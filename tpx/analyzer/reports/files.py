@@ -11,8 +11,8 @@ from tpx.analyzer.reports.card import verdict_card
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
-from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, build, table_context
+from tpx.analyzer.reports.plots import Manner
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, Verdict, judge
 from tpx.report import junit, markdown

@@ -4,7 +4,7 @@ what lies between."""
 from collections.abc import Sequence
 
 from tpx.analyzer.objectives import RankedVariant
-from tpx.analyzer.reports.names import short_name
+from tpx.analyzer.reports.charts import short_name
 from tpx.analyzer.results.measurement import Measurement
 from tpx.perf.report.breakdown import KINDS, Part, breakdown_picture
 from tpx.report.document import Picture

@@ -23,8 +23,7 @@ from tpx.analyzer.reports.grids import (
 from tpx.analyzer.reports.heat import heat_picture
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
-from tpx.analyzer.reports.manner import Manner
-from tpx.analyzer.reports.plots import SUMMARY, draw_plots
+from tpx.analyzer.reports.plots import SUMMARY, Manner, draw_plots
 from tpx.analyzer.reports.recommendation import recommend
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, Metric, RankedVariant, ram_mb, rank
-from tpx.analyzer.reports.manner import Manner
+from tpx.analyzer.reports.plots import Manner
 from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
 from tpx.analyzer.results.run import Run

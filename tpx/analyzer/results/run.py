@@ -1,8 +1,9 @@
 """A run as its journal tells it: the one input of every table and report."""
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tpx.analyzer.results import journal
@@ -19,6 +20,14 @@ from tpx.analyzer.results.pooled import point_of
 from tpx.errors import MeasurementError
 
 RunOutcome = Literal["complete", "interrupted", "unfinished"]
+_OfModel = (
+    journal.Measured
+    | journal.Failed
+    | journal.Decided
+    | journal.Prepared
+    | journal.ModelFailed
+    | journal.ModelRead
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,127 +115,107 @@ class Run:
 
     @classmethod
     def from_records(cls, records: Iterable[journal.Record]) -> "Run":
-        """The run that these records tell; MeasurementError when they do not begin with a run's start."""
-        fold = _Fold()
+        """Return the run that these records tell; MeasurementError when they do not begin with its start."""
+        started, ended, server = None, None, None
+        told: dict[str, _Told] = defaultdict(_Told)
         for record in records:
-            fold.take(record)
-        return fold.run()
-
-
-class _Fold:
-    def __init__(self) -> None:
-        self._started: journal.RunStarted | None = None
-        self._server_only: ServerOnly | None = None
-        self._configurations: dict[str, list[Configuration]] = {}
-        self._measurements: dict[tuple[str, str], list[Measurement]] = {}
-        self._failures: dict[tuple[str, str], list[Failure]] = {}
-        self._decisions: dict[str, list[Decision]] = {}
-        self._unavailable: dict[str, journal.ModelFailed] = {}
-        self._preparations: dict[str, list[journal.Prepared]] = {}
-        self._fingerprints: dict[str, str] = {}
-        self._ended: journal.RunEnded | None = None
-
-    def take(self, record: journal.Record) -> None:
-        match record:
-            case journal.RunStarted():
-                self._started = record
-            case journal.ServerMeasured(server=server):
-                self._server_only = server
-            case journal.Configured(configuration=configuration):
-                self._configurations.setdefault(configuration.variant.model, []).append(configuration)
-            case journal.Measured(model=model, measurement=measurement):
-                self._replace_failure(model, measurement)
-                self._measurements.setdefault((model, measurement.variant), []).append(measurement)
-            case journal.Failed(model=model, failure=failure):
-                self._replace_failure(model, failure)
-                self._failures.setdefault((model, failure.variant), []).append(failure)
-            case journal.RunEnded():
-                self._ended = record
-            case journal.RunResumed(retry=retry):
-                self._ended = None
-                if retry:
-                    self._retry()
-            case journal.ModelFailed() | journal.ModelRead() | journal.Decided() | journal.Prepared():
-                self._take_of_model(record)
-
-    def _take_of_model(
-        self, record: journal.ModelFailed | journal.ModelRead | journal.Decided | journal.Prepared
-    ) -> None:
-        match record:
-            case journal.ModelFailed(model=model):
-                self._unavailable[model] = record
-            case journal.ModelRead(model=model, fingerprint=fingerprint):
-                self._fingerprints[model] = fingerprint
-            case journal.Decided(model=model, decision=decision):
-                self._decisions.setdefault(model, []).append(decision)
-            case journal.Prepared(model=model):
-                self._preparations.setdefault(model, []).append(record)
-
-    def _retry(self) -> None:
-        """What failed is tried again, so the search decides anew and its finalists race anew."""
-        self._decisions.clear()
-        self._unavailable.clear()
-        for key, found in self._measurements.items():
-            self._measurements[key] = [m for m in found if not m.round]
-        for key, failed in self._failures.items():
-            self._failures[key] = [f for f in failed if not f.round]
-
-    def _replace_failure(self, model: str, outcome: Outcome) -> None:
-        """A trial that was carried out again is told by its last outcome."""
-        failed = self._failures.get((model, outcome.variant), [])
-        failed[:] = [f for f in failed if (f.load, f.round) != (outcome.load, outcome.round)]
-
-    def run(self) -> Run:
-        if self._started is None:
+            match record:
+                case journal.RunStarted():
+                    started = record
+                case journal.RunEnded():
+                    ended = record
+                case journal.ServerMeasured():
+                    server = record.server
+                case journal.RunResumed():
+                    ended = None
+                    for model in told.values() if record.retry else ():
+                        model.retry()
+                case journal.Configured():
+                    told[record.configuration.variant.model].configurations.append(record.configuration)
+                case _:
+                    told[record.model].take(record)
+        if started is None:
             raise MeasurementError("the journal does not begin with the start of a run")
-        return Run(
-            started=self._started,
-            models=tuple(self._model(name, self._started) for name in self._started.models),
-            server_only=self._server_only,
-            outcome=self._ended.outcome if self._ended else "unfinished",
-            elapsed_ns=self._ended.elapsed_ns if self._ended else self._measured_ns(),
-            reason=self._ended.reason if self._ended else "",
+        measured_ns = sum(model.duration_ns for model in told.values())
+        return cls(
+            started=started,
+            models=tuple(told[name].model(name, started) for name in started.models),
+            server_only=server,
+            outcome=ended.outcome if ended else "unfinished",
+            elapsed_ns=ended.elapsed_ns if ended else measured_ns,
+            reason=ended.reason if ended else "",
         )
 
-    def _rounds_that_count(self, name: str) -> float:
-        """Until which final round: an interrupt in the second leaves some finalists with two repetitions and
-        others with one, and what was repeated must not beat what only was not."""
-        failed = {
-            variant
-            for (model, variant), found in self._failures.items()
-            if model == name and any(f.round for f in found)
-        }
-        rounds = [
-            sum(1 for m in found if m.round)
-            for (model, variant), found in self._measurements.items()
-            if model == name and variant not in failed
-        ]
-        return 1 if 1 in rounds else math.inf
 
-    def _model(self, name: str, started: journal.RunStarted) -> ModelRun:
-        last = self._rounds_that_count(name)
+@dataclass(slots=True)
+class _Told:
+    """What the records of one model tell so far."""
+
+    configurations: list[Configuration] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    preparations: list[journal.Prepared] = field(default_factory=list)
+    unavailable: journal.ModelFailed | None = None
+    fingerprint: str = ""
+
+    @property
+    def duration_ns(self) -> int:
+        return sum(m.duration_ns for m in self.measurements) + sum(f.duration_ns for f in self.failures)
+
+    def take(self, record: _OfModel) -> None:
+        match record:
+            case journal.Measured(measurement=measurement):
+                self._replace_failure(measurement)
+                self.measurements.append(measurement)
+            case journal.Failed(failure=failure):
+                self._replace_failure(failure)
+                self.failures.append(failure)
+            case journal.Decided(decision=decision):
+                self.decisions.append(decision)
+            case journal.Prepared():
+                self.preparations.append(record)
+            case journal.ModelFailed():
+                self.unavailable = record
+            case journal.ModelRead(fingerprint=fingerprint):
+                self.fingerprint = fingerprint
+
+    def _replace_failure(self, outcome: Outcome) -> None:
+        """A trial that was carried out again is told by its last outcome."""
+        again = (outcome.variant, outcome.load, outcome.round)
+        self.failures = [f for f in self.failures if (f.variant, f.load, f.round) != again]
+
+    def retry(self) -> None:
+        """What failed is tried again, so the search decides anew and its finalists race anew."""
+        self.decisions, self.unavailable = [], None
+        self.measurements = [m for m in self.measurements if not m.round]
+        self.failures = [f for f in self.failures if not f.round]
+
+    def model(self, name: str, started: journal.RunStarted) -> ModelRun:
+        last = self._last_round()
         return ModelRun(
             model=name,
-            variants=tuple(
-                VariantRun(
-                    configuration=configuration,
-                    measurements=tuple(m for m in self._measured(name, configuration) if not m.round),
-                    repetitions=tuple(m for m in self._measured(name, configuration) if 0 < m.round <= last),
-                    failures=tuple(self._failures.get((name, configuration.variant.name), ())),
-                )
-                for configuration in self._configurations.get(name, ())
-            ),
-            decisions=tuple(self._decisions.get(name, ())),
-            unavailable=self._unavailable.get(name),
-            preparations=tuple(self._preparations.get(name, ())),
-            fingerprint=self._fingerprints.get(name, ""),
+            variants=tuple(self._variant(configuration, last) for configuration in self.configurations),
+            decisions=tuple(self.decisions),
+            unavailable=self.unavailable,
+            preparations=tuple(self.preparations),
+            fingerprint=self.fingerprint,
             tolerance_percent=started.tolerance_percent,
             final_rounds=started.final_rounds,
         )
 
-    def _measured(self, model: str, configuration: Configuration) -> list[Measurement]:
-        return self._measurements.get((model, configuration.variant.name), [])
+    def _variant(self, configuration: Configuration, last: float) -> VariantRun:
+        own = [m for m in self.measurements if m.variant == configuration.variant.name]
+        return VariantRun(
+            configuration=configuration,
+            measurements=tuple(m for m in own if not m.round),
+            repetitions=tuple(m for m in own if 0 < m.round <= last),
+            failures=tuple(f for f in self.failures if f.variant == configuration.variant.name),
+        )
 
-    def _measured_ns(self) -> int:
-        measured = sum(m.duration_ns for found in self._measurements.values() for m in found)
-        return measured + sum(f.duration_ns for found in self._failures.values() for f in found)
+    def _last_round(self) -> float:
+        """Return the final round that counts as the last: an interrupt in the second leaves some finalists
+        with two repetitions and others with one, and what was repeated must not beat what only was not."""
+        failed = {f.variant for f in self.failures if f.round}
+        rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)
+        return 1 if 1 in rounds.values() else math.inf

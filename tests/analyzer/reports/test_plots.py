@@ -13,9 +13,8 @@ from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.reports.files import markdown_text
-from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.plots import Mode, Plot
+from tpx.analyzer.reports.plots import Manner, Mode, Plot
 from tpx.analyzer.reports.tables import gpu_table
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.results.run import Run
