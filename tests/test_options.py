@@ -309,7 +309,7 @@ def test_options_of_a_group_are_flags_and_keys_beside_all_others() -> None:
 
 
 def test_a_group_is_a_section_of_the_help_unless_an_option_has_one_of_its_own() -> None:
-    sections = {field.name: field.option.section for field in fields_of(Grouped)}
+    sections = {field.name: field.section for field in fields_of(Grouped)}
     assert sections == {"name": "Server", "port": "HTTP", "headers": "Headers"}
 
 

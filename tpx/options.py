@@ -22,6 +22,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -88,7 +89,9 @@ class Field:
     type: Any
     default: Any
     option: Option
-    groups: tuple[str, ...] = ()
+    section: str
+    """Heading of the help that it is under."""
+    groups: tuple[str, ...]
     """The fields that lead from the config to the group that has it."""
 
     def of(self, config: Any) -> Any:
@@ -129,7 +132,12 @@ def _without_none(kind: Any) -> Any:
 
 def fields_of(config: type) -> list[Field]:
     """The options of a config dataclass, in the order they were written, those that do nothing last."""
-    return sorted(_fields(config), key=lambda field: field.option.inert)
+    return list(_sorted(config))
+
+
+@cache
+def _sorted(config: type) -> tuple[Field, ...]:
+    return tuple(sorted(_fields(config), key=lambda field: field.option.inert))
 
 
 def _fields(config: type, groups: tuple[str, ...] = (), section: str = "") -> Iterator[Field]:
@@ -142,14 +150,14 @@ def _fields(config: type, groups: tuple[str, ...] = (), section: str = "") -> It
             made = field.default_factory
             default = field.default if made is dataclasses.MISSING else made()
             known: Option = field.metadata["option"]
-            placed = dataclasses.replace(known, section=known.section or section or "Options")
-            yield Field(field.name, hints[field.name], default, placed, groups)
+            place = known.section or section or "Options"
+            yield Field(field.name, hints[field.name], default, known, place, groups)
 
 
 def given(config: Any) -> dict[str, Any]:
     """The options of a config that differ from their defaults, by name."""
-    values = {field.name: field.of(config) for field in fields_of(type(config))}
-    return {f.name: values[f.name] for f in fields_of(type(config)) if values[f.name] != f.default}
+    values = ((field, field.of(config)) for field in fields_of(type(config)))
+    return {field.name: value for field, value in values if value != field.default}
 
 
 def refuse(flag: str, reason: str) -> NoReturn:

@@ -32,14 +32,14 @@ def values_of(field: Field) -> str:
 def rows(config: type) -> Iterator[str]:
     """A table for each section."""
     fields = fields_of(config)
-    sections = list(dict.fromkeys(field.option.section for field in fields))
+    sections = list(dict.fromkeys(field.section for field in fields))
     section = ""
-    for field in sorted(fields, key=lambda field: sections.index(field.option.section)):
+    for field in sorted(fields, key=lambda field: sections.index(field.section)):
         option = field.option
         if option.positional:
             continue
-        if option.section != section:
-            section = option.section
+        if field.section != section:
+            section = field.section
             yield f"\n### {section}\n\n| option | default | |\n| --- | --- | --- |\n"
         names = ", ".join(f"`{name}`" for name in field.spellings)
         values = values_of(field).replace("|", "\\|")

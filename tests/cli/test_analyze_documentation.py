@@ -36,11 +36,11 @@ def values_of(field: Field) -> str:
 
 def rows() -> Iterator[str]:
     fields = fields_of(ProfileSpec)
-    sections = list(dict.fromkeys(field.option.section for field in fields))
+    sections = list(dict.fromkeys(field.section for field in fields))
     for section in sections:
         yield f"\n### {section}\n\n| option | default | |\n| --- | --- | --- |\n"
         for field in fields:
-            if field.option.section == section:
+            if field.section == section:
                 yield row(field)
 
 

@@ -25,7 +25,7 @@ def test_every_option_is_there_with_every_spelling(page: str) -> None:
 
 
 def test_every_section_is_there(page: str) -> None:
-    for section in {field.option.section for field in fields_of(ServeConfig)}:
+    for section in {field.section for field in fields_of(ServeConfig)}:
         assert f"{section}:" in page
 
 

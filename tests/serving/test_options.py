@@ -110,7 +110,7 @@ SECTIONS = {
 def test_every_option_says_what_it_does_and_where_it_belongs() -> None:
     for field in fields_of(ServeConfig):
         assert field.option.help
-        assert field.option.section in SECTIONS
+        assert field.section in SECTIONS
 
 
 def test_spellings_are_unique() -> None:

@@ -192,7 +192,7 @@ def _sections(fields: Sequence[Field]) -> dict[str, list[tuple[str, str]]]:
         )
         if not field.is_switch:
             spelled += f" {metavar}"
-        out.setdefault(option.section, []).append((spelled, option.help + _default(field)))
+        out.setdefault(field.section, []).append((spelled, option.help + _default(field)))
     out.setdefault("Options", []).append(("--help", "show this and exit"))
     return out
 
