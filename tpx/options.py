@@ -81,6 +81,11 @@ def group(kind: type[C], section: str = "") -> C:
     return dataclasses.field(default_factory=kind, metadata={"group": kind, "section": section})
 
 
+def flag_of(name: str) -> str:
+    """The flag of an option by its name."""
+    return "--" + name.replace("_", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One option of a config dataclass: its Option with the name, type and default of the field."""
@@ -102,7 +107,7 @@ class Field:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     @property
     def spellings(self) -> tuple[str, ...]:

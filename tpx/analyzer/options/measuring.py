@@ -9,7 +9,7 @@ from tpx.analyzer.models import Flags, ModelToProfile
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.analyzer.values import flags, from_yaml_text, read_constraints, read_objectives
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import flag_of, option
 from tpx.perf.settings import Shape, parse_shape
 
 _MAP = "{KEY: VALUE}"
@@ -155,7 +155,7 @@ class MeasurementSpec:
         """Raise UsageError for a value out of range."""
         for name in ("measurement_interval", "max_trials", "perf_analyzer_timeout"):
             if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+                raise UsageError(f"{flag_of(name)} must be at least 1, not {getattr(self, name)}")
         if not self.stability_percentage > 0:
             raise UsageError(f"--stability-percentage must be above 0, not {self.stability_percentage:g}")
 

@@ -9,7 +9,7 @@ from tpx.analyzer.objectives import METRICS
 from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.analyzer.values import words
 from tpx.errors import UsageError
-from tpx.options import nearest, option
+from tpx.options import flag_of, nearest, option
 
 JOURNAL = "run.jsonl"
 
@@ -85,7 +85,7 @@ class OutputSpec:
             for tag in getattr(self, name):
                 known = (*COLUMNS, *METRICS)
                 if tag not in known and not tag.startswith(BACKEND_PARAMETER):
-                    flag = f"--{name.replace('_', '-')}"
+                    flag = flag_of(name)
                     raise UsageError(f"{flag}: there is no column '{tag}'{nearest(tag, known)}")
 
     @property

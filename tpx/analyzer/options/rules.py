@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.errors import UsageError
-from tpx.options import fields_of, given, nearest
+from tpx.options import fields_of, flag_of, given, nearest
 
 if TYPE_CHECKING:
     from tpx.analyzer.options.spec import ProfileSpec
@@ -93,8 +93,8 @@ def _of_loads(spec: "ProfileSpec") -> Iterator[str]:
     if len(set(names)) < len(names):
         yield f"--profile-models names a model twice: {','.join(names)}"
     told = given(spec.loads)
-    rate = next((_flag(name) for name in told if "request_rate" in name), "")
-    flight = next((_flag(name) for name in told if "concurrency" in name), "")
+    rate = next((flag_of(name) for name in told if "request_rate" in name), "")
+    flight = next((flag_of(name) for name in told if "concurrency" in name), "")
     if rate and flight:
         yield f"{rate} and {flight} do not go together: a load is either of them"
     for model in spec.models.profile_models:
@@ -162,9 +162,9 @@ def idle_warnings(spec: "ProfileSpec") -> Iterator[str]:
     for name in (*given(spec.server), *given(spec.docker)):
         if launch not in taken.get(name, (launch,)):
             modes = " and ".join(taken[name])
-            yield f"{_flag(name)} changes nothing with --triton-launch-mode {launch}: it is for {modes}"
+            yield f"{flag_of(name)} changes nothing with --triton-launch-mode {launch}: it is for {modes}"
     for name in given(spec.optuna) if search != "optuna" else ():
-        yield f"{_flag(name)} changes nothing: it is for --run-config-search-mode optuna"
+        yield f"{flag_of(name)} changes nothing: it is for --run-config-search-mode optuna"
     if spec.budget.pareto and search not in (None, "pareto"):
         yield f"--pareto changes nothing with --run-config-search-mode {search}"
     listed = spec.strategy.run_config_search_disable or any(m.sweep for m in spec.models.profile_models)
@@ -172,10 +172,6 @@ def idle_warnings(spec: "ProfileSpec") -> Iterator[str]:
         if name in _NO_AXES:
             continue
         if listed and search not in _SEARCHES_ALL:
-            yield f"{_flag(name)} changes nothing where configurations are listed: list its values there"
+            yield f"{flag_of(name)} changes nothing where configurations are listed: list its values there"
         elif search == "brute":
-            yield f"{_flag(name)} changes nothing with --run-config-search-mode brute"
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            yield f"{flag_of(name)} changes nothing with --run-config-search-mode brute"

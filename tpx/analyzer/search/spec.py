@@ -16,7 +16,7 @@ from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.values import integer, numbers, seconds, words
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import flag_of, option
 
 Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
@@ -201,7 +201,7 @@ class OptunaTrials:
         for name in ("optuna_min_trials", "optuna_max_trials"):
             trials = getattr(self, name)
             if trials is not None and trials < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {trials}")
+                raise UsageError(f"{flag_of(name)} must be at least 1, not {trials}")
         low, high = self.min_percentage_of_search_space, self.max_percentage_of_search_space
         for name, share in (("min", low), ("max", high)):
             if share is not None and not 0 < share <= 100:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tpx.errors import UsageError
-from tpx.options import given, nearest, option, refuse
+from tpx.options import flag_of, given, nearest, option, refuse
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSettings
@@ -131,8 +131,9 @@ class ServiceSpec:
         owners = {"endpoint": "openai", "model_repository": "inprocess", "model_signature_name": "tfserving"}
         for name, owner in owners.items():
             if name in given(self) and kind != owner:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} says something to --service-kind {owner} only, and this is {kind}")
+                raise UsageError(
+                    f"{flag_of(name)} says something to --service-kind {owner} only, and this is {kind}"
+                )
         if self.bls_composing_models.keys and kind not in ("triton", "inprocess"):
             raise UsageError(f"--bls-composing-models: --service-kind {kind} has no statistics of models")
 

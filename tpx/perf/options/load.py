@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import given, one_of, option, refuse
+from tpx.options import flag_of, given, one_of, option, refuse
 from tpx.perf.levels import (
     CUSTOM_INTERVALS,
     FIXED_SCHEDULE,
@@ -172,7 +172,7 @@ class ScenarioSpec:
         for name in given(self):
             scenarios = owners.get(name, timed)
             if name != "scenario" and self.scenario not in scenarios:
-                raise UsageError(f"--{name.replace('_', '-')} is of --scenario {', '.join(scenarios)}")
+                raise UsageError(f"{flag_of(name)} is of --scenario {', '.join(scenarios)}")
 
     @property
     def levels(self) -> LevelRange | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import given, one_of, option, refuse
+from tpx.options import flag_of, given, one_of, option, refuse
 from tpx.perf.objectives import Objective, parse_objectives
 from tpx.perf.settings import ErrorBudget, parse_budget
 
@@ -173,8 +173,7 @@ class ComparingSpec:
             raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
         for name in ("ab_blocks", "alpha", "min_effect"):
             if name in given(self) and not self.ab:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} is of --ab URL1 URL2, or of `tpx perf compare`")
+                raise UsageError(f"{flag_of(name)} is of --ab URL1 URL2, or of `tpx perf compare`")
 
 
 @dataclass(frozen=True, slots=True)

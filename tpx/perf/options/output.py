@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import UsageError
-from tpx.options import given, option, refuse
+from tpx.options import flag_of, given, option, refuse
 from tpx.perf.metrics.figures import MetricsPlace
 
 
@@ -111,7 +111,7 @@ class MetricsSpec:
             refuse("--metrics-interval", "The value must be > 0 msecs.")
         for name in ("metrics_url", "metrics_interval", "metric"):
             if name in given(self) and not self.collect_metrics:
-                flag = f"--{name.replace('_', '-')}"
+                flag = flag_of(name)
                 raise UsageError(f"Must specify --collect-metrics when using the {flag} option.")
         if self.metrics_url:
             self.place("")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpx.options import given
+from tpx.options import flag_of, given
 from tpx.perf.clients.endpoint import SERVICES
 from tpx.perf.levels import REQUEST_RATE
 
@@ -37,7 +37,7 @@ def _kind(spec: "SessionSpec", *kinds: str) -> bool:
 
 
 def _of_open_loops(name: str) -> Rule:
-    flag = f"--{name.replace('_', '-')}"
+    flag = flag_of(name)
     return Rule(
         lambda s: name in given(s.pace) and not s.levels.kind.open_loop,
         f"{flag} is of loads with times of their own, such as --request-rate-range",
