@@ -70,8 +70,8 @@ def test_a_server_that_stalls_is_sent_all_that_is_due_meanwhile(protocol: str) -
         config = from_argv(SessionSpec, words)
         async with Session(config) as session:
             level = Level("request_rate", 500)
-            asked = LoadRequest(target=session.connected, level=level, settings=session.settings)
-            load = await open_load(asked)
+            asked = LoadRequest(level=level, settings=session.settings)
+            load = await open_load(session.connected, asked)
             assert isinstance(load, RateLoad)
             load.start(500)
             try:

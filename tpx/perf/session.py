@@ -164,10 +164,10 @@ class Session:
     async def _open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
         processes = 1 if self._workers is None else self._workers.count
         check_openable(level, settings, self.connected.client.slots_per_connection, processes)
+        asked = LoadRequest(level=level, settings=settings, warming=warming)
         if self._workers is not None:
-            return await self._workers.open_load(level, settings, warming=warming)
-        asked = LoadRequest(target=self.connected, level=level, settings=settings, warming=warming)
-        return await open_load(asked)
+            return await self._workers.open_load(asked)
+        return await open_load(self.connected, asked)
 
     def _check_highest(self) -> None:
         """Raise UsageError where the highest level of the run is more than this machine can open."""

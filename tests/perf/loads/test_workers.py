@@ -15,7 +15,7 @@ from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.levels import Level, LevelRange
-from tpx.perf.loads.base import Loadable
+from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.limits import workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.observer import Progress, Silent
@@ -131,7 +131,7 @@ async def nothing_to_send() -> AsyncIterator[Loadable]:
 def test_what_nobody_expected_in_a_worker_is_an_error_and_not_a_wait_for_ever() -> None:
     async def measure() -> None:
         async with WorkerPool(1, nothing_to_send, streamed=False) as pool:
-            load = await pool.open_load(Level(mode="concurrency", value=1), LevelSettings())
+            load = await pool.open_load(LoadRequest(level=Level("concurrency", 1), settings=LevelSettings()))
             load.start(5)
             await load.finished()
 

@@ -78,7 +78,6 @@ class Loadable(Protocol):
 class LoadRequest:
     """A load that is to be opened: of a level, or one worker's share of it."""
 
-    target: Loadable
     level: Level
     settings: LevelSettings
     share: Share = ALL
@@ -86,11 +85,11 @@ class LoadRequest:
     """It is sent before the level is measured: of a fixed schedule, its first steps."""
 
 
-async def open_load(asked: LoadRequest) -> Load:
+async def open_load(target: Loadable, asked: LoadRequest) -> Load:
     """Make a load whose connections are open. Raises WireError where the server takes no connections."""
-    asked.target.feed.begin(asked.level, asked.share)
+    target.feed.begin(asked.level, asked.share)
     module, _, function = asked.level.kind.opener.partition(":")
-    opener: Callable[[LoadRequest], Awaitable[Load]] = getattr(
+    opener: Callable[[Loadable, LoadRequest], Awaitable[Load]] = getattr(
         import_module(f"tpx.perf.loads.{module}"), function
     )
-    return await opener(asked)
+    return await opener(target, asked)

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.loads.base import LoadRequest
+from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
 
 UNLIMITED = 1 << 62
 
 
-async def open_load(asked: LoadRequest) -> "ClosedLoop":
+async def open_load(target: Loadable, asked: LoadRequest) -> "ClosedLoop":
     """A level's requests in flight, or one worker's share of them."""
-    target = asked.target
     slots = await target.client.open(asked.share.part(int(asked.level.value)))
     return ClosedLoop(target.client, slots, target.feed, asked.settings.timeout_s)
 

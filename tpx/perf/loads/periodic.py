@@ -11,7 +11,7 @@ from typing import Any, cast
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed, Source
-from tpx.perf.loads.base import LoadRequest
+from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.plan import PeriodicRange
 
@@ -19,9 +19,9 @@ EARLY = -3
 """The status of a request whose stream ended before it had the responses of a period."""
 
 
-async def open_load(asked: LoadRequest) -> "PeriodicLoad":
+async def open_load(target: Loadable, asked: LoadRequest) -> "PeriodicLoad":
     """A level's growing concurrency; its value is the end."""
-    target, end = asked.target, int(asked.level.value)
+    end = int(asked.level.value)
     plan = asked.settings.load.periodic or PeriodicRange(start=end, end=end)
     slots = await target.client.open(end)
     return PeriodicLoad(target.client, slots, target.feed, plan, asked.settings.timeout_s)

@@ -8,15 +8,14 @@ from typing import Any
 from tpx.errors import WireError
 from tpx.perf.clients.base import MISMATCH, Client, Slot
 from tpx.perf.inputs.feed import Feed, Source
-from tpx.perf.loads.base import LoadRequest
+from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.closed import UNLIMITED
 from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.records import SUCCESS
 
 
-async def open_load(asked: LoadRequest) -> "QueryLoad":
+async def open_load(target: Loadable, asked: LoadRequest) -> "QueryLoad":
     """A level's queries; its value is how many requests each has."""
-    target = asked.target
     slots = await target.client.open(int(asked.level.value))
     return QueryLoad(target.client, slots, target.feed, asked.settings.timeout_s)
 

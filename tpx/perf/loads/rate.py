@@ -18,7 +18,7 @@ from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.levels import Level
-from tpx.perf.loads.base import Load, LoadRequest
+from tpx.perf.loads.base import Load, Loadable, LoadRequest
 from tpx.perf.loads.pacing import Alarm, alarm
 from tpx.perf.loads.schedules import NEVER, Offsets, Timetable, at_once, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
@@ -40,38 +40,38 @@ AHEAD_S = 1.0
 stalls for as long holds none of them back: a stalled server accepts no new connections either."""
 
 
-async def open_rate(asked: LoadRequest) -> "RateLoad":
+async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """Requests per second, or at a user's intervals."""
-    return await _open(asked, offsets(asked.level, asked.settings.load, asked.share))
+    return await _open(target, asked, offsets(asked.level, asked.settings.load, asked.share))
 
 
-async def open_at_once(asked: LoadRequest) -> "RateLoad":
+async def open_at_once(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """All requests at the start."""
     settings = asked.settings
-    return await _open(asked, at_once(settings.request_count, asked.share, settings.load.sequences))
+    return await _open(target, asked, at_once(settings.request_count, asked.share, settings.load.sequences))
 
 
-async def open_schedule(asked: LoadRequest) -> "RateLoad":
+async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """Every step of the data at its own time. What is sent to warm up is not sent again; what is left behind
     it begins at once."""
-    times_ns, count = asked.target.timestamps_ns, asked.settings.warmup_requests
+    times_ns, count = target.timestamps_ns, asked.settings.warmup_requests
     if asked.warming:
         times_ns = times_ns[:count]
     elif count and times_ns[count:]:
         times_ns = tuple(t - times_ns[count] for t in times_ns[count:])
-    return await _open(asked, listed(np.asarray(times_ns, np.int64), asked.share), times_ns)
+    return await _open(target, asked, listed(np.asarray(times_ns, np.int64), asked.share), times_ns)
 
 
 async def _open(
-    asked: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
+    target: Loadable, asked: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
 ) -> "RateLoad":
-    plan, share, client = asked.settings.load, asked.share, asked.target.client
+    plan, share, client = asked.settings.load, asked.share, target.client
     most = max(1, share.part(plan.sequences or plan.pace.max_connections))
     ahead = min(most, max(1, share.part(slots_ahead(asked.level, plan.pace, times_ns))))
     return RateLoad(
         client,
         await client.open(most if plan.sequences else ahead),
-        asked.target.feed,
+        target.feed,
         schedule,
         OpenLoopSettings(
             timeout_s=asked.settings.timeout_s,

@@ -19,15 +19,26 @@ from tpx.perf.records import ROW, SUCCESS, Records, Rows, Times
 CAPACITY = 1 << 16
 TIMES = 4
 """Room for so many times a row, on average."""
-_COMPLETE, _PROCESSOR, _FINISHED, _SKIPPED, _CONNECTIONS, _HEARD = range(6)
-_ROWS, _UNITS, _TIMES = (slice(6, 8), slice(8, 10), slice(10, 12))
-_HEADER_WORDS = 16
-_HEADER_BYTES = _HEADER_WORDS * 8
 _WRITTEN, _READ = range(2)
+SEEN = np.dtype((np.int64, 2))
+STATE = np.dtype(
+    [
+        ("complete_ns", np.int64),
+        ("processor_ns", np.int64),
+        ("skipped", np.int64),
+        ("connections", np.int64),
+        ("heard_ns", np.int64),
+        ("finished", np.int64),
+        ("rows", SEEN),
+        ("units", SEEN),
+        ("times", SEEN),
+    ]
+)
+"""How far the worker has come, when it last said so, and how many rows, units and times each end has seen."""
 NO_TIMES: Times = np.zeros(0, np.int64)
 
 
-class _Circle:
+class Circle:
     """An array that is written and read round and round, and how many items of it each end has seen."""
 
     def __init__(self, items: npt.NDArray[Any], seen: Times) -> None:
@@ -35,6 +46,7 @@ class _Circle:
         self._seen = seen
 
     def put(self, items: npt.NDArray[Any]) -> int:
+        """Write as many items as there is room for; returns how many."""
         capacity, written = len(self._items), int(self._seen[_WRITTEN])
         count = min(len(items), capacity - (written - int(self._seen[_READ])))
         at = written % capacity
@@ -45,6 +57,7 @@ class _Circle:
         return count
 
     def take(self, most: int | None = None) -> npt.NDArray[Any]:
+        """Return the items written since the last call, each once."""
         capacity, read = len(self._items), int(self._seen[_READ])
         count = int(self._seen[_WRITTEN]) - read
         count = count if most is None else min(count, most)
@@ -59,17 +72,16 @@ class Ring:
     """One end of it; `name` is that of a ring that another process has made."""
 
     def __init__(self, name: str | None = None, capacity: int = CAPACITY) -> None:
-        units_at = _HEADER_BYTES + capacity * ROW.itemsize
+        units_at = STATE.itemsize + capacity * ROW.itemsize
         times_at = units_at + capacity * 8
         size = times_at + capacity * TIMES * 8
         self._memory = SharedMemory(name, create=name is None, size=size)
         self._owner = name is None
         buffer = self._memory.buf
-        words: Times = np.ndarray(_HEADER_WORDS, np.int64, buffer)
-        self._words = words
-        self._rows = _Circle(np.ndarray(capacity, ROW, buffer, _HEADER_BYTES), words[_ROWS])
-        self._units = _Circle(np.ndarray(capacity, np.int64, buffer, units_at), words[_UNITS])
-        self._times = _Circle(np.ndarray(capacity * TIMES, np.int64, buffer, times_at), words[_TIMES])
+        self._state = seen = np.ndarray((), STATE, buffer)
+        self.rows = Circle(np.ndarray(capacity, ROW, buffer, STATE.itemsize), seen["rows"])
+        self.units = Circle(np.ndarray(capacity, np.int64, buffer, units_at), seen["units"])
+        self.times = Circle(np.ndarray(capacity * TIMES, np.int64, buffer, times_at), seen["times"])
         if self._owner:
             self.clear()
 
@@ -79,80 +91,30 @@ class Ring:
 
     def clear(self) -> None:
         """Forget the level before; nobody writes now."""
-        self._words[:] = 0
+        self._state[()] = np.zeros((), STATE)
 
-    # the worker's end
-
-    def put(self, rows: Rows) -> int:
-        """Write as many rows as there is room for; returns how many."""
-        return self._rows.put(rows)
-
-    def put_streamed(self, rows: Rows, units: Times) -> int:
-        """The same of rows whose responses' times are written; `units` are theirs."""
-        return self._rows.put(rows[: self._units.put(units)])
-
-    def put_times(self, times_ns: Times) -> int:
-        """Write as many of the responses' times as there is room for; returns how many."""
-        return self._times.put(times_ns)
+    def said(self, figure: str) -> int:
+        """Return a field of STATE."""
+        return int(self._state[figure])
 
     def report(self, *, complete_ns: int, processor_ns: int, skipped: int, connections: int) -> None:
         """Say how far the worker has come; after the rows themselves."""
-        words = self._words
-        words[_PROCESSOR], words[_SKIPPED], words[_CONNECTIONS] = processor_ns, skipped, connections
-        words[_COMPLETE] = complete_ns
-        words[_HEARD] = perf_counter_ns()
+        state = self._state
+        state["processor_ns"], state["skipped"], state["connections"] = processor_ns, skipped, connections
+        state["complete_ns"] = complete_ns
+        state["heard_ns"] = perf_counter_ns()
 
     def finish(self) -> None:
         """Everything was sent and has ended."""
-        self._words[_FINISHED] = 1
-
-    # the controller's end
+        self._state["finished"] = 1
 
     def expect(self) -> None:
         """From now on the worker has something to say."""
-        self._words[_HEARD] = perf_counter_ns()
-
-    def take(self) -> Rows:
-        """The rows written since the last call."""
-        return self._rows.take()
-
-    def take_units(self, count: int) -> Times:
-        """Those of rows that were taken, each once."""
-        return self._units.take(count)
-
-    def take_times(self) -> Times:
-        """The responses' times written since the last call: those of the rows that were taken before, and
-        of some that follow."""
-        return self._times.take()
-
-    @property
-    def complete_ns(self) -> int:
-        return int(self._words[_COMPLETE])
-
-    @property
-    def heard_ns(self) -> int:
-        """When the worker last said how far it has come, or was to begin."""
-        return int(self._words[_HEARD])
-
-    @property
-    def processor_ns(self) -> int:
-        return int(self._words[_PROCESSOR])
-
-    @property
-    def finished(self) -> bool:
-        return bool(self._words[_FINISHED])
-
-    @property
-    def skipped(self) -> int:
-        return int(self._words[_SKIPPED])
-
-    @property
-    def connections(self) -> int:
-        return int(self._words[_CONNECTIONS])
+        self._state["heard_ns"] = perf_counter_ns()
 
     def close(self) -> None:
         """Unmap the memory; its maker also gives it back."""
-        del self._words, self._rows, self._units, self._times
+        del self._state, self.rows, self.units, self.times
         self._memory.close()
         if self._owner:
             self._memory.unlink()
@@ -175,16 +137,17 @@ class Telling:
         if self._streamed:
             self._tell_streamed()
         else:
-            self._rows += self._ring.put(self._records.since(self._rows))
+            self._rows += self._ring.rows.put(self._records.since(self._rows))
         return self._rows == len(self._records)
 
     def _tell_streamed(self) -> None:
         records, arrivals = self._records, self._records.arrivals
-        self._times += self._ring.put_times(arrivals.times(self._times, len(arrivals)))
+        self._times += self._ring.times.put(arrivals.times(self._times, len(arrivals)))
         rows = records.since(self._rows)
         behind = self._responses + np.cumsum(rows["responses"])
         rows = rows[: int(np.searchsorted(behind, self._times, side="right"))]
-        count = self._ring.put_streamed(rows, arrivals.units(self._rows, self._rows + len(rows)))
+        known = self._ring.units.put(arrivals.units(self._rows, self._rows + len(rows)))
+        count = self._ring.rows.put(rows[:known])
         self._rows += count
         if count:
             self._responses = int(behind[count - 1])
@@ -237,11 +200,11 @@ class _Reader:
         self._times_ns = NO_TIMES
 
     def take(self) -> _Batch:
-        rows = self.ring.take()
+        rows = self.ring.rows.take()
         if not self._streamed:
             return _Batch(rows, NO_TIMES, NO_TIMES)
-        units = self.ring.take_units(len(rows))
-        times = np.concatenate((self._times_ns, self.ring.take_times()))
+        units = self.ring.units.take(len(rows))
+        times = np.concatenate((self._times_ns, self.ring.times.take()))
         count = int(rows["responses"].sum())
         self._times_ns = times[count:]
         return _Batch(rows, units, times[:count])
@@ -260,7 +223,7 @@ class Gathering:
 
     def gather(self, *, everything: bool = False) -> None:
         """Take what is new, and put into order what all workers have told of, or all there is."""
-        complete_ns = min(reader.ring.complete_ns for reader in self._readers)
+        complete_ns = min(reader.ring.said("complete_ns") for reader in self._readers)
         self._pending += [batch for reader in self._readers if len((batch := reader.take()).rows)]
         if self._pending:
             batch = _joined(self._pending).ordered()

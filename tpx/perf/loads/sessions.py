@@ -15,7 +15,7 @@ from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.inputs.feed import Check, Conversation
 from tpx.perf.levels import Level
-from tpx.perf.loads.base import LoadRequest
+from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.closed import ClosedLoop
 from tpx.perf.loads.senders import Sender
 from tpx.perf.plan import ALL, Share
@@ -23,9 +23,8 @@ from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import Sessions
 
 
-async def open_load(asked: LoadRequest) -> "SessionLoad":
+async def open_load(target: Loadable, asked: LoadRequest) -> "SessionLoad":
     """A level's conversations at a time."""
-    target = asked.target
     slots = await target.client.open(int(asked.level.value))
     return SessionLoad(target.client, slots, target.conversations, asked.settings.timeout_s)
 

@@ -13,12 +13,10 @@ from typing import Any
 from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
 from tpx.perf.inputs.sequences import SequenceFeed
-from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
 from tpx.perf.loads.ring import Ring, Telling
 from tpx.perf.loops import event_loop
 from tpx.perf.plan import Share
-from tpx.perf.settings import LevelSettings
 
 FLUSH_S = 0.01
 ABANDONED_DRAIN_S = 0.25
@@ -26,16 +24,6 @@ ABANDONED_DRAIN_S = 0.25
 
 OpenTarget = Callable[[], AbstractAsyncContextManager[Loadable]]
 """Connects to what is measured; is pickled, so it is a function of a module with its arguments."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
-    """Open the connections of a level's share."""
-
-    level: Level
-    settings: LevelSettings
-    share: Share
-    warming: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,23 +107,15 @@ class Worker:
 
     async def _obey(self, command: Any) -> None:
         match command:
-            case Prepare():
+            case LoadRequest():
                 await self._prepare(command)
             case Go():
                 self._beginning = self._tasks.create_task(self._begin(command))
             case Stop():
                 await self._stop(command.patience_s)
 
-    async def _prepare(self, command: Prepare) -> None:
-        self._load = await open_load(
-            LoadRequest(
-                target=self._target,
-                level=command.level,
-                settings=command.settings,
-                share=command.share,
-                warming=command.warming,
-            )
-        )
+    async def _prepare(self, asked: LoadRequest) -> None:
+        self._load = await open_load(self._target, asked)
         streamed = self._target.client.streams
         self._telling = Telling(self._ring, self._load.records, streamed=streamed)
         gc.collect()
@@ -187,7 +167,7 @@ class Worker:
         now_ns = perf_counter_ns()
         complete = self._telling is None or self._telling.tell()
         self._ring.report(
-            complete_ns=now_ns if complete else self._ring.complete_ns,
+            complete_ns=now_ns if complete else self._ring.said("complete_ns"),
             processor_ns=load.processor_ns,
             skipped=load.skipped,
             connections=load.connections,

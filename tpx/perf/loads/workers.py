@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from time import perf_counter_ns
@@ -10,11 +11,10 @@ from typing import Any
 
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
-from tpx.perf.levels import Level
+from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.ring import Gathering, Ring
-from tpx.perf.loads.worker import Broken, Go, OpenTarget, Prepare, Ready, Stop, Stopped, main
+from tpx.perf.loads.worker import Broken, Go, OpenTarget, Ready, Stop, Stopped, main
 from tpx.perf.plan import Share
-from tpx.perf.settings import LevelSettings
 
 GATHER_S = 0.01
 STARTUP_S = 60.0
@@ -52,15 +52,15 @@ class _Process:
     def listen(self) -> None:
         """Raise MeasurementError for a process that has gone, or that has a load and says nothing."""
         self.check()
-        silent_ns = perf_counter_ns() - self.ring.heard_ns
-        if silent_ns > GRACE_S * 1e9 and not self.ring.finished:
+        silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
+        if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
             self._process.kill()
             raise MeasurementError(
                 f"{self._name} of tpx perf has said nothing for {silent_ns / 1e9:.0f} s: it is stopped, or "
                 "the machine is overloaded; what it measured is lost"
             )
 
-    def say(self, command: Prepare | Go | Stop) -> None:
+    def say(self, command: LoadRequest | Go | Stop) -> None:
         self.check()
         try:
             self._pipe.send(command)
@@ -126,14 +126,15 @@ class WorkerPool:
         await asyncio.gather(*(p.close() for p in self._processes))
         self._processes = []
 
-    async def open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> "PoolLoad":
+    async def open_load(self, asked: LoadRequest) -> "PoolLoad":
         """The load of a level, its connections open in every process that has a part in it."""
-        things = settings.load.sequences if level.kind.open_loop else int(level.value)
+        open_loop = asked.level.kind.open_loop
+        things = asked.settings.load.sequences if open_loop else int(asked.level.value)
         active = self._processes[:things] if things else self._processes
-        load = self._load = PoolLoad(active, things, open_loop=level.kind.open_loop, streamed=self._streamed)
+        load = self._load = PoolLoad(active, things, open_loop=open_loop, streamed=self._streamed)
         for process, share in zip(active, load.shares, strict=True):
             process.ring.clear()
-            process.say(Prepare(level=level, settings=settings, share=share, warming=warming))
+            process.say(replace(asked, share=share))
         await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in active))
         return load
 
@@ -168,15 +169,15 @@ class PoolLoad:
 
     @property
     def processor_ns(self) -> int:
-        return sum(p.ring.processor_ns for p in self._processes) // len(self._processes)
+        return sum(p.ring.said("processor_ns") for p in self._processes) // len(self._processes)
 
     @property
     def skipped(self) -> int:
-        return sum(p.ring.skipped for p in self._processes)
+        return sum(p.ring.said("skipped") for p in self._processes)
 
     @property
     def connections(self) -> int:
-        return sum(p.ring.connections for p in self._processes)
+        return sum(p.ring.said("connections") for p in self._processes)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         origin_ns = origin_ns or perf_counter_ns() + HEADSTART_NS
@@ -193,14 +194,16 @@ class PoolLoad:
         return share.part_by(count, self._things)
 
     async def finished(self) -> None:
-        while not all(p.ring.finished for p in self._processes):
+        while not self._finished():
             self._listen()
             await asyncio.sleep(GATHER_S)
         self._gathered.gather(everything=True)
 
     async def settled(self, until_ns: int) -> None:
         self._listen()
-        while self._gathered.complete_ns < until_ns and not all(p.ring.finished for p in self._processes):
+        while self._gathered.complete_ns < until_ns and not all(
+            p.ring.said("finished") for p in self._processes
+        ):
             await asyncio.sleep(GATHER_S / 2)
             self._gathered.gather()
             self._listen()
@@ -226,6 +229,9 @@ class PoolLoad:
 
     def failures(self) -> Mapping[int, Failure]:
         return dict(self._failures)
+
+    def _finished(self) -> bool:
+        return all(p.ring.said("finished") for p in self._processes)
 
     def _listen(self) -> None:
         for process in self._processes:
