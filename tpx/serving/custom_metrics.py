@@ -1,6 +1,6 @@
 """Metrics that models make themselves: families and series, on the event loop.
 
-Whoever makes a family or a series has a reference to it; both leave the page with their last one.
+Families and series are counted by reference; both leave the page with the last one.
 """
 
 import math
@@ -76,7 +76,7 @@ class CustomMetrics:
         return family
 
     def drop_family(self, family: CustomFamily) -> None:
-        """One less holds it."""
+        """Drop one reference."""
         family.references -= 1
         if not family.references:
             self.families.pop(family.name, None)
@@ -109,7 +109,7 @@ class CustomMetrics:
         return key, series
 
     def drop_series(self, family: CustomFamily, key: Labels) -> None:
-        """One less holds it."""
+        """Drop one reference."""
         series = family.series[key]
         series.references -= 1
         if not series.references:

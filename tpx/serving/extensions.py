@@ -143,7 +143,7 @@ def _made_by(kind: Kind, offer: Offer) -> object:
 
 
 def _offer(entry: EntryPoint) -> Offer:
-    target = entry.value.partition("[")[0].strip()  # what is in brackets are extras, which nobody uses
+    target = entry.value.partition("[")[0].strip()  # extras in brackets have no meaning here
     package, version = _named(entry.dist)
     return Offer(name=entry.name, target=target, package=package, version=version)
 

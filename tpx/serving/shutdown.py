@@ -1,4 +1,4 @@
-"""The end of a server, in the order that load balancers, clients and models need."""
+"""The shutdown of a server, in the order that load balancers, clients and models need."""
 
 import asyncio
 import logging
@@ -58,8 +58,8 @@ class Shutdown:
         await asyncio.sleep(self._drain_s / 2)
 
     async def _finished(self, ends: float) -> bool:
-        """Wait for what is in flight; false if something is when the time has run out. Sequences that nobody
-        continues are then given up."""
+        """Wait for what is in flight; false if something is when the time has run out. Sequences that are not
+        continued are then given up."""
         log.info("Waiting for in-flight requests to complete.")
         control, told_s = self._plane.control, -1
         while True:

@@ -114,7 +114,7 @@ class SlidingQuantiles:
         self._slot_ns = max_age_ns // slots
         self._slots = [QuantileSketch(error) for _ in range(slots)]
         self._past: QuantileSketch | None = None
-        """All slots but the one that is being filled, once somebody has read."""
+        """All slots but the one that is being filled, merged at the first read."""
         self.ends_ns = now_ns + self._slot_ns
         """When the slot that is being filled ends: then call `turn` before adding more."""
 
@@ -123,7 +123,7 @@ class SlidingQuantiles:
         self._slots[-1].add(values)
 
     def turn(self, now_ns: int) -> None:
-        """Forget the oldest slots, as many as have ended."""
+        """Forget the slots that have ended."""
         ended = max(0, (now_ns - self.ends_ns) // self._slot_ns + 1)
         self.ends_ns += ended * self._slot_ns
         fresh = [QuantileSketch(self._error) for _ in range(min(ended, len(self._slots)))]

@@ -118,7 +118,7 @@ class _Decoding:
 
 
 def _shape(spec: TensorSpec, count: int) -> list[int]:
-    """The dimensions of so many elements. Raises InvalidRequest."""
+    """Return the dimensions for a number of elements. Raises InvalidRequest."""
     shape = list(spec.dims)
     rest = math.prod(max(1, dim) for dim in shape)
     free = [index for index, dim in enumerate(shape) if dim == -1]

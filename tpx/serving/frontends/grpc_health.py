@@ -38,19 +38,19 @@ class GrpcHealth:
         return _health(ready=await self._plane.says_ready())
 
     def enter(self, watch: "_Watch") -> None:
-        """Tell somebody the health, and from now on its changes."""
+        """Send a watcher the health, and from now on its changes."""
         self._watchers.add(watch)
         watch.tell(_health(ready=self._plane.ready()))
         if self._looking is None:
             self._look_later()
 
     def part(self, watch: "_Watch") -> None:
-        """Tell somebody the health for the last time."""
+        """Send a watcher the health for the last time."""
         self.leave(watch)
         watch.tell(_health(ready=self._plane.ready()))
 
     def leave(self, watch: "_Watch") -> None:
-        """Somebody does not want to know any more."""
+        """Forget a watcher."""
         self._watchers.discard(watch)
 
     def _look_later(self) -> None:

@@ -2,7 +2,7 @@
 
 Errors are answers too, and the stream goes on; with the metadata `triton_grpc_error: true` the first error
 ends it with a real status. Answers of models that are not decoupled come in the order of their requests;
-those of decoupled ones wait for nobody.
+those of decoupled models are sent at once.
 """
 
 from collections import deque

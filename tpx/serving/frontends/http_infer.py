@@ -291,7 +291,7 @@ def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Para
             "shape": list(tensor.shape),
         }
         if bound.placement is not None:
-            pass  # whoever reads the answer knows where it is
+            pass  # the client knows the region that it is in
         elif bound.binary:
             item["parameters"] = {"binary_data_size": len(tensor.data)}
         else:

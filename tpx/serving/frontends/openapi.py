@@ -143,7 +143,7 @@ _Made = tuple[bytes, bytes]
 
 
 class HttpDocumentation:
-    """Serves /v2/openapi.json and /v2/docs about all routes that there are when somebody asks."""
+    """Serves /v2/openapi.json and /v2/docs about all routes at the time of the request."""
 
     def __init__(self, plane: DataPlane, all_routes: Callable[[], Iterable[Route]]) -> None:
         self._plane = plane

@@ -48,7 +48,7 @@ class InspectionFailure:
 
 
 class PartInspections:
-    """One round of looks; whoever interrupts it ends the processes, too."""
+    """Inspects parts; an interrupt ends their processes, too."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -92,7 +92,7 @@ class LoadGroup:
 
 
 class Coordinator:
-    """Changes what a ModelRepository holds. `tasks` owns the work that nobody awaits."""
+    """Changes what a ModelRepository holds. `tasks` owns work that no caller awaits."""
 
     def __init__(
         self,

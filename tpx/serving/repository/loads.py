@@ -108,7 +108,7 @@ class Loads:
                 await self.threads.run(ownership.complete)
         except InvalidRequest:
             if brings_files:
-                self.table.forget_unused(model)  # nobody can correct files that only a request held
+                self.table.forget_unused(model)  # the files came with the request: nothing is left to correct
                 if not self.table.record(model).entries:
                     self.ensembles.forget(model)
             if self.table.namespaces:  # steps that mean it now meant another while it was not known

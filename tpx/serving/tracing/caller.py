@@ -1,4 +1,4 @@
-"""Where the spans of a trace belong: below whom, and by which ids others find them.
+"""The place of a trace among spans: the span of its caller above, and its own ids.
 
 W3C Trace Context: what the headers `traceparent` and `tracestate` say, and what is handed on in them.
 """

@@ -29,7 +29,7 @@ class SpanSettings:
     bsp_max_queue_size: int = 2048
     """Spans that wait; more are dropped."""
     bsp_schedule_delay: int = 5000
-    """Milliseconds between two exports, unless so many spans wait that a batch is full."""
+    """Milliseconds between two exports, unless a batch is full before."""
     bsp_max_export_batch_size: int = 512
 
     def as_texts(self) -> dict[str, list[str]]:
@@ -51,7 +51,7 @@ class TraceSetting:
     trace_level: tuple[Level, ...] = ()
     """Nothing is traced without one."""
     trace_rate: int = 1000
-    """Of so many requests one is traced."""
+    """Every n-th request is traced."""
     trace_count: int = -1
     """Traces still to be taken; -1 has no end."""
     log_frequency: int = 0
@@ -62,7 +62,7 @@ class TraceSetting:
 
     @property
     def exports(self) -> bool:
-        """Traces become spans. Then whoever calls may have a request traced, whatever rate and count say."""
+        """True if traces become spans: then callers can have requests traced regardless of rate and count."""
         return self.trace_mode == "opentelemetry"
 
     @property

@@ -12,7 +12,7 @@ from tpx.serving.backends.contract import inside
 from tpx.serving.repository.agents.base import Action, AgentModel
 
 _ALGORITHMS = {"MD5": 32, "SHA1": 40, "SHA256": 64, "SHA512": 128}
-"""By name, with the digits of a sum. MD5 is Triton's: it finds damage, but stops nobody who means harm."""
+"""Digits of a sum by algorithm. MD5, Triton's own, finds damage but does not stop an attacker."""
 
 
 class ChecksumAgent:

@@ -1,6 +1,6 @@
 """A model repository in an object store: what it holds, and its files, fetched when they are needed.
 
-What a store says of its objects is somebody else's word: no name leads out of the directory of a model.
+Names of objects are untrusted: none leads out of the directory of a model.
 """
 
 import hashlib
