@@ -122,11 +122,11 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
         ):
             progress.observe(event)
     assert capsys.readouterr().err.splitlines() == [
-        "[2/6] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms  (not stable)",
+        "[2/6] m_config_0 at concurrency 8: 1,000 infer/s, p99 8.27 ms  (not stable)",
         "[2/6] m_config_0 at concurrency 8: failed: the server [died]",
-        "[final round 3] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
-        "[model 1/2, configuration 2/6] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
-        "[model 2/2, final round 3] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
+        "[final round 3] m_config_0 at concurrency 8: 1,000 infer/s, p99 8.27 ms",
+        "[model 1/2, configuration 2/6] m_config_0 at concurrency 8: 1,000 infer/s, p99 8.27 ms",
+        "[model 2/2, final round 3] m_config_0 at concurrency 8: 1,000 infer/s, p99 8.27 ms",
         "note: no GPU",
     ]
 

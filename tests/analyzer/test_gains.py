@@ -59,4 +59,4 @@ def test_of_too_little_nothing_is_said(ours: list[float], theirs: list[float]) -
 
 
 def test_a_gain_reads_with_its_interval() -> None:
-    assert str(compare_scores(logs(167, 168, 166), logs(100, 100, 100))) == "+67% [+65, +70]"
+    assert str(compare_scores(logs(167, 168, 166), logs(100, 100, 100))) == "+67% [65, 70]"

@@ -9,6 +9,7 @@ import numpy as np
 
 from tpx.perf.statistics.distributions import t_quantile, t_two_sided
 from tpx.perf.statistics.intervals import CONFIDENCE
+from tpx.report.digits import percent
 
 TIE_MARGIN = 0.02
 """Two configurations that differ by no more are as good as each other."""
@@ -45,8 +46,7 @@ class Gain:
         return "" if self.rounds < 2 or low == high == f"{self.value * 100:.0f}" else f" [{low}, {high}]"
 
     def __str__(self) -> str:
-        low, high = (f"{end * 100:+.0f}" for end in (self.low, self.high))
-        return f"{self.value * 100:+.0f}% [{low}, {high}]"
+        return f"{percent(self.value)}{self.interval}"
 
 
 UNKNOWN = Gain(value=0.0, low=-1.0, high=math.inf, p_value=1.0, rounds=0)

@@ -26,6 +26,7 @@ from tpx.cli.perf_terminal import terminal_width
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
+from tpx.report.digits import latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
 from tpx.report.text import wrapped
@@ -186,9 +187,11 @@ class Progress:
                     self.say(f"{self._place} at {trial.load}: failed: {outcome.reason}")
                 elif not self._quiet:
                     p99_ns = outcome.latency.p99_ns
-                    p99 = "" if p99_ns is None else f", p99 {p99_ns / 1e6:.2f} ms"
+                    p99 = "" if p99_ns is None else f", p99 {latency(p99_ns)}"
                     stable = "" if outcome.stable else "  (not stable)"
-                    self.say(f"{self._place} at {trial.load}: {outcome.throughput:.1f} infer/s{p99}{stable}")
+                    self.say(
+                        f"{self._place} at {trial.load}: {rounded(outcome.throughput)} infer/s{p99}{stable}"
+                    )
             case Remark(text=text):
                 self.say(f"note: {text}")
 

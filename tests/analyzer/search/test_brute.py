@@ -119,7 +119,7 @@ def test_larger_batch_sizes_are_not_tried_once_one_brings_nothing() -> None:
     trials = walk(search, flat_from_four)
     assert [size_of(t) for t in trials[1:]] == [1, 2, 4, 8, 1, 2, 4, 8]
     assert search.decisions[-1].text == (
-        "larger batch sizes not tried with this instance count: max_batch_size 8 gives 400 infer/sec, "
+        "larger batch sizes not tried with this instance count: max_batch_size 8 gives 400 infer/s, "
         "a smaller one gave 400"
     )
 

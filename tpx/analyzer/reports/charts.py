@@ -5,7 +5,7 @@ the search measured once are faint.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -33,7 +33,6 @@ def load_chart(
     drawn = [m for ranked in (*shown, *others) for m in ranked.ordered if _latency_ns(m)]
     if not drawn:
         return None
-    limit_ms = next((c.limit for c in goals.constraints if c.tag == "perf_latency_p99"), None)
     kind = drawn[0].load.kind.replace("_", " ")
     bests = "; ".join(
         f"{r.name}: {_told(r.figures)}, at {kind} {r.figures.load.value}" for r in shown if r.ordered
@@ -50,10 +49,19 @@ def load_chart(
             for place, ranked in enumerate(shown)
         ),
         background=tuple(_line(ranked, labelled=False, settled=settled) for ranked in others),
-        marks=(Mark(value=limit_ms, text=f"limit {limit_ms:g} ms", upright=True),) if limit_ms else (),
+        marks=tuple(_limits(goals)),
         label_name=kind,
         context_name=ONCE,
     )
+
+
+def _limits(goals: Goals) -> Iterator[Mark]:
+    """Yield the constraints that lie along an axis of the chart."""
+    for constraint in goals.constraints:
+        if constraint.tag == "perf_latency_p99":
+            yield Mark(value=constraint.limit, text=f"limit {constraint.limit:g} ms", upright=True)
+        elif constraint.tag == "perf_throughput":
+            yield Mark(value=constraint.limit, text=f"limit {rounded(constraint.limit)} infer/s")
 
 
 def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:

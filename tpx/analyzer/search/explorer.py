@@ -13,6 +13,7 @@ from tpx.analyzer.search.loads import Ladder
 from tpx.analyzer.search.space import Grid, Point
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.search.sweep import refine_best
+from tpx.report.digits import rounded
 
 WORTH_A_STEP = math.log(1.02)
 """More load is tried as long as it brings more than two percent."""
@@ -156,7 +157,7 @@ def climb(variant: Variant, ladder: Ladder, history: History, step: int) -> Aski
         best = yield from _on(variant, ladder, history, range(step + 1, len(ladder)), start)
     if best is start and _may_be_better_below(history, start):
         best = yield from _on(variant, ladder, history, range(step - 1, -1, -1), start)
-    history.decide(f"best at {best.load}: {best.throughput:.0f} infer/sec", variant.name)
+    history.decide(f"best at {best.load}: {rounded(best.throughput)} infer/s", variant.name)
     return best
 
 

@@ -13,6 +13,7 @@ from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome
 from tpx.analyzer.search.history import Asking, History
 from tpx.analyzer.search.loads import LoadSpace, PlateauRule
 from tpx.analyzer.search.spec import SearchSpec
+from tpx.report.digits import rounded
 
 PLATEAU_WINDOW = 4
 PLATEAU_GAIN = 0.05
@@ -37,8 +38,8 @@ class Swept:
         if best_before is None or self.best > best_before:
             return ""
         return (
-            f"max_batch_size {max_batch_size} gives {self.best:.0f} infer/sec, "
-            f"a smaller one gave {best_before:.0f}"
+            f"max_batch_size {max_batch_size} gives {rounded(self.best)} infer/s, "
+            f"a smaller one gave {rounded(best_before)}"
         )
 
 
