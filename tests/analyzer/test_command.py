@@ -86,6 +86,15 @@ def test_a_verdict_that_nothing_satisfies_fails_where_satisfied_is_required(repl
     assert status_of(run, "satisfied", "conclusive") is Exit.OBJECTIVE_MISSED
 
 
+def test_a_verdict_that_is_borderline_is_not_satisfied_either(replay: Replay) -> None:
+    run = replay(latency_budget=30.0)
+    verdict = judge(run.models[0], run.started.goals)
+    assert verdict.best is not None
+    borderline = replace(verdict, best=replace(verdict.best, standing="borderline"))
+    assert exit_status(run, [verdict], ("satisfied",)) is Exit.OK
+    assert exit_status(run, [borderline], ("satisfied",)) is Exit.OBJECTIVE_MISSED
+
+
 def test_an_inconclusive_verdict_fails_where_a_conclusive_one_is_required(replay: Replay) -> None:
     run = replay(run_config_search_max_instance_count=1)
     verdict = replace(judge(run.models[0], run.started.goals), finding=Finding.INCONCLUSIVE)

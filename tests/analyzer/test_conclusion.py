@@ -1,13 +1,13 @@
 """What the final rounds allow to be said, as figures and as sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
 from tpx.analyzer.limits import Limit
-from tpx.analyzer.objectives import score
+from tpx.analyzer.objectives import rank, score
 from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.analyzer.results.measurement import (
@@ -353,3 +353,48 @@ def test_what_is_cheaper_but_falls_behind_the_default_does_not_take_its_place() 
     found = verdict(variant("default", [100, 102], instances=2), worse)
     assert found.finding is Finding.DEFAULT
     assert "tied with: m_config_0" in found.detail
+
+
+def at_load(run: VariantRun, load: int, others: Mapping[int, float]) -> VariantRun:
+    """A configuration that was best under another load, and what the search measured of it elsewhere."""
+    best = Load(value=load)
+    searched = [replace(run.measurements[0], load=best)]
+    searched += [replace(run.measurements[0], load=Load(value=at), throughput=t) for at, t in others.items()]
+    repetitions = tuple(replace(m, load=best) for m in run.repetitions)
+    return replace(run, measurements=tuple(searched), repetitions=repetitions)
+
+
+def test_a_gain_between_different_loads_names_them_and_tells_what_is_left_at_equal_load() -> None:
+    default = at_load(variant("default", [100, 101, 99]), 4, {8: 99.0})
+    found = verdict(default, at_load(variant("0", [130, 131, 129]), 8, {4: 102.0}))
+    assert found.sentence.endswith(
+        "`m_config_0` gives 130 infer/s at concurrency 8, a 30% gain over the default configuration "
+        "(100 infer/s at concurrency 4)"
+    )
+    assert "under equal load, measured once each: a tie at concurrency 4 (+2%), +31% at concurrency 8" in (
+        found.detail
+    )
+
+
+def test_a_variant_that_surely_is_as_good_as_the_default_is_tied_with_it() -> None:
+    found = verdict(variant("default", [100, 101, 99], instances=2), variant("0", [101, 101, 100]))
+    assert found.finding is Finding.TIED
+    assert "`m_config_0` and the default configuration are tied within 5%: 101 infer/s and 100 infer/s" in (
+        found.sentence
+    )
+    assert found.badge == "Tied with the default"
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "standing"),
+    [([9.0, 9.1, 9.2], "met"), ([9.0, 10.5, 9.6], "borderline"), ([12.0, 12.1, 12.0], "missed")],
+)
+def test_a_constraint_is_met_only_where_the_whole_interval_keeps_it(
+    p99_ms: list[float], standing: str
+) -> None:
+    goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
+    (ranked,) = rank(
+        ModelRun(model="m", variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
+    )
+    assert ranked.standing == standing
+    assert Limit(constraint=goals.constraints[0]).standing(ranked.figures) == standing
