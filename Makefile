@@ -50,7 +50,7 @@ test: $(VENV)/.test check
 	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-measuring test-serving test-newest
 
 # side by side, each about ten minutes
-MEASURING := tests/analyzer tests/cli tests/report tests/perf tests/soak
+MEASURING := tests/analyzer tests/api tests/cli tests/report tests/perf tests/soak
 test-measuring:
 	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(MEASURING)
 

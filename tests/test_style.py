@@ -41,6 +41,9 @@ BOUNDARIES = {
     "tpx/serving/backends/python/services.py": 1,
     "tpx/serving/backends/python/worker/execution.py": 1,
     "tpx/serving/backends/python/worker/main.py": 4,
+    # a thread of the Python API: what ended it is raised again in the thread of whoever called
+    "tpx/api/serving.py": 1,
+    "tpx/api/threads.py": 1,
     # what packages add, backends and repository agents: whatever their code raises becomes an error of ours
     "tpx/serving/extensions.py": 1,
     # a PyTorch model that is a Python file runs in the server: whatever its code raises is told
@@ -50,6 +53,7 @@ BOUNDARIES = {
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
     "tpx/analyzer/runners/local.py": 1,
+    "tpx/api/serving.py": 1,
     "tpx/perf/loads/workers.py": 1,
     "tpx/perf/report/recorders.py": 1,
     "tpx/serving/backends/python/backend.py": 1,

@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,31 +37,9 @@ async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observ
 
     The first Ctrl-C ends the run after the measurement in progress, the third at once.
     """
-    earlier = _earlier(config, say) if config.output.resume or config.output.retry_failed else None
-    if earlier is not None and earlier.complete:
-        hint = "; --retry-failed tries again what failed" if earlier.failures else ""
-        say(f"the run is complete: there is nothing to resume{hint}")
-        return
-    repository = OutputRepository(
-        config.models.output_model_repository_path,
-        None if config.server.triton_launch_mode == "remote" else config.models.model_repository,
-        override=config.models.override_output_model_repository,
-        keep=earlier is not None,
-    )
-    with Journal(config.output.journal_path) as journal:
-        gate = Gate(
-            tolerance=config.axes.accuracy_tolerance,
-            seed=config.budget.seed,
-            shapes={shape.name: shape.dims for shape in config.measurement.shape},
-        )
-        trials = TrialRunner(
-            open_runner(config),
-            repository,
-            monitoring_interval_s=config.watch.monitoring_interval,
-            gate=gate,
-            gpus=config.server.chosen_gpus,
-        )
-        search = Profile(config, trials, journal, observe, earlier)
+    with open_search(config, observe, say) as search:
+        if search is None:
+            return
         work = asyncio.ensure_future(search.run(command))
         interrupts = 0
 
@@ -86,6 +65,37 @@ async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observ
         finally:
             for number in ENDING:
                 loop.remove_signal_handler(number)
+
+
+@contextmanager
+def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Profile | None]:
+    """Open what a run needs: runner, repository of variants and journal; yields None where it is complete."""
+    earlier = _earlier(config, say) if config.output.resume or config.output.retry_failed else None
+    if earlier is not None and earlier.complete:
+        hint = "; --retry-failed tries again what failed" if earlier.failures else ""
+        say(f"the run is complete: there is nothing to resume{hint}")
+        yield None
+        return
+    repository = OutputRepository(
+        config.models.output_model_repository_path,
+        None if config.server.triton_launch_mode == "remote" else config.models.model_repository,
+        override=config.models.override_output_model_repository,
+        keep=earlier is not None,
+    )
+    with Journal(config.output.journal_path) as journal:
+        gate = Gate(
+            tolerance=config.axes.accuracy_tolerance,
+            seed=config.budget.seed,
+            shapes={shape.name: shape.dims for shape in config.measurement.shape},
+        )
+        trials = TrialRunner(
+            open_runner(config),
+            repository,
+            monitoring_interval_s=config.watch.monitoring_interval,
+            gate=gate,
+            gpus=config.server.chosen_gpus,
+        )
+        yield Profile(config, trials, journal, observe, earlier)
 
 
 def _earlier(config: ProfileSpec, say: Say) -> Earlier:

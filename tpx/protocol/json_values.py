@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import MAX_JSON_DEPTH, flat_list, pieces
-from tpx.protocol.tensors import Buffer, Tensor, as_array, decode_in_pieces, encode_bytes
+from tpx.protocol.tensors import Array, Buffer, Tensor, as_array, decode_in_pieces, encode_bytes
 
 _ELEMENTS_AT_ONCE = 16 << 10
 """Encoded without letting other threads run."""
@@ -165,7 +164,7 @@ _TYPE_WORDS = {
 }
 
 
-def _numbers(name: str, datatype: str, flat: list[Any]) -> npt.NDArray[Any]:
+def _numbers(name: str, datatype: str, flat: list[Any]) -> Array:
     """A flat array of the datatype; nothing is rounded, wrapped or guessed."""
     target = BY_NAME[datatype].numpy
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
@@ -218,14 +217,14 @@ def json_pieces(tensor: Tensor) -> Iterator[bytes]:
         yield _json_numbers(array[at : at + _ELEMENTS_AT_ONCE])
 
 
-def _json_numbers(array: npt.NDArray[Any]) -> bytes:
+def _json_numbers(array: Array) -> bytes:
     text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     if array.dtype.kind == "f" and b"null" in text:
         text = _with_words(text, array)
     return text[1:-1]
 
 
-def _with_words(text: bytes, array: npt.NDArray[Any]) -> bytes:
+def _with_words(text: bytes, array: Array) -> bytes:
     """NaN and Infinity, which Triton's clients read by name, in the place of the nulls."""
     odd = array[~np.isfinite(array)].tolist()
     words = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in odd]

@@ -13,6 +13,8 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, from_numpy
 
 Buffer = bytes | bytearray | memoryview
+Array = npt.NDArray[Any]
+"""An array of any datatype."""
 
 _length = struct.Struct("<I")
 _ELEMENTS_AT_ONCE = 16 << 10
@@ -34,17 +36,17 @@ class Tensor:
         return f"Tensor({self.name!r}, {self.datatype}, {list(self.shape)}, {len(self.data)} bytes)"
 
     @classmethod
-    def from_numpy(cls, name: str, array: npt.NDArray[Any], datatype: str | None = None) -> "Tensor":
+    def from_numpy(cls, name: str, array: Array, datatype: str | None = None) -> "Tensor":
         """A tensor over `array`'s memory where it is contiguous, over a copy where it is not."""
         datatype = datatype or from_numpy(array.dtype).name
         return cls(name, datatype, array.shape, raw_bytes(array))
 
-    def numpy(self) -> npt.NDArray[Any]:
+    def numpy(self) -> Array:
         """The data as an array of the tensor's shape: a view, but for BYTES, which become objects (bytes)."""
         return as_array(self.data, self.datatype, self.shape)
 
 
-def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> Array:
     """Raw bytes as an array of `shape`. Raises InvalidRequest where BYTES elements do not fit the data."""
     if datatype == "BYTES":
         decoded = decode_bytes(data, math.prod(shape))
@@ -54,7 +56,7 @@ def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[A
     return np.frombuffer(data, dtype=BY_NAME[datatype].numpy).reshape(shape)
 
 
-def raw_bytes(array: npt.NDArray[Any]) -> Buffer:
+def raw_bytes(array: Array) -> Buffer:
     """The wire bytes of an array: a view of a contiguous numeric one, a copy otherwise."""
     if array.dtype.kind in "SUO":
         return encode_bytes([_element_bytes(e) for e in array.flat])

@@ -4,12 +4,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import numpy.typing as npt
-
 from tpx.errors import TpxError
+from tpx.protocol.tensors import Array
 from tpx.serving.request import InferRequest, InferResponse
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
 
 _clock = time.perf_counter_ns
 _T = TypeVar("_T")

@@ -23,7 +23,16 @@ def read_options(argv: Sequence[str]) -> ProfileSpec:
 
     Raises UsageError, also for what only the whole shows: missing options, and a minimum above its maximum.
     """
-    config = merge_options(argv)
+    return _checked(merge_options(argv))
+
+
+def complete_options(values: Mapping[str, Any]) -> ProfileSpec:
+    """The options of a mapping of keys, as of a YAML file. Raises UsageError as `read_options` does."""
+    return _checked(build(ProfileSpec, given_in_mapping(ProfileSpec, values, source="tpx.analyze")))
+
+
+def _checked(config: ProfileSpec) -> ProfileSpec:
+    """Return options that a run can begin with. Raises UsageError."""
     for flag, path in (
         ("--export-path", config.output.export_path),
         ("--checkpoint-directory", config.output.journal_path.parent),

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.messages import ModelConfig, ModelQueuePolicy, ModelSequenceBatching
-from tpx.protocol.tensors import as_array
+from tpx.protocol.tensors import Array, as_array
 from tpx.serving.backends.contract import TakesSamples, inside
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 from tpx.serving.scheduling.direct import DirectScheduler
@@ -189,7 +188,7 @@ def _check(state: ModelSequenceBatching.State, given: Any) -> None:
         raise ConfigError(f"initial_state setting expects state '{name}' to have state_data set")
 
 
-def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> npt.NDArray[Any]:
+def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> Array:
     shape = tuple(given.dims)
     if given.WhichOneof("state_data") == "zero_data":
         return _zeros(datatype, shape)
@@ -212,6 +211,6 @@ def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> npt
         raise ConfigError(f"initial_state file '{path}' of model '{model}': {exc.message}") from exc
 
 
-def _zeros(datatype: DataType, shape: Sequence[int]) -> npt.NDArray[Any]:
+def _zeros(datatype: DataType, shape: Sequence[int]) -> Array:
     # np.zeros touches no memory before it is used, and states may be large
     return np.zeros(shape, datatype.numpy) if datatype.size else np.full(shape, b"", datatype.numpy)

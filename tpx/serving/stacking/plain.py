@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import ExecutionError, InvalidRequest
-from tpx.protocol.tensors import Buffer, Tensor, raw_bytes
+from tpx.protocol.tensors import Array, Buffer, Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import (
     BoundInput,
@@ -97,14 +95,14 @@ class RowOutputs:
         return Tensor(spec.name, spec.datatype, shape, data)
 
 
-def array_of(head: RequestHead, bound: BoundInput, data: Buffer, shape: Sequence[int]) -> npt.NDArray[Any]:
+def array_of(head: RequestHead, bound: BoundInput, data: Buffer, shape: Sequence[int]) -> Array:
     """The data of one or more requests as an array. Raises InvalidRequest for BYTES whose lengths lie."""
     if bound.dtype is None:
         return _strings(head, bound.spec.name, data, shape)
     return np.ndarray(shape, bound.dtype, data)
 
 
-def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> npt.NDArray[Any]:
+def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> Array:
     """BYTES as an array of objects. Raises InvalidRequest: large ones were not checked before."""
     try:
         elements = elements_of(head.model.name, name, data, math.prod(shape))
@@ -137,7 +135,7 @@ class _Slices:
         self.row_bytes = size // rows if rows else 0
 
 
-def checked_output(spec: TensorSpec, outputs: Arrays) -> npt.NDArray[Any]:
+def checked_output(spec: TensorSpec, outputs: Arrays) -> Array:
     """An output of the type that it must have. Raises ExecutionError."""
     array = outputs.get(spec.name)
     if array is None:

@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import ExecutionError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.tensors import Tensor, raw_bytes
+from tpx.protocol.tensors import Array, Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import BoundInput, BoundOutput, InferRequest, InferResponse
 from tpx.serving.stacking.plain import RowOutputs, array_of, checked_output
-
-_Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,7 @@ class AddedInput:
     name: str
     source: str
     dtype: np.dtype[Any]
-    tell: Callable[[Sequence[tuple[int, ...]], "np.dtype[Any]"], _Array]
+    tell: Callable[[Sequence[tuple[int, ...]], "np.dtype[Any]"], Array]
     """From the shapes of the source in each request, batch dimension first."""
 
 
@@ -121,27 +118,27 @@ def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
     ]
 
 
-def _counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+def _counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
     return np.array([math.prod(shape) for shape in shapes], dtype)
 
 
-def _accumulated(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+def _accumulated(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
     return np.array(list(itertools.accumulate(math.prod(shape) for shape in shapes)), dtype)
 
 
-def _accumulated_with_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+def _accumulated_with_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
     return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
 
 
-def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
     return np.zeros(max(math.prod(shape) for shape in shapes), dtype)
 
 
-def _item_shapes(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+def _item_shapes(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
     return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
 
 
-def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
     return _item_shapes(shapes, dtype).reshape(-1)
 
 

@@ -2,19 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import ExecutionError
-from tpx.protocol.tensors import Buffer, Tensor, raw_bytes
+from tpx.protocol.tensors import Array, Buffer, Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import InferResponse, RequestHead, TensorSpec
 from tpx.serving.stacking.plain import array_of, checked_output, client_shape
 
 _clock = time.perf_counter_ns
-_Array = npt.NDArray[Any]
 
 
 class SampleStacking:
@@ -48,7 +45,7 @@ class SampleStacking:
             start += count
         batch.ended_ns = _clock()
 
-    def _rows(self, head: RequestHead, index: int, data: Buffer) -> _Array:
+    def _rows(self, head: RequestHead, index: int, data: Buffer) -> Array:
         """The samples of one input of a request, [n, *dims]."""
         bound = head.inputs[index]
         array = array_of(head, bound, data, bound.shape)
@@ -69,7 +66,7 @@ class SampleStacking:
             shape = client_shape(spec, shape, batched=self._batched)
         return Tensor(spec.name, spec.datatype, tuple(shape), raw_bytes(array))
 
-    def _stacked(self, name: str, rows: _Array) -> _Array:
+    def _stacked(self, name: str, rows: Array) -> Array:
         """The samples of one request as one array. Raises ExecutionError where their shapes differ."""
         shapes = {sample.shape for sample in rows}
         if name in self._joined:
@@ -85,7 +82,7 @@ class SampleStacking:
         )
 
 
-def _one_array(parts: Sequence[_Array]) -> _Array:
+def _one_array(parts: Sequence[Array]) -> Array:
     """Samples of several requests as one array, an object array where their shapes differ."""
     if len(parts) == 1:
         return parts[0]

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.messages import ModelConfig, ModelSequenceBatching
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.stacking.base import Stacking
@@ -54,7 +53,7 @@ class State:
     input_name: str
     output_name: str
     datatype: DataType
-    initial: npt.NDArray[Any]
+    initial: Array
 
 
 class SequenceStacking:
@@ -94,7 +93,7 @@ class SequenceStacking:
                     kept = array[row] if self._batched else array
                     request.sequence.states[state.input_name] = kept.copy()
 
-    def _state(self, state: State, rows: Sequence[InferRequest | None]) -> npt.NDArray[Any]:
+    def _state(self, state: State, rows: Sequence[InferRequest | None]) -> Array:
         values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]
         shape = values[0][2].shape
         if not self._batched:
@@ -109,7 +108,7 @@ class SequenceStacking:
             array[row] = value
         return array
 
-    def _given(self, state: State, outputs: Arrays, height: int) -> npt.NDArray[Any]:
+    def _given(self, state: State, outputs: Arrays, height: int) -> Array:
         array = outputs.get(state.output_name)
         if array is None:
             raise ExecutionError(f"the model gave no state '{state.output_name}'")
@@ -125,15 +124,15 @@ class SequenceStacking:
         return array
 
 
-def value_of(state: State, request: InferRequest) -> npt.NDArray[Any]:
+def value_of(state: State, request: InferRequest) -> Array:
     """What a request of a sequence gets of a state: what the one before has left, or the beginning."""
     if request.head.parameters.get("sequence_start"):
         return state.initial
-    kept: Mapping[str, npt.NDArray[Any]] = request.sequence.states
+    kept: Mapping[str, Array] = request.sequence.states
     return kept.get(state.input_name, state.initial)
 
 
-def nothing_of(state: State, shape: Sequence[int]) -> npt.NDArray[Any]:
+def nothing_of(state: State, shape: Sequence[int]) -> Array:
     """Return what empty rows have of a state."""
     return np.full(shape, b"" if state.datatype.size == 0 else 0, state.datatype.numpy)
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from tpx.errors import ExecutionError, InvalidRequest
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
@@ -68,7 +68,7 @@ class LentOutputs:
                 results[index] = self._lend(array)
         return results
 
-    def _lend(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _lend(self, array: Array) -> Array:
         while self._returned:
             self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
         if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
@@ -157,15 +157,15 @@ class ValueExecutor:
     def close(self) -> None:
         del self.session
 
-    def _value(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def _value(self, name: str, array: Array) -> Any:
         if self._types[name] == "BF16":
             return ort_state.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
         return ort_state.OrtValue.ortvalue_from_numpy(array, self._cpu)
 
 
-def _array(value: Any, datatype: str) -> npt.NDArray[Any]:
+def _array(value: Any, datatype: str) -> Array:
     if datatype != "BF16":
-        array: npt.NDArray[Any] = value.numpy()
+        array: Array = value.numpy()
         return array
     shape = value.shape()
     if 0 in shape:
@@ -174,7 +174,7 @@ def _array(value: Any, datatype: str) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype=np.uint16).reshape(shape).copy()
 
 
-def _to_text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _to_text(name: str, array: Array) -> Array:
     try:
         text = [element.decode() for element in array.flat]
     except UnicodeDecodeError as exc:
@@ -182,5 +182,5 @@ def _to_text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.array(text, dtype=np.object_).reshape(array.shape)
 
 
-def _to_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _to_bytes(array: Array) -> Array:
     return np.array([str(text).encode() for text in array.flat], dtype=np.object_).reshape(array.shape)

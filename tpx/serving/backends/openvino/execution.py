@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 
 from tpx.errors import ExecutionError, InvalidRequest
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.model_tensors import ModelTensor
 
@@ -86,7 +86,7 @@ class InferRequestExecutor:
         del self._request, self._own
 
 
-def _to_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> Any:
+def _to_runtime(array: Array, tensor: ModelTensor) -> Any:
     if tensor.ranked and not tensor.shape:
         array = array.reshape(())  # to the client a scalar is one element
     if tensor.datatype == "BF16":
@@ -96,16 +96,16 @@ def _to_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> Any:
     return ov.Tensor(array)  # OpenVINO shares no memory that it may not write to
 
 
-def _from_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> npt.NDArray[Any]:
+def _from_runtime(array: Array, tensor: ModelTensor) -> Array:
     array = np.atleast_1d(array)
     return array.view(np.uint16) if tensor.datatype == "BF16" else array
 
 
-def _padded(array: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+def _padded(array: Array, rows: int) -> Array:
     return np.concatenate([array, np.zeros((rows, *array.shape[1:]), dtype=array.dtype)])
 
 
-def _check_narrow(name: str, array: npt.NDArray[Any]) -> None:
+def _check_narrow(name: str, array: Array) -> None:
     """OpenVINO's CPU device computes 64-bit integers in 32 bits: values beyond them would be others.
 
     Raises InvalidRequest.

@@ -1,0 +1,120 @@
+"""`tpx.analyze`: the search of `tpx analyze profile`, with its run as a value."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.file import complete_options
+from tpx.analyzer.profile import Event
+from tpx.analyzer.reports.json import report_text
+from tpx.analyzer.reports.page import Places, build
+from tpx.analyzer.reports.tables import inference_table
+from tpx.analyzer.results.journal import read_last_run
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.verdict import Verdict, judge
+from tpx.api.frames import data_frame, embedded
+from tpx.api.serving import RunningServer
+from tpx.api.threads import run_in_thread
+from tpx.cli.launching import open_search
+from tpx.report import html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisRun:
+    """Everything that a search measured, and its verdicts."""
+
+    run: Run
+    directory: Path
+    """Where the journal and the variants of configurations are."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdict on each model, with the recommended configuration as `best`."""
+        return tuple(judge(model, self.run.started.goals) for model in self.run.models)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence for each model."""
+        return " ".join(f"{each.sentence}." for each in self.verdicts)
+
+    def to_json(self) -> str:
+        """Return the document of `tpx analyze --json`."""
+        return report_text(self.run)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per measurement, with the columns of Model Analyzer's table; the best come first."""
+        table = inference_table(self.run, with_memory=True)
+        return data_frame([dict(zip(table.headers, row, strict=True)) for row in table.rows])
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return the report as one page, and write it to `path` where that is given."""
+        places = Places(repository=self.directory / "variants", export_path=self.directory)
+        page = html.render(build(self.run, places))
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str:
+        return embedded(self.to_html())
+
+
+def analyze(
+    models: str | Sequence[str],
+    *,
+    repository: str | Path | None = None,
+    target: RunningServer | None = None,
+    directory: str | Path | None = None,
+    **options: Any,
+) -> AnalysisRun:
+    """Search for the best configuration of models, and return everything that was measured.
+
+    `repository` holds the models; with `target` they are measured on that server, whose repository must be
+    the `output_model_repository_path` and which runs with `model_control_mode="explicit"`. `options` are
+    those of `tpx analyze profile`, with underscores: `budget="1m"`, `constraints="perf_latency_p99<=5"`. The
+    journal and the variants go to `directory`, a new temporary one by default. Raises UsageError,
+    MeasurementError.
+    """
+    place = Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
+    given: dict[str, Any] = {
+        "profile_models": [models] if isinstance(models, str) else list(models),
+        "checkpoint_directory": str(place),
+        "export_path": str(place / "results"),
+        "output_model_repository_path": str(place / "variants"),
+        **options,
+    }
+    if repository is not None:
+        given["model_repository"] = str(repository)
+    if target is not None:
+        given |= {"triton_launch_mode": "remote", "triton_http_endpoint": target.http}
+        given |= {
+            "triton_grpc_endpoint": target.grpc,
+            "triton_metrics_url": f"http://{target.metrics}/metrics",
+        }
+    spec: ProfileSpec = complete_options(given)
+    run_in_thread(lambda stop: _carried_out(spec, stop))
+    return AnalysisRun(Run.from_records(read_last_run(spec.output.journal_path)), place)
+
+
+async def _carried_out(spec: ProfileSpec, stop: asyncio.Event) -> None:
+    """Run the search, to the measurement in progress where `stop` is set."""
+    with open_search(spec, _silent, _silent) as search:
+        if search is None:
+            return
+        work = asyncio.ensure_future(search.run(("tpx.analyze",)))
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            search.stop()
+        stopped.cancel()
+        await work
+
+
+def _silent(_: Event | str) -> None:
+    """Take what the command line would show."""

@@ -1,0 +1,183 @@
+"""`tpx.measure`: what `tpx perf` does, with its result as a value; `tpx.compare`: two results compared."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpx.api.frames import data_frame, embedded
+from tpx.api.serving import RunningServer
+from tpx.api.threads import run_in_thread
+from tpx.errors import UsageError
+from tpx.options import build, given_in_mapping
+from tpx.perf.answers.compare import Comparison, Strictness, read_levels
+from tpx.perf.answers.compare import compare as compare_levels
+from tpx.perf.levels import LevelRange
+from tpx.perf.options import SessionSpec
+from tpx.perf.report.json import json_text
+from tpx.perf.report.model import Report
+from tpx.perf.report.page import build as build_page
+from tpx.perf.report.page import conclude
+from tpx.perf.results import LevelResult
+from tpx.perf.run import run
+from tpx.report import html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class PerfRun:
+    """The levels of one measurement, and what they say."""
+
+    report: Report
+
+    @property
+    def levels(self) -> tuple[LevelResult, ...]:
+        """Every level that was measured, in the order in which it was."""
+        return self.report.levels
+
+    @property
+    def best(self) -> LevelResult | None:
+        """The level of the highest throughput that met the limits; None where none did."""
+        return self.report.best
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on what the run showed."""
+        return conclude(self.report).sentence
+
+    def to_json(self) -> str:
+        """Return the document of `tpx perf --json`."""
+        return json_text(self.report, ())
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per level: load, throughput in infer/s with its interval, latencies in us."""
+        return data_frame([_row(level) for level in self.levels])
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return the report as one page, and write it to `path` where that is given."""
+        page = html.render(build_page(self.report, ("tpx.measure",)))
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str:
+        return embedded(self.to_html())
+
+
+def measure(
+    target: RunningServer | str,
+    model: str,
+    *,
+    concurrency: int | Sequence[int] | None = None,
+    request_rate: float | Sequence[float] | None = None,
+    **options: Any,
+) -> PerfRun:
+    """Measure a model on a server, level by level, until each is stable.
+
+    `target` is a server of `tpx.serve` or the URL of any that speaks the v2 protocol; `concurrency` requests
+    in flight, or `request_rate` requests per second. `options` are those of `tpx perf`, with underscores:
+    `protocol="grpc"`, `batch_size=8`, `slo=["p99<=5ms"]`. Works in a notebook, too; Ctrl-C ends it with the
+    levels measured so far. Raises UsageError, MeasurementError, WireError.
+    """
+    spec = _spec(target, model, concurrency, request_rate, options)
+    return PerfRun(run_in_thread(lambda stop: run(spec, stop=stop)))
+
+
+async def measure_async(
+    target: RunningServer | str,
+    model: str,
+    *,
+    concurrency: int | Sequence[int] | None = None,
+    request_rate: float | Sequence[float] | None = None,
+    stop: asyncio.Event | None = None,
+    **options: Any,
+) -> PerfRun:
+    """Measure on the running event loop, which should have nothing else to do; else as `measure`."""
+    return PerfRun(await run(_spec(target, model, concurrency, request_rate, options), stop=stop))
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """What changed from one measurement to another, with significance."""
+
+    comparison: Comparison
+
+    @property
+    def verdict(self) -> str:
+        """`worse`, `better` or `same`: worse where anything became significantly worse."""
+        findings = {difference.finding for difference in self.comparison.differences}
+        return "worse" if "worse" in findings else "better" if "better" in findings else "same"
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per load and figure: requests per second, or ns of latency."""
+        return data_frame(
+            [
+                {
+                    "load": each.load,
+                    "figure": each.figure,
+                    "before": each.before,
+                    "after": each.after,
+                    "relative": each.relative,
+                    "low": each.low,
+                    "high": each.high,
+                    "p_value": each.p_value,
+                    "finding": each.finding,
+                }
+                for each in self.comparison.differences
+            ]
+        )
+
+
+def compare(
+    before: PerfRun, after: PerfRun, *, alpha: float = 0.05, min_effect: float = 0.02
+) -> RunComparison:
+    """Compare two measurements at the loads that both have. Raises UsageError where there are none."""
+    levels = [
+        read_levels(json.loads(each.to_json()), name) for each, name in ((before, "before"), (after, "after"))
+    ]
+    found = compare_levels(levels[0], levels[1], Strictness(alpha=alpha, min_effect=min_effect))
+    if not found.differences:
+        raise UsageError(f"the runs have no load to compare ({'; '.join(found.left_out)})")
+    return RunComparison(found)
+
+
+def _spec(
+    target: RunningServer | str,
+    model: str,
+    concurrency: int | Sequence[int] | None,
+    request_rate: float | Sequence[float] | None,
+    options: dict[str, Any],
+) -> SessionSpec:
+    """The groups of options of a run. Raises UsageError."""
+    given = given_in_mapping(SessionSpec, options, source="tpx.measure")
+    given["model"] = model
+    if isinstance(target, RunningServer):
+        given["url"] = target.grpc if given.get("protocol") == "grpc" else target.http
+    else:
+        given["url"] = target
+    if concurrency is not None:
+        values = (concurrency,) if isinstance(concurrency, int) else tuple(concurrency)
+        given["concurrency_range"] = LevelRange(mode="concurrency", listed=values)
+    if request_rate is not None:
+        rates = (request_rate,) if isinstance(request_rate, int | float) else tuple(request_rate)
+        given["request_rate_range"] = LevelRange(mode="request_rate", listed=rates)
+    return build(SessionSpec, given)
+
+
+def _row(result: LevelResult) -> dict[str, object]:
+    latency, throughput = result.latency, result.estimates.throughput if result.estimates else None
+    row: dict[str, object] = {
+        "mode": result.level.mode,
+        "load": result.level.value,
+        "throughput_infer_per_s": result.throughput_infer_per_s,
+        "throughput_low": throughput.low if throughput else None,
+        "throughput_high": throughput.high if throughput else None,
+        "latency_mean_us": latency.mean_ns / 1000 if latency else None,
+    }
+    for percentile in (50, 90, 95, 99):
+        row[f"latency_p{percentile}_us"] = latency.at(percentile) / 1000 if latency else None
+    return {**row, "requests": result.requests, "failed": result.failed, "verdict": result.verdict.value}

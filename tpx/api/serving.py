@@ -1,0 +1,191 @@
+"""`tpx.serve`: a server in this process or in one of its own."""
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tpx.errors import LoadError, UsageError
+from tpx.options import from_mapping
+from tpx.perf.loops import event_loop
+from tpx.serving.options import ServeConfig
+from tpx.serving.server import Server
+
+START_S = 120.0
+STOP_S = 60.0
+POLL_S = 0.05
+_FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+
+
+def serve(
+    models: str | Path | Sequence[str | Path], *, process: bool = False, **options: Any
+) -> "RunningServer":
+    """Start a server on model repositories and return it once it is ready; leaving `with` stops it.
+
+    `options` are those of `tpx serve`, with underscores; ports are free ones unless they are given. With
+    `process` the server runs in a process of its own, as one that is measured should: in this process it
+    shares Python's interpreter lock with the caller. Raises LoadError where it does not start.
+    """
+    paths = [models] if isinstance(models, str | Path) else list(models)
+    given = {**_FREE_PORTS, **options, "model_repository": [str(path) for path in paths]}
+    running = _ProcessServer(given) if process else _ThreadServer(given)
+    try:
+        return RunningServer(running, running.start())
+    except BaseException:
+        running.stop()
+        raise
+
+
+class RunningServer:
+    """A server that is ready; a context manager that stops it."""
+
+    def __init__(self, running: "_ThreadServer | _ProcessServer", addresses: Mapping[str, str]) -> None:
+        self._running = running
+        self._addresses = addresses
+
+    @property
+    def http(self) -> str:
+        """host:port of the HTTP endpoint. Raises UsageError where it is off."""
+        return self._address("HTTPService")
+
+    @property
+    def grpc(self) -> str:
+        """host:port of the gRPC endpoint. Raises UsageError where it is off."""
+        return self._address("GRPCInferenceService")
+
+    @property
+    def metrics(self) -> str:
+        """host:port of the metrics page. Raises UsageError where it is off."""
+        return self._address("Metrics Service")
+
+    def client(self, protocol: Literal["http", "grpc"] = "grpc") -> Any:
+        """Return a tritonclient for this server, which the caller closes.
+
+        Raises UsageError where tritonclient is not installed.
+        """
+        try:
+            if protocol == "grpc":
+                from tritonclient.grpc import InferenceServerClient
+            else:
+                from tritonclient.http import InferenceServerClient
+        except ImportError as exc:
+            raise UsageError(f"client() needs tritonclient: pip install 'tritonclient[{protocol}]'") from exc
+        return InferenceServerClient(self.grpc if protocol == "grpc" else self.http)
+
+    def stop(self) -> None:
+        """Stop accepting, answer what is in flight, end."""
+        self._running.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<tpx server: {', '.join(f'{name} {where}' for name, where in self._addresses.items())}>"
+
+    def _address(self, service: str) -> str:
+        if service not in self._addresses:
+            raise UsageError(f"this server has no {service} (has: {', '.join(self._addresses)})")
+        return self._addresses[service]
+
+
+class _ThreadServer:
+    """A server on an event loop in a thread of this process."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._config = from_mapping(ServeConfig, options, source="tpx.serve")
+        self._ready = threading.Event()
+        self._addresses: dict[str, str] = {}
+        self._failure: BaseException | None = None
+        self._ending: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._thread = threading.Thread(target=self._run, name="tpx-server", daemon=True)
+
+    def start(self) -> Mapping[str, str]:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self._addresses
+
+    def stop(self) -> None:
+        if self._ending is not None and self._thread.is_alive():
+            loop, ending = self._ending
+            loop.call_soon_threadsafe(ending.set)
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as exc:  # noqa: BLE001 (raised again in the caller's thread)
+            self._failure = exc
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        ending = asyncio.Event()
+        self._ending = asyncio.get_running_loop(), ending
+        server = Server(self._config)
+        endpoints = await server.start()
+        self._addresses = {endpoint.service: endpoint.where for endpoint in endpoints}
+        self._ready.set()
+        await ending.wait()
+        await server.stop()
+
+
+class _ProcessServer:
+    """`tpx serve` in a process of its own, its log in a file."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        from_mapping(ServeConfig, options, source="tpx.serve")  # raises UsageError here, not in the process
+        self._words = [word for name, value in options.items() for word in _words(name, value)]
+        self._log = Path(tempfile.mkstemp(prefix="tpx-serve-", suffix=".log")[1])
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Mapping[str, str]:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tpx", "serve", *self._words], stdout=log, stderr=subprocess.STDOUT
+            )
+        deadline = time.monotonic() + START_S
+        while "is ready" not in self._said() and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise LoadError(f"the server is not ready after {START_S:g} s; its log: {self._log}")
+            time.sleep(POLL_S)
+        if self._process.poll() is not None:
+            raise LoadError(f"the server did not start:\n{self._said().strip()[-2000:]}")
+        return dict(re.findall(r"Started (\w[\w ]*) at (\S+:\d+)", self._said()))
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._log.unlink(missing_ok=True)
+
+    def _said(self) -> str:
+        return self._log.read_text("utf-8", errors="replace")
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option as command-line words; of a list one for each."""
+    flag = f"--{name.replace('_', '-')}"
+    values = value if isinstance(value, list | tuple) else [value]
+    return [f"{flag}={str(each).lower() if isinstance(each, bool) else each}" for each in values]

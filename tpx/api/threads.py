@@ -1,0 +1,46 @@
+"""Running asynchronous work for callers who have no event loop, or one that runs already, as notebooks do."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from tpx.perf.loops import event_loop
+
+T = TypeVar("T")
+JOIN_S = 0.2
+"""Between two looks for Ctrl-C, which only the main thread gets."""
+
+
+def run_in_thread(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` to its end on an event loop of its own, in a thread of its own.
+
+    It is given an event that Ctrl-C sets, on which it should end with what it has.
+    """
+    results: list[T] = []
+    failures: list[BaseException] = []
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def carried_out() -> T:
+        stop = asyncio.Event()
+        started.append((asyncio.get_running_loop(), stop))
+        return await work(stop)
+
+    def body() -> None:
+        try:
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                results.append(runner.run(carried_out()))
+        except BaseException as exc:  # noqa: BLE001 (raised again in the caller's thread)
+            failures.append(exc)
+
+    thread = threading.Thread(target=body, name="tpx", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(JOIN_S)
+        except KeyboardInterrupt:
+            for loop, stop in started:
+                loop.call_soon_threadsafe(stop.set)
+    if failures:
+        raise failures[0]
+    return results[0]
