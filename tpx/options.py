@@ -37,7 +37,7 @@ FALSE_WORDS = frozenset({"false", "off", "0", "no"})
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a config field says about itself beside its type and default."""
+    """An option of a config field, beside the type and default of the field."""
 
     help: str
     names: tuple[str, ...] = ()
@@ -54,11 +54,11 @@ class Option:
     """From the value of a YAML key, where that is more than text or a list of texts; raises ValueError."""
     minimum: float | None = None
     maximum: float | None = None
-    """Of a number, both included; `maximum` needs `minimum`."""
+    """Bounds of a number, both included; `maximum` needs `minimum`."""
     default_text: str = ""
-    """What help and documents show as default where its value says too little."""
+    """The default as help and documents show it, where its value says too little."""
     counted: bool = False
-    """Of an integer: it is a switch, and its value is how often it is given."""
+    """An integer option that is a switch: its value is how often it is given."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
 

@@ -16,7 +16,7 @@ from tpx.analyzer.results.goals import Bound, Constraint, Objective
 from tpx.errors import UsageError
 
 LISTED_WEIGHT = 10.0
-"""Of each objective in a list; Model Analyzer's number, which counts only beside others."""
+"""Weight of each objective in a list; Model Analyzer's number, which counts only beside others."""
 
 _COMPARISON = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
 _RENAMED = {"perf_latency": "perf_latency_p99"}

@@ -161,7 +161,7 @@ class PeriodicRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """What a load is made by beside its level."""
+    """The settings of a load beside its level."""
 
     pace: PaceSpec = field(default_factory=PaceSpec)
     intervals: Intervals | None = None

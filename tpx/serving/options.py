@@ -208,7 +208,7 @@ class MetricsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSpec:
-    """What is logged, and where."""
+    """The log: its levels, format and place."""
 
     log_verbose: int = option(0, "1 and more: log every request", metavar="INT", parse=_verbosity)
     log_info: bool = option(True, "log what happens")
@@ -232,7 +232,7 @@ class LoggingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracingSpec:
-    """What is traced of requests."""
+    """Traces of requests."""
 
     trace_config: tuple[TraceFlag, ...] = option(
         (),

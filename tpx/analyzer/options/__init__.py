@@ -1,4 +1,4 @@
-"""What `tpx analyze` can be told: groups of options, which `ProfileSpec` composes, and the YAML file."""
+"""The options of `tpx analyze`: groups, which `ProfileSpec` composes, and the YAML file."""
 
 from tpx.analyzer.options.file import read_options
 from tpx.analyzer.options.spec import ProfileSpec

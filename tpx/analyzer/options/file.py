@@ -169,7 +169,7 @@ class _Place:
 
 
 def _within(node: Any, part: str | int) -> _Place | None:
-    """What stands under a key or at a place of a list; a list of mappings is looked through for the key."""
+    """Return what stands under a key or at a place of a list; a list of mappings is searched for the key."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):

@@ -70,7 +70,7 @@ class GoalSpec:
         _ = self.goals_for(())
 
     def goals_for(self, models: Sequence[ModelToProfile]) -> Goals:
-        """What is asked, of all models and of those with goals of their own; budgets hold for every model."""
+        """Return the goals of all models and of those with their own; budgets hold for every model."""
         own = tuple(
             ModelGoals(
                 model=model.name,
@@ -162,7 +162,7 @@ class MeasurementSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSpec:
-    """What is watched while the server is measured, or idle."""
+    """Figures that are watched while the server is measured, or idle."""
 
     monitoring_interval: float = option(
         1.0, "seconds between two readings of memory and GPUs", "-i", metavar="SECONDS"

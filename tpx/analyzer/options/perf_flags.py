@@ -43,7 +43,7 @@ DECIDED: Mapping[str, str] = {
     "verbose": "perf_output",
     "extra-verbose": "perf_output",
 }
-"""What the analyzer sets itself -> the option that says how."""
+"""Flags that the analyzer sets itself -> the option that says how."""
 
 LOADS: Mapping[str, str] = {
     "concurrency-range": "concurrency",
@@ -51,12 +51,12 @@ LOADS: Mapping[str, str] = {
     "request-intervals": "request_rate",
     "batch-size": "batch_sizes",
 }
-"""What says how a model is loaded, in the place of the field of its parameters."""
+"""Flags of the load -> the field of the model's parameters that they replace."""
 NO_LOADS = ("fixed-schedule", "periodic-concurrency-range", "session-concurrency")
 """Loads of tpx perf that configurations are not compared under."""
 
 OBEYED = frozenset({"measurement-interval", "stability-percentage", "max-trials"})
-"""Of these, what one model may have otherwise than the run."""
+"""Decided flags that one model may have otherwise than the run."""
 
 
 def perf_words(flags: Flags) -> tuple[str, ...]:
@@ -150,12 +150,12 @@ GENAI_INSTEAD: Mapping[str, str] = {
     "expected-output-tokens": "give max_tokens in the requests of perf_analyzer_flags: input-data",
     "num-of-output-prompts": "give the requests as perf_analyzer_flags: input-data",
 }
-"""What genai-perf does by itself -> what to do with tpx."""
+"""Flags for what genai-perf does by itself -> what to do with tpx."""
 GENAI_NEEDLESS: Mapping[str, str] = {
     "tokenizer": "the service counts its tokens",
     "backend": "models are asked through the OpenAI API, whatever runs them",
 }
-"""What tpx does without -> why."""
+"""Flags that tpx has no need of -> why."""
 
 
 GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")

@@ -126,7 +126,7 @@ class LoadsSpec:
 
     @property
     def by_request_rate(self) -> bool:
-        """Whether loads are requests per second; a listed rate says so too."""
+        """True if loads are requests per second; a listed rate says so too."""
         ranges = (self.run_config_search_min_request_rate, self.run_config_search_max_request_rate)
         return bool(self.request_rate) or self.request_rate_search_enable or ranges != (16, 8192)
 

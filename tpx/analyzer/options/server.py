@@ -107,7 +107,7 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerSpec:
-    """What the container of a server is made with."""
+    """The container of a server."""
 
     triton_docker_image: str = option(
         "nvcr.io/nvidia/tritonserver:26.04-py3", "image to run", metavar="IMAGE"

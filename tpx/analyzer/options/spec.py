@@ -1,4 +1,4 @@
-"""What one run of `tpx analyze profile` is told: groups of options, and what follows from several of them."""
+"""The options of one run of `tpx analyze profile`: groups, and what follows from several of them."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -60,11 +60,11 @@ class ProfileSpec:
 
     @property
     def space(self) -> SearchSpace:
-        """What to search in a model without settings of its own."""
+        """The space of a model without settings of its own."""
         return self.space_of(ModelToProfile(name=""))
 
     def space_of(self, model: ModelToProfile) -> SearchSpace:
-        """What to search in this model, under the loads that its flags for the load generator may give.
+        """Return the space of this model, under the loads that its flags for the load generator may give.
 
         Raises UsageError for an empty range or a load below 1.
         """
@@ -141,7 +141,7 @@ class ProfileSpec:
 
 
 def _changed(value: Any) -> dict[str, Any]:
-    """What of a dataclass differs from its defaults, and all that has none; a model without its name."""
+    """Return the fields that differ from their defaults, or have none; those of a model without its name."""
     own = {}
     for field in fields(value):
         default = field.default if field.default_factory is MISSING else field.default_factory()

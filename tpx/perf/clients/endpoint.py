@@ -96,7 +96,7 @@ NONE_COMPOSING = ComposingModels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """What is at the other end."""
+    """The service at the other end."""
 
     service_kind: ServiceKind = option(
         "triton",
@@ -139,7 +139,7 @@ class ServiceSpec:
 
     @property
     def protocols(self) -> str:
-        """What this kind is reached with; empty for the engine in this process."""
+        """Protocols that this kind is reached with; empty for the engine in this process."""
         return ", ".join(SERVICES.get(self.service_kind, ()))
 
     @property

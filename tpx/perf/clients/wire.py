@@ -111,13 +111,13 @@ class WireSpec:
             refuse("--log-frequency", "The value must be >= 0.")
 
     def calls_asynchronously(self, *, sequences: bool = False) -> bool:
-        """Whether perf_analyzer would send without waiting for answers: over streams always, and by itself
-        for models that take sequences."""
+        """Return True if perf_analyzer would send without waiting for answers: over streams always, and by
+        itself for models that take sequences."""
         return self.asynchronous or self.streaming or (sequences and not self.sync)
 
     @property
     def trace_settings(self) -> dict[str, tuple[str, ...]]:
-        """What the server is told before the run; what was not given stays as it is there."""
+        """Settings that the server gets before the run; those that were not given stay as they are."""
         numbers = {
             "trace_rate": self.trace_rate,
             "trace_count": self.trace_count,
@@ -128,7 +128,7 @@ class WireSpec:
 
     @property
     def request_fields(self) -> RequestFields:
-        """What every request says beside its tensors."""
+        """Fields of every request beside its tensors."""
         return RequestFields(parameters={p.name: p.value for p in self.request_parameter})
 
     @property

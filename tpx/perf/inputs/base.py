@@ -1,4 +1,4 @@
-"""What requests carry: the options of their inputs and of sequences, and the values of these."""
+"""Inputs of requests, and sequences: their options, and the values of these."""
 
 import math
 from collections.abc import Mapping
@@ -221,12 +221,12 @@ class InputSpec:
 
     @property
     def kind(self) -> Literal["zero", "random"]:
-        """What is made where there are no files, and an input has no source of its own."""
+        """The data that is made where there are no files, and an input has no source of its own."""
         return "zero" if "zero" in self.input_data else "random"
 
     @property
     def sources(self) -> Mapping[str, InputSource]:
-        """What the user says of single inputs, by name."""
+        """Sources of single inputs, by name."""
         return {source.name: source for source in self.input}
 
 

@@ -97,7 +97,7 @@ class LoadSpec:
 
     @property
     def levels(self) -> LevelRange:
-        """What is measured, of whatever kind."""
+        """The levels to measure, of whatever kind."""
         asked = self._asked()
         return asked[0] if asked else self._with_search(self.concurrency_range)
 
@@ -113,7 +113,7 @@ class LoadSpec:
         return levels.searched() if self.binary_search else levels
 
     def _asked(self) -> list[LevelRange]:
-        """What was asked for, of every kind of load; more than one is refused."""
+        """Every kind of load that was asked for; more than one is refused."""
         asked: list[LevelRange] = []
         if self.concurrency_range.given:
             asked.append(self._with_search(self.concurrency_range))
@@ -137,7 +137,7 @@ _scenario = one_of(
     "Unsupported type provided: '{}'. Choices are 'single-stream', 'multi-stream', 'server' or 'offline'.",
 )
 PERCENTILES = {"single-stream": 90.0, "multi-stream": 99.0, "server": 99.0}
-"""What each is judged by; offline is judged by its throughput."""
+"""The percentile that each is judged by; offline is judged by its throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,12 +54,12 @@ class OutputSpec:
 
     @property
     def shows_live(self) -> bool:
-        """Whether a terminal shows more than results."""
+        """True if a terminal shows more than results."""
         return self.live and not self.no_live
 
     @property
     def files(self) -> tuple[tuple[str, Path], ...]:
-        """What is written, by the flag that asks for it."""
+        """The files to write, by the flag that asks for each."""
         asked = (
             ("-f", self.csv),
             ("--profile-export-file", self.profile_export_file),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is not allowed, and the message; `{0}` in it is the spec."""
+    """A condition that is not allowed, and its message; `{0}` in it is the spec."""
 
     broken: "Callable[[SessionSpec], object]"
     message: str
@@ -45,7 +45,7 @@ def _of_open_loops(name: str) -> Rule:
 
 
 def _of_one_server() -> Iterator[Rule]:
-    """What says something of one server, and of windows that the blocks of --ab do not have."""
+    """Yield a rule for each option of a single server, or of windows, which blocks of --ab do not have."""
     alone = "is of one server's levels: a comparison is told in its text and by --json, --junit, --markdown"
     blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
     unfit = {

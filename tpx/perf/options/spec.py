@@ -1,4 +1,4 @@
-"""What one run of `tpx perf` is told: groups of options, and what follows from several of them."""
+"""The options of one run of `tpx perf`: groups, and what follows from several of them."""
 
 from dataclasses import dataclass, replace
 
@@ -56,7 +56,7 @@ class SessionSpec:
 
     @property
     def levels(self) -> LevelRange:
-        """What is measured; with --slo and no range, from 1 upwards for as long as the objectives are met."""
+        """The levels to measure; with --slo and no range, from 1 upwards while the objectives are met."""
         if self.mlperf.levels is not None:
             return self.mlperf.levels
         levels = self.load.levels

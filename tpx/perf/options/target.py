@@ -135,7 +135,7 @@ class TlsSpec:
     )
 
     def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
-        """What connections of a protocol check and show; None where they are plain.
+        """Return what connections of a protocol check and show; None where they are plain.
 
         `secure` is what the URL says. Raises UsageError for settings that nothing would make use of.
         """

@@ -51,7 +51,7 @@ REFUSED: Mapping[str, str] = {
     "--step": "a geometric range is --concurrency-range 1:64:x2",
     "--target": "several servers are measured in turns with --ab URL1 URL2",
 }
-"""What an option is refused with: it is known, and this is what there is instead."""
+"""Options that are known and refused, with what there is instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ _SUCCESSORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a command line asks for, and what its user should know."""
+    """The run that a command line asks for, and warnings for its user."""
 
     config: SessionSpec
     warnings: tuple[str, ...] = ()
