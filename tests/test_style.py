@@ -31,7 +31,7 @@ BOUNDARIES = {
     "tpx/serving/model.py": 1,
     "tpx/serving/ensemble/model.py": 1,
     # one worker's loop: an instance computes on, the other models load, the other probes measure on
-    "tpx/serving/frontends/metrics/sampler.py": 1,
+    "tpx/serving/frontends/metrics/machine.py": 1,
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/instances/decoupled.py": 1,
     "tpx/serving/repository/coordinator.py": 1,

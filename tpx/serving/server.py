@@ -17,9 +17,8 @@ from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
 from tpx.serving.frontends.metrics.endpoint import CacheFamilies, CustomFamilies, MetricsFrontend
 from tpx.serving.frontends.metrics.gpu import open_gpus
-from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics
+from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.frontends.metrics.text import FamilySource, MetricsProbe
 from tpx.serving.heap import MemoryWatch, available_bytes
 from tpx.serving.instances.completions import Completions

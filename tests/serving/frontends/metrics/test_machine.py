@@ -15,8 +15,7 @@ import pytest
 from tests.serving.frontends.metrics.pages import Page, parse, scrape
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import serving
-from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics
-from tpx.serving.frontends.metrics.sampler import Sampler
+from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.text import Family, render
 
 
