@@ -3,6 +3,7 @@ precision, or fields that the user listed, each as changes to its configuration.
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
@@ -29,34 +30,31 @@ def open_grid(spec: SearchSpec) -> Grid:
 
     Raises UsageError for an axis that the model's backend does not have.
     """
-    if spec.deltas is not None:
-        dimensions = [_listed(spec.deltas)]
-    else:
-        dimensions = _of_members(spec) if spec.members else _own_dimensions(spec)
+    dimensions = [_listed(spec.deltas)] if spec.deltas is not None else _dimensions(spec)
     for model, loads in loads_of(spec).items():
         dimensions += _client_batches(loads, model)
     return Grid(spec, dimensions)
 
 
-def _own_dimensions(spec: SearchSpec) -> list[Dimension]:
+def _dimensions(spec: SearchSpec) -> list[Dimension]:
+    """Those of the model; or of its members, with what the user listed of a model that is not one of them."""
+    if not spec.members:
+        return _dimensions_of(spec, spec.facts, spec.sweep)
+    found = [
+        replace(dimension, model=member.facts.model)
+        for member in spec.members
+        for dimension in _dimensions_of(spec, member.facts, member.sweep)
+    ]
     listed = listed_dimensions(spec.facts, spec.sweep)
-    return dimensions_of(spec.facts, spec.space, listed) if spec.in_ranges else listed
+    return found + [replace(dimension, model=spec.facts.model) for dimension in listed]
 
 
-def _of_members(spec: SearchSpec) -> list[Dimension]:
-    """Those of the members, and what the user listed of a model that is not one of them itself."""
-    found = []
-    for member in spec.members:
-        listed = listed_dimensions(member.facts, member.sweep)
-        own = dimensions_of(member.facts, spec.space, listed) if spec.in_ranges else listed
-        found += [replace_model(dimension, member.facts.model) for dimension in own]
-    listed = listed_dimensions(spec.facts, spec.sweep)
-    return found + [replace_model(dimension, spec.facts.model) for dimension in listed]
-
-
-def dimensions_of(facts: ModelFacts, space: SearchSpace, listed: Sequence[Dimension] = ()) -> list[Dimension]:
-    """What of a model varies within this space; what the user listed takes the place of its range."""
-    ranges = _ranges(facts, space)
+def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
+    """What of one model varies; what the user listed takes the place of its range."""
+    listed = listed_dimensions(facts, sweep)
+    if not spec.in_ranges:
+        return listed
+    ranges = _ranges(facts, spec.space)
     names = {dimension.name.partition(".")[0] for dimension in listed}
     if "dynamic_batching" in names:
         names.add("batching")
@@ -78,30 +76,13 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
         found.append(_providers(facts, extras.execution_providers, extras.precisions))
     if extras.graph_levels:
         _only_onnx(facts, "--graph-levels")
-        found.append(
-            Dimension(
-                name="graph level",
-                choices=(
-                    Choice(label="default"),
-                    *(
-                        Choice(
-                            label=str(n),
-                            delta={"optimization": {"graph": {"level": n}}},
-                            amount=n,
-                            gated=True,
-                        )
-                        for n in extras.graph_levels
-                    ),
-                ),
-                ordered=False,
-            )
-        )
+        levels = [
+            Choice(label=str(n), delta={"optimization": {"graph": {"level": n}}}, amount=n)
+            for n in extras.graph_levels
+        ]
+        choices = (Choice(label="default"), *levels)
+        found.append(Dimension(name="graph level", choices=choices, ordered=False))
     return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.choices[0].delta]
-
-
-def replace_model(dimension: Dimension, model: str) -> Dimension:
-    """The dimension as one of a member."""
-    return Dimension(name=dimension.name, choices=dimension.choices, model=model, ordered=dimension.ordered)
 
 
 def _listed(deltas: Sequence[Mapping[str, Any]]) -> Dimension:
@@ -181,7 +162,7 @@ def _providers(facts: ModelFacts, providers: Sequence[str], precisions: Sequence
             if key and precision:
                 item["parameters"] = {key: precision}
             delta = {"optimization": {"execution_accelerators": {f"{kind}_execution_accelerator": [item]}}}
-            choices.append(Choice(label=f"{provider} {precision}".rstrip(), delta=delta, gated=True))
+            choices.append(Choice(label=f"{provider} {precision}".rstrip(), delta=delta))
     return Dimension(name="provider", choices=tuple(choices), ordered=False)
 
 
@@ -213,10 +194,7 @@ def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dime
         return Dimension(
             name=name, choices=_by_amount([_listed_size(size, facts) for (size,) in alternatives])
         )
-    choices = [
-        Choice(label=_label(values), delta=delta_of(paths, values), gated=name.startswith("optimization"))
-        for values in alternatives
-    ]
+    choices = [Choice(label=_label(values), delta=delta_of(paths, values)) for values in alternatives]
     ordered = all(_is_number(value) for values in alternatives for value in values) and len(axes) == 1
     if ordered:
         choices = [

@@ -1,6 +1,7 @@
 """The space of the strategies that jump: dimensions with choices, points of them, and their variants."""
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +26,6 @@ class Choice:
     delta: Mapping[str, Any] = field(default_factory=dict)
     amount: float = 1.0
     """The number behind it, where it is one: instances, batch size, threads."""
-    gated: bool = False
-    """It may change what the model answers, so its answers are compared first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class Grid:
         self.members = tuple(member.facts.model for member in spec.members)
         """Models that are varied in place of the model."""
         self._cores = extras.processors if extras.search_threads else None
-        self._loads = tuple(loads_of(spec).values())
+        self._loads = loads_of(spec)
         self._defaults = {self.model: spec.default}
         self._defaults |= {member.facts.model: member.default or {} for member in spec.members}
         self._names = {model: Names(model, spec.named, default) for model, default in self._defaults.items()}
@@ -120,7 +119,7 @@ class Grid:
 
     def _too_large(self, point: Point) -> str:
         """Of requests of several inferences, why some model could not take them."""
-        for model, sent in zip(self._loaded, self.batch_sizes(point), strict=True):
+        for model, sent in zip(self._loads, self.batch_sizes(point), strict=True):
             taken = self.amount(point, "max_batch_size", model, absent=sent)
             if sent > taken:
                 return f"requests of {sent} inferences do not fit max_batch_size {taken:g}"
@@ -142,18 +141,13 @@ class Grid:
         """Inferences in a request, of each model under load."""
         return tuple(
             int(self.amount(point, CLIENT_BATCH, model, absent=loads.batch_sizes[0]))
-            for model, loads in zip(self._loaded, self._loads, strict=True)
+            for model, loads in self._loads.items()
         )
 
     @property
     def client_batches(self) -> list[tuple[int, ...]]:
         """What `batch_sizes` may be."""
-        return list(itertools.product(*(loads.batch_sizes for loads in self._loads)))
-
-    @property
-    def _loaded(self) -> tuple[str, ...]:
-        """The models that have loads of their own, as dimensions name them."""
-        return self.members if self.together else ("",)
+        return list(itertools.product(*(loads.batch_sizes for loads in self._loads.values())))
 
     def in_flight(self, point: Point) -> tuple[int, ...]:
         """Requests that keep every instance busy with full batches, twice: Model Analyzer's formula, for
@@ -174,7 +168,7 @@ class Grid:
             space,
             [
                 Part(space=loads, needed=each, batch_size=size)
-                for loads, each, size in zip(self._loads, own, batch_sizes, strict=True)
+                for loads, each, size in zip(self._loads.values(), own, batch_sizes, strict=True)
             ],
         )
 
@@ -189,15 +183,13 @@ class Grid:
     @property
     def together(self) -> bool:
         """Whether the members are models under loads of their own, and not parts of one model."""
-        return bool(self.members) and self.model == ",".join(self.members)
+        return "" not in self._loads
 
     @property
     def default(self) -> Variant:
         """The variant that changes nothing."""
-        if not self.members:
-            return self._names[self.model].variant({})
         others = [self._names[m].variant({}) for m in self.members if m != self.model]
-        return self._names[self.model].composed(others)
+        return self._names[self.model].variant({}, others)
 
     def neighbours(self, point: Point) -> list[Point]:
         """One step away in one dimension: up and down, or any other choice where there is no order."""
@@ -214,26 +206,17 @@ class Grid:
 
     def variant(self, point: Point) -> Variant:
         """The variant of a point."""
-        if not self.members:
-            return self._names[self.model].variant(self._delta(point, ""))
-        members = tuple(
-            self._names[m].variant(self._delta(point, m)) for m in self.members if m != self.model
-        )
-        return self._names[self.model].composed(
-            members, self._ensemble_delta(members) | self._delta(point, self.model)
-        )
+        others = [self._names[m].variant(self._delta(point, m)) for m in self.members if m != self.model]
+        own = self._delta(point, self.model if self.members else "")
+        return self._names[self.model].variant(self._ensemble_delta(others) | own, others)
 
     def _ensemble_delta(self, members: Sequence[Variant]) -> dict[str, Any]:
         """Batches that every member takes: an ensemble may allow no larger ones than its steps."""
         own = self._defaults[self.model]
-        if not own.get("ensemble_scheduling") or not own.get("max_batch_size"):
+        if not members or not own.get("ensemble_scheduling") or not own.get("max_batch_size"):
             return {}
         merged = (merge(self._defaults[member.model], member.delta) for member in members)
         return {"max_batch_size": min(int(config.get("max_batch_size", 0)) for config in merged)}
-
-    def gated(self, point: Point) -> bool:
-        """Whether the point may answer otherwise than the default."""
-        return any(d.choices[place].gated for place, d in zip(point, self.dimensions, strict=True))
 
     def describe(self, point: Point) -> str:
         """`instances 2, max_batch_size 8`."""
@@ -269,24 +252,15 @@ class Names:
         }
         self._taken = set(self._known.values())
 
-    def variant(self, delta: Mapping[str, Any]) -> Variant:
-        """The variant with this change."""
-        delta = self._changed(delta)
-        name = "default" if not delta else self._number(_key((), delta))
-        return Variant(model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta))
-
-    def composed(self, members: Sequence[Variant], delta: Mapping[str, Any] | None = None) -> Variant:
-        """The variant of a model that has these members, and a change of its own."""
-        own = dict(self._changed(delta or {}))
-        same = not own and all(member.is_default for member in members)
-        name = "default" if same else self._number(_key(members, own))
+    def variant(self, delta: Mapping[str, Any], members: Sequence[Variant] = ()) -> Variant:
+        """Return the variant with this change, of a model that may have members."""
+        if self._default is not None and merge(self._default, delta) == self._default:
+            delta = {}
+        same = not delta and all(member.is_default for member in members)
+        name = "default" if same else self._number(_key(members, delta))
         return Variant(
-            model=self._model, name=f"{self._model}_config_{name}", delta=own, members=tuple(members)
+            model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta), members=tuple(members)
         )
-
-    def _changed(self, delta: Mapping[str, Any]) -> Mapping[str, Any]:
-        same = self._default is not None and merge(self._default, delta) == self._default
-        return {} if same else delta
 
     def _number(self, key: str) -> str:
         if key not in self._known:
@@ -296,7 +270,7 @@ class Names:
 
 
 def _key(members: Sequence[Variant], delta: Mapping[str, Any]) -> str:
-    return ",".join(member.name for member in members) + (repr(_sorted(delta)) if delta else "")
+    return ",".join(member.name for member in members) + (json.dumps(delta, sort_keys=True) if delta else "")
 
 
 def combine(first: Any, second: Any) -> Any:
@@ -307,9 +281,3 @@ def combine(first: Any, second: Any) -> Any:
             key: combine(first[key], value) if key in first else value for key, value in second.items()
         }
     return merge(first, second) if isinstance(first, list) else second
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return [(key, _sorted(value[key])) for key in sorted(value)]
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
