@@ -27,16 +27,16 @@ class LoadKind:
     opener: str
     """`module:function` in `tpx.perf.loads` that makes the load of a level; imported on first use."""
     label: str
-    """What stands before a level's value in the summary."""
+    """The text before a level's value in the summary."""
     flag: str = "--concurrency-range"
     option: str = ""
     """The field of the options that asks for it; empty where a scenario does."""
     rival: str = ""
     """perf_analyzer's name of it where two loads are asked for."""
     title: str = "{label}: {value:g}"
-    """What stands above a level's figures."""
+    """The line above a level's figures."""
     unit: str = ""
-    """What stands before a level's value in a sentence, if that is not its name."""
+    """The text before a level's value in a sentence, if that is not its name."""
     column: str = "Request Rate"
     """The first column of the CSV file."""
     whole: bool = True
@@ -48,7 +48,7 @@ class LoadKind:
     at_once: bool = False
     """All requests are due at the start."""
     once: bool = False
-    """It ends by itself when everything is sent."""
+    """The load ends by itself when everything is sent."""
     queries: bool = False
     """A row is a query of several requests, whose number is the level's value."""
     undivided: str = ""
@@ -203,7 +203,7 @@ class LevelRange:
     listed: tuple[float, ...] = ()
     binary: bool = False
     given: bool = field(default=True, compare=False)
-    """Whether the user said so; only one kind of load can be given."""
+    """The user asked for it; only one kind of load can be given."""
 
     def __post_init__(self) -> None:
         lowest = min(self.listed or (self.start,))

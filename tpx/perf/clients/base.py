@@ -18,7 +18,7 @@ MISMATCH = -4
 
 
 class Response(Protocol):
-    """What the load reads of every answer."""
+    """The part of every answer that the load reads."""
 
     status: int
     first_byte_ns: int
@@ -34,7 +34,7 @@ class StreamedResponse(Response, Protocol):
     arrivals: Sequence[int]
     """When each of the responses came."""
     units: int
-    """What the responses hold in the service's own unit, such as tokens; 0 where it has none."""
+    """The content of the responses in the service's own unit, such as tokens; 0 where it has none."""
 
 
 Prepared = Any
@@ -45,7 +45,7 @@ OnResponse = Callable[[Any], None]
 
 
 class Slot:
-    """Room for one request in flight, on a connection of its own or on one that several slots share.
+    """A connection slot: at most one request in flight, on a connection of its own or one that slots share.
 
     `send` is the connection's own method, so that nothing of ours stands between the load and the wire;
     what it returns names the request for `Client.renew`. When the connection breaks the client calls
@@ -61,12 +61,12 @@ class Slot:
 
 
 def nobody_listens(_: WireError) -> None:
-    """A slot between two levels has no owner."""
+    """Ignore a lost connection: a slot between two levels has no owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed request is counted as, and what the server said."""
+    """The name under which a failed request is counted, and the server's words."""
 
     code: str
     message: str
@@ -74,7 +74,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFields:
-    """What a request says beside its tensors.
+    """The members of a request beside its tensors.
 
     The tensors of `shared_inputs` lie in registered regions: their own data is not sent. No `outputs` asks
     for all of them. `priority` and `timeout_us` 0 are not sent; neither is `sequence` 0, nor its flags.
@@ -132,7 +132,7 @@ class Client(Writer, Protocol):
     success: int
     """The status of a response that succeeded."""
     streams: bool
-    """Whether a request may have several responses: what comes back is a StreamedResponse then."""
+    """A request may have several responses: the answer is a StreamedResponse."""
     slots_per_connection: float
     """How many slots share a connection; infinite where their number does not add connections."""
 
@@ -144,7 +144,7 @@ class Client(Writer, Protocol):
         comes."""
 
     def failure(self, response: Any) -> Failure:
-        """What an unsuccessful response says."""
+        """Return the failure that an unsuccessful response tells."""
 
     async def close(self) -> None:
         """Close every connection."""
@@ -191,7 +191,7 @@ class Registrar(Protocol):
     async def register(self, region: Region) -> None: ...
 
     async def unregister(self, region: Region) -> None:
-        """Of this region only, never of all."""
+        """Unregister this region only, never all."""
 
 
 MOST_CHARACTERS = 2000

@@ -94,7 +94,7 @@ class ChatTurn:
 
     @property
     def body(self) -> bytes:
-        """What is asked, after what was said before; that is known when the turn before it is answered."""
+        """Return the request's body with the history before it, known once the previous turn is answered."""
         return orjson.dumps({**self._body, "messages": list(self._messages())})
 
     def answered(self, body: Buffer, *, streamed: bool) -> bool:

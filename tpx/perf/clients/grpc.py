@@ -51,8 +51,8 @@ def connect(endpoint: Endpoint) -> Connections:
 
 
 class GrpcSlots:
-    """What all clients over gRPC have in common: connections, each replaced when it ends, and slots of which
-    several share a carrier. That is a connection, unless a client says otherwise."""
+    """The common part of the clients over gRPC: connections, each replaced when it ends, and slots of which
+    several share a carrier, which is a connection unless a client says otherwise."""
 
     success = int(Status.OK)
     slots_per_connection = float(SLOTS_PER_CONNECTION)
@@ -163,7 +163,7 @@ class GrpcClient(GrpcSlots):
 
 
 def call_failure(response: GrpcResponse) -> Failure:
-    """What an unsuccessful call says."""
+    """Return the failure that an unsuccessful call tells."""
     return Failure(f"gRPC {Status(response.status).name}", response.message or "(no message)")
 
 

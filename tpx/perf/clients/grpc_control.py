@@ -35,17 +35,51 @@ def metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
     return {name: value.encode() if name.endswith("-bin") else value for name, value in pairs}
 
 
-class GrpcControl:
-    """Implements Control and Registrar."""
+class GrpcAsker:
+    """Calls methods of one service, over a connection that is opened when it is first needed."""
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None, service: str = SERVICE) -> None:
+        self.endpoint = endpoint
         self._tls = tls
+        self._service = service
         self._connection: GrpcClientConnection | None = None
+
+    async def connected(self) -> GrpcClientConnection:
+        """Return the connection. Raises WireError where nothing listens."""
+        if self._connection is None or self._connection.closing:
+            self._connection = await wire.connect(self.endpoint.host, self.endpoint.port, tls=self._tls)
+        return self._connection
+
+    async def call(self, method: str, request: Any, response: Any) -> Any:
+        """Return the answer, a message of type `response`. Raises ResponseError with the server's words."""
+        connection, pairs = await self.connected(), metadata(self.endpoint)
+        try:
+            data = await connection.unary(self._service + method, request.SerializeToString(), pairs)
+        except ResponseError as exc:
+            log.debug("%s(%s): %s, %s", method, brief(str(request)), exc.code.value, exc.message)
+            raise
+        answer = response.FromString(bytes(data))
+        log.debug("%s(%s): %s", method, brief(str(request)), brief(str(answer)))
+        return answer
+
+    async def ask(self, method: str, request: Any, response: Any, what: str) -> Any:
+        """Call a method. Raises MeasurementError saying that `what` has failed."""
+        try:
+            return await self.call(method, request, response)
+        except ResponseError as exc:
+            raise MeasurementError(f"failed to {what}: {exc.message}") from exc
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class GrpcControl(GrpcAsker):
+    """Implements Control and Registrar."""
 
     async def server(self) -> ServerDescription:
         request = messages.ServerMetadataRequest()
-        answer = await self._ask(
+        answer = await self.ask(
             "ServerMetadata", request, messages.ServerMetadataResponse, "get server metadata"
         )
         return server_description(_as_mapping(answer))
@@ -53,7 +87,7 @@ class GrpcControl:
     async def model(self, model: ModelKey) -> ModelDescription:
         request = messages.ModelMetadataRequest(name=model.name, version=model.version)
         try:
-            answer = await self._call("ModelMetadata", request, messages.ModelMetadataResponse)
+            answer = await self.call("ModelMetadata", request, messages.ModelMetadataResponse)
         except ResponseError as exc:
             words = exc.message + await self._instead(model)
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
@@ -61,7 +95,7 @@ class GrpcControl:
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         request = messages.ModelStatisticsRequest(name=model.name, version=model.version)
-        answer = await self._ask(
+        answer = await self.ask(
             "ModelStatistics", request, messages.ModelStatisticsResponse, "get model statistics"
         )
         return model_counters(_as_mapping(answer))
@@ -70,7 +104,7 @@ class GrpcControl:
         request = messages.TraceSettingRequest()
         for name, values in settings.items():
             request.settings[name].value.extend(values)
-        await self._ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
+        await self.ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
 
     async def register(self, region: Region) -> None:
         name, size = region.name, region.byte_size
@@ -87,19 +121,15 @@ class GrpcControl:
         kind = f"{region.kind.capitalize()}SharedMemoryUnregisterRequest"
         await self._share(region, "Unregister", getattr(messages, kind)(name=region.name))
 
-    async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
     async def _share(self, region: Region, verb: str, request: Any) -> None:
         method = f"{region.kind.capitalize()}SharedMemory{verb}"
         response = getattr(messages, method + "Response")
-        await self._ask(method, request, response, f"{verb.lower()} shared memory")
+        await self.ask(method, request, response, f"{verb.lower()} shared memory")
 
     async def _instead(self, model: ModelKey) -> str:
         """Which models there are; empty where the server does not tell."""
         try:
-            answer = await self._call(
+            answer = await self.call(
                 "RepositoryIndex", messages.RepositoryIndexRequest(), messages.RepositoryIndexResponse
             )
         except ResponseError:
@@ -110,32 +140,10 @@ class GrpcControl:
         """None where the server has no such extension."""
         request = messages.ModelConfigRequest(name=model.name, version=model.version)
         try:
-            answer = await self._call("ModelConfig", request, messages.ModelConfigResponse)
+            answer = await self.call("ModelConfig", request, messages.ModelConfigResponse)
         except ResponseError:
             return None
         return model_config.to_json(answer.config)
-
-    async def _ask(self, method: str, request: Any, response: Any, what: str) -> Any:
-        """Call a method; returns a message of the type `response`. Raises MeasurementError saying `what` has
-        failed."""
-        try:
-            return await self._call(method, request, response)
-        except ResponseError as exc:
-            raise MeasurementError(f"failed to {what}: {exc.message}") from exc
-
-    async def _call(self, method: str, request: Any, response: Any) -> Any:
-        if self._connection is None or self._connection.closing:
-            self._connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
-        try:
-            data = await self._connection.unary(
-                SERVICE + method, request.SerializeToString(), metadata(self._endpoint)
-            )
-        except ResponseError as exc:
-            log.debug("%s(%s): %s, %s", method, brief(str(request)), exc.code.value, exc.message)
-            raise
-        answer = response.FromString(bytes(data))
-        log.debug("%s(%s): %s", method, brief(str(request)), brief(str(answer)))
-        return answer
 
 
 def _as_mapping(message: Any) -> Mapping[str, Any]:

@@ -137,7 +137,7 @@ class InferStream:
         self._waiting: dict[bytes, StreamedRequest] = {}
         self._forgotten: set[bytes] = set()
         self._bare: bool | None = None
-        """Whether the server sends ModelInferResponses, as MLServer does; not known before the first one."""
+        """The server sends ModelInferResponses, as MLServer does; not known before the first one."""
         self._call = connection.open(
             SERVICE + "ModelStreamInfer",
             self._on_message,
@@ -156,7 +156,7 @@ class InferStream:
         return request_id
 
     def forget(self, request_id: bytes) -> None:
-        """Nobody waits for the answers of a request any more."""
+        """Ignore the answers of a request that was given up."""
         if self._waiting.pop(request_id, None) is not None:
             self._forgotten.add(request_id)
 
@@ -203,8 +203,8 @@ def enveloped(data: Buffer) -> Buffer:
 
 
 def is_bare(data: Buffer) -> bool:
-    """Whether a message is a ModelInferResponse: a ModelStreamInferResponse has only its first two fields'
-    numbers."""
+    """Return True for a ModelInferResponse: a ModelStreamInferResponse has only the numbers of its first two
+    fields."""
     at, end = 0, len(data)
     while at < end:
         if data[at] > _RESPONSE_TAG:
@@ -215,8 +215,8 @@ def is_bare(data: Buffer) -> bool:
 
 
 def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
-    """Of a ModelStreamInferResponse: the request's id, whether nothing follows, whether that is all its news,
-    and its error.
+    """Return the id of a ModelStreamInferResponse's request, if it is final, if it is final and empty, and
+    its error.
 
     A server that says nothing about what follows sends one response to a request. Reads the message's own
     framing up to the first output, as parsing it would cost more than everything else.
@@ -266,7 +266,7 @@ def _size(data: Buffer, at: int) -> tuple[int, int]:
 
 
 class StreamSlots(GrpcSlots):
-    """What both clients over streams have in common: the form of requests and answers."""
+    """The common part of both clients over streams: the form of requests and answers."""
 
     streams = True
 

@@ -19,6 +19,7 @@ from tpx.perf.clients.base import (
     Prepared,
     RequestFields,
     Slot,
+    Template,
     brief,
     nobody_listens,
 )
@@ -51,14 +52,14 @@ def connect(endpoint: Endpoint) -> Connections:
 def http_connector(
     endpoint: Endpoint, kind: type[HttpClientConnection] = HttpClientConnection
 ) -> HttpConnector:
-    """What opens connections to an endpoint."""
+    """Return a connector to an endpoint."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
     return HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=kind, at_once=endpoint.at_once)
 
 
 class HttpSlots:
-    """What all clients over HTTP/1.1 have in common: a connection for each slot, which carries one request
-    at a time."""
+    """The common part of the clients over HTTP/1.1: a connection per slot, which carries one request at a
+    time."""
 
     success = 200
     slots_per_connection = 1.0
@@ -78,6 +79,9 @@ class HttpSlots:
         return encode_request(
             "POST", path, host_header(self.endpoint), user_headers(self.endpoint) | headers, body
         )
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
+        raise UsageError(f"--service-kind {self.endpoint.service.service_kind} knows no sequences")
 
     async def open(self, count: int) -> Sequence[Slot]:
         for slot in self._slots[count:]:

@@ -34,7 +34,7 @@ def user_headers(endpoint: Endpoint) -> dict[str, str]:
 
 
 def host_header(endpoint: Endpoint) -> str:
-    """What the Host header says: the user's word, else host:port, an IPv6 address in brackets."""
+    """Return the Host header: the user's, else host:port with an IPv6 address in brackets."""
     for header in endpoint.headers:
         if header.name.lower() == "host":
             return header.value.strip()

@@ -1,5 +1,5 @@
-"""What a server says about itself and its models, read from the v2 protocol's JSON form, which both
-transports can give."""
+"""Descriptions of a server and its models, read from the v2 protocol's JSON form, which both transports can
+give."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDescription:
-    """What a server says about itself."""
+    """A server's description of itself."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ class ModelKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
-    """What a load generator must know of a model."""
+    """The properties of a model that a load generator needs."""
 
     name: str
     versions: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ def index_entries(models: Iterable[Mapping[str, Any]]) -> tuple[IndexEntry, ...]
 
 
 def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
-    """What follows the server's words that it does not know `asked`; empty where the index tells nothing."""
+    """Return advice to append to the server's words that it does not know `asked`; empty without an index."""
     own = [entry for entry in index if entry.name == asked.name]
     if own:
         return _states(own)

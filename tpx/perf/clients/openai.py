@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Template
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields
 from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn, EventConnection, EventParser
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, Send, http_connector
@@ -26,14 +26,14 @@ INPUT = TensorSpec(name="payload", datatype="BYTES", shape=(1,))
 """A whole request body, as the data of genai-perf has it, or only the text to answer."""
 SESSION = TensorSpec(name="session_id", datatype="BYTES", shape=(1,))
 DELAY = TensorSpec(name="delay", datatype="UINT64", shape=(1,), optional=True)
-"""Of a turn: which conversation it belongs to, and the milliseconds from its answer to the next turn."""
+"""The conversation of a turn, and the milliseconds from its answer to the next turn."""
 REFUSED_IN_STREAM = -100
 """The status of an answer that began well and then told of an error."""
 _DONE = b"[DONE]"
 _END = b"\n\n"
 """The end of an event, which the last one of an answer may lack."""
 STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-"""What asks for a stream that ends with the number of its tokens."""
+"""Members that ask for a stream ending with the number of its tokens."""
 
 
 def connect(endpoint: Endpoint) -> Connections:
@@ -83,7 +83,7 @@ class OpenAiAnswer:
             self.units = tokens(event) or self.units
 
     def refuse(self, reason: str) -> None:
-        """What came is no success after all."""
+        """Make a successful answer a failure."""
         self.status, self.error = REFUSED_IN_STREAM, reason
 
     def finish(self, response: HttpResponse, told: int) -> None:
@@ -116,7 +116,7 @@ class OpenAiClient(HttpSlots):
         self._sessions: dict[bytes, list[ChatTurn]] = {}
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
-        """Of a session the turns have to be prepared in the order in which they are sent."""
+        """Prepare a request; the turns of a session in the order in which they are sent."""
         if fields.sequence or fields.shared_inputs or fields.outputs:
             raise UsageError("--service-kind openai knows neither sequences nor outputs nor shared memory")
         data = {tensor.name: tensor.data for tensor in tensors}
@@ -126,9 +126,6 @@ class OpenAiClient(HttpSlots):
             return self._encode(orjson.dumps(body))
         (session,) = decode_bytes(data[SESSION.name], 1)
         return ChatTurn(body, self._sessions.setdefault(session, []), self._encode)
-
-    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
-        raise UsageError("--service-kind openai knows no sequences")
 
     def failure(self, response: OpenAiAnswer) -> Failure:
         code = "OpenAI error" if response.status == REFUSED_IN_STREAM else f"HTTP {response.status}"
@@ -193,8 +190,7 @@ def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def has_text(event: Mapping[str, Any]) -> bool:
-    """Whether an event of a stream brings something that was generated; `text_output` is Triton's own, of
-    generate_stream."""
+    """Return True for an event with generated text; `text_output` is Triton's own, of generate_stream."""
     if event.get("text_output"):
         return True
     for choice in event.get("choices") or ():
@@ -234,6 +230,6 @@ def _json(body: Buffer) -> Mapping[str, Any]:
 
 
 def _words(answer: Mapping[str, Any]) -> str:
-    """What an error says, in the forms that services give it."""
+    """Return an error's message, in the forms that services give it."""
     error = answer.get("error") or answer.get("detail") or answer.get("message") or ""
     return str(error.get("message", error) if isinstance(error, dict) else error)

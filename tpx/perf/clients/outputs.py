@@ -1,4 +1,4 @@
-"""What responses hold: their tensors, read after the load when somebody wants them."""
+"""Tensors of responses, read after the load."""
 
 import json
 import math
@@ -37,7 +37,7 @@ class Parts:
     form: str
     """`json`, `grpc`, `stream`, `events` of an OpenAI stream, or `text` for anything else."""
     head_size: int
-    """Of `json`, the length of what is JSON; 0 where all of it is."""
+    """The length of the JSON in a `json` response; 0 where all of it is JSON."""
     bodies: Sequence[Buffer]
 
 

@@ -1,17 +1,16 @@
 """TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata for what a model takes."""
 
-import ssl
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tpx.errors import MeasurementError, ResponseError, UsageError
+from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc import GrpcSlots, call_failure, framed, header_block
-from tpx.perf.clients.grpc_control import metadata
+from tpx.perf.clients.grpc_control import GrpcAsker
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -20,8 +19,6 @@ from tpx.perf.clients.model import (
     model_description,
 )
 from tpx.perf.clients.tls import tls_context
-from tpx.protocol.grpc import client as wire
-from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.tensors import Tensor, decode_bytes
 
@@ -59,7 +56,7 @@ MESSAGES = _read_schema()
 def connect(endpoint: Endpoint) -> Connections:
     """Connections to TensorFlow Serving."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    return Connections(TfServingClient(endpoint, tls), TfServingControl(endpoint, tls))
+    return Connections(TfServingClient(endpoint, tls), TfServingControl(endpoint, tls, SERVICE))
 
 
 def _fill_spec(spec: Any, model: ModelKey, signature: str = "") -> None:
@@ -108,32 +105,21 @@ def _fill_tensor(target: Any, tensor: Tensor) -> None:
         target.tensor_content = bytes(tensor.data)
 
 
-class TfServingControl:
+class TfServingControl(GrpcAsker):
     """Implements Control."""
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
-        self._endpoint = endpoint
-        self._tls = tls
-        self._connection: GrpcClientConnection | None = None
-
     async def server(self) -> ServerDescription:
-        """Raises WireError where nobody listens."""
-        await self._connected()
+        await self.connected()
         return ServerDescription(name="tfserving", version="", extensions=frozenset())
 
     async def model(self, model: ModelKey) -> ModelDescription:
         request = MESSAGES["GetModelMetadataRequest"](metadata_field=["signature_def"])
         _fill_spec(request.model_spec, model)
-        connection = await self._connected()
-        try:
-            data = await connection.unary(
-                SERVICE + "GetModelMetadata", request.SerializeToString(), metadata(self._endpoint)
-            )
-        except ResponseError as exc:
-            raise MeasurementError(f"failed to get model metadata: {exc.message}") from exc
-        response = MESSAGES["GetModelMetadataResponse"].FromString(bytes(data))
+        response = await self.ask(
+            "GetModelMetadata", request, MESSAGES["GetModelMetadataResponse"], "get model metadata"
+        )
         signatures = MESSAGES["SignatureDefMap"].FromString(response.metadata["signature_def"].value)
-        wanted = self._endpoint.service.model_signature_name
+        wanted = self.endpoint.service.model_signature_name
         if wanted not in signatures.signature_def:
             has = ", ".join(sorted(signatures.signature_def)) or "none"
             raise MeasurementError(
@@ -147,15 +133,6 @@ class TfServingControl:
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
         raise MeasurementError("TensorFlow Serving has no trace settings")
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-    async def _connected(self) -> GrpcClientConnection:
-        if self._connection is None or self._connection.closing:
-            self._connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
-        return self._connection
 
 
 def _describe(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:

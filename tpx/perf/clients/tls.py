@@ -1,4 +1,4 @@
-"""TLS of the load generator: whom it trusts, and who it says it is."""
+"""TLS of the load generator: trusted certificates and its own."""
 
 import base64
 import ssl
@@ -14,7 +14,7 @@ Encoding = Literal["PEM", "DER"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """What a connection checks of the server, and what it shows of itself.
+    """The checks of the server's certificate, and the certificate that the client presents.
 
     Without `ca_file` the certificates of the system are trusted. The name in the server's certificate is only
     looked at where the certificate itself is checked.
@@ -82,7 +82,7 @@ def _key_as_pem(path: Path, encoding: Encoding) -> bytes:
 
 
 def _key_label(der: bytes) -> str:
-    """What PEM calls a key of this form: PKCS #8, or the older ones of RSA (RFC 8017 A.1.2) and of elliptic
+    """Return the PEM label of a key: PKCS #8, or the older forms of RSA (RFC 8017 A.1.2) and of elliptic
     curves (RFC 5915).
 
     All are a sequence that begins with a version; what follows it differs.

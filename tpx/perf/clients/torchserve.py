@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Template
+from tpx.perf.clients.base import PLAIN, Failure, RequestFields
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, http_connector
 from tpx.perf.clients.http_control import StaticControl
@@ -43,9 +43,6 @@ class TorchServeClient(HttpSlots):
         headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY.decode()}"}
         path = f"/predictions/{quote(model.name, safe='')}{version}"
         return b"".join(self.encode(path, headers, [form(content)]))
-
-    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
-        raise UsageError("--service-kind torchserve knows no sequences")
 
     def failure(self, response: HttpResponse) -> Failure:
         body = bytes(response.body)

@@ -1,1 +1,1 @@
-"""What the requests carry."""
+"""Inputs: from the user's data to requests that are ready to be sent."""

@@ -1,5 +1,5 @@
-"""What is sent next: requests made beforehand, in an order that depends on the kind of model; requests of
-several models, each drawn by weight; turns of conversations."""
+"""Feeds of requests made beforehand, in an order that depends on the kind of model; of several models, each
+drawn by weight; turns of conversations."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -37,14 +37,14 @@ class Source(Protocol):
         """A request of this sequence has failed."""
 
     def closing(self) -> Prepared | None:
-        """What ends the sequence that is open, before the slot rests; None where nothing is."""
+        """Return the request that ends the open sequence; None where none is open."""
 
 
 class Feed(Protocol):
     """Gives every slot of a load its source."""
 
     check: Check | None
-    """What responses are compared with; None where nobody asks."""
+    """Compares responses with their expectation; None where none is known."""
 
     @property
     def unfinished(self) -> Set[int]:

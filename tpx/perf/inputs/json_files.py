@@ -73,7 +73,7 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> JsonData:
 
 
 def _is_nested(data: Sequence[Any], path: Path) -> bool:
-    """Whether the items are streams; raises UsageError where only some are."""
+    """Return True if the items are streams; raise UsageError where only some are."""
     lists = [_starts_list(item) for item in data]
     if any(lists) and not all(lists):
         raise UsageError(f"{path}: {MIXED}")

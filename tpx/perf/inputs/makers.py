@@ -56,7 +56,7 @@ def assumed(dims: Dims) -> Dims:
 
 
 def assumption(spec: TensorSpec, dims: Dims) -> str:
-    """What `assumed` takes for granted, for the user; empty where that is nothing."""
+    """Describe the dimensions that `assumed` sets; empty where there are none."""
     if -1 not in dims:
         return ""
     text = ",".join(map(str, assumed(dims)))
@@ -104,7 +104,7 @@ class Maker(Protocol):
 
 
 def maker_for(spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
-    """What makes an input as `source` says. Raises UsageError where that does not go with its datatype."""
+    """Return the maker of an input from `source`. Raises UsageError where that does not suit its datatype."""
     flag = f"--input {source}"
     if source.kind == "file":
         return maker_of_file(spec, dims, source.path, flag)
@@ -200,7 +200,7 @@ def _check_range(spec: TensorSpec, source: InputSource, flag: str) -> None:
 
 
 def maker_of_file(spec: TensorSpec, dims: Dims, path: Path, where: str = "") -> Maker:
-    """What gives an input from a file: an array of numpy, raw bytes, or for BYTES a line an element."""
+    """Return the maker of an input from a file: a numpy array, raw bytes, or one BYTES element per line."""
     where = f"{where or path}, tensor '{spec.name}'"
     try:
         if path.suffix == ".npy":

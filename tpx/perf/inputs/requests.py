@@ -51,7 +51,7 @@ class FeedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What is sent, and, where that was asked for, when each step is due in ns from the beginning, or the
+    """The feed of a run, with the due times of a fixed schedule in ns from its beginning, or the
     conversations that steps are turns of."""
 
     feed: Feed
@@ -123,7 +123,7 @@ class _RequestMaker:
         return tuple(self._notices)
 
     def summary(self, data: DataSet) -> DataSummary:
-        """Of data whose requests have been made."""
+        """Summarize data whose requests have been made."""
         return DataSummary(
             streams=len(data.streams), steps=sum(len(s) for s in data.streams), tensors=self._first
         )
@@ -183,7 +183,7 @@ class _RequestMaker:
         }
 
     def _fields(self, tensors: Sequence[Tensor]) -> RequestFields:
-        """What a request says beside its tensors, and where those are that it only names."""
+        """Return the members of a request beside its tensors, with the places of shared ones."""
         fields, shared = self._settings.fields, self._settings.shared
         if shared is None:
             return fields

@@ -13,7 +13,7 @@ from tpx.perf.levels import Level, level_seed
 from tpx.perf.plan import ALL, Share
 
 START, END = 2, 1
-"""What a request's flags are made of."""
+"""The bits of a request's flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,13 +37,13 @@ class Memory(Protocol):
         """Raises UsageError where there is no room."""
 
     def region(self, byte_size: int) -> Region:
-        """What the server is told; nothing is written any more. Raises UsageError where there is no room."""
+        """Return the region to register; nothing is written after that. Raises UsageError without room."""
 
     def registered(self) -> None:
         """The server has opened it."""
 
     def close(self) -> None:
-        """Nobody needs it any more."""
+        """Give the memory back."""
 
 
 class SystemMemory:

@@ -18,7 +18,7 @@ from tpx.protocol.tensors import Buffer, Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one inference takes and should give; its tensors have no batch dimension.
+    """The inputs of one inference and its expected outputs, without a batch dimension.
 
     `where` says for messages which step it is. Optional inputs may be missing.
     """
@@ -85,7 +85,7 @@ def named(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
 
 
 MODEL, TIMESTAMP, PAYLOAD = "model", "timestamp", "payload"
-"""What a step may hold beside its tensors: a model's name, which says nothing here; when it is due; a whole
+"""Members of a step beside its tensors: a model's name, which is ignored; the time when it is due; a whole
 request of a service that takes JSON."""
 
 
@@ -142,7 +142,7 @@ class StepReader:
 
 
 def _comparable(spec: TensorSpec) -> Dims:
-    """What is known of an output's shape; where that leaves several questions, only its elements count."""
+    """Return an output's shape, or a flat one where two dimensions or more are dynamic."""
     return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
 
 

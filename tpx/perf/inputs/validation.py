@@ -17,7 +17,7 @@ from tpx.protocol.tensors import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the response to one request should hold."""
+    """The expected outputs of one request."""
 
     where: str
     outputs: tuple[Tensor, ...]

@@ -57,7 +57,7 @@ class Load(Protocol):
 
 
 class Loadable(Protocol):
-    """What a load is put on."""
+    """A client and what it sends, which a load is put on."""
 
     @property
     def client(self) -> Client: ...
@@ -67,11 +67,11 @@ class Loadable(Protocol):
 
     @property
     def timestamps_ns(self) -> tuple[int, ...]:
-        """Of `--fixed-schedule`, when each step of the data is due, from the beginning of the run."""
+        """Return when each step of a fixed schedule is due, from the beginning of the run."""
 
     @property
     def conversations(self) -> tuple[Conversation, ...]:
-        """Of `--session-concurrency`, in the order in which they begin."""
+        """Return the conversations in the order in which they begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class LoadRequest:
     settings: LevelSettings
     share: Share = ALL
     warming: bool = False
-    """It is sent before the level is measured: of a fixed schedule, its first steps."""
+    """The load warms up and is not measured: of a fixed schedule, the first steps."""
 
 
 async def open_load(target: Loadable, asked: LoadRequest) -> Load:

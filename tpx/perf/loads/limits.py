@@ -1,5 +1,5 @@
-"""What this machine can hold of a load: processes that send it, open files, ports of its own, memory. A level
-beyond that is refused before anything is opened."""
+"""Limits of this machine: processes that send a load, open files, ephemeral ports, memory. A level beyond
+them is refused before anything is opened."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from tpx.perf.settings import LevelSettings
 FILES_BESIDE = 64
 """Open files that are no connections of a load: standard streams, shared memory, reports, libraries."""
 SLOT_BYTES = 1024
-"""What a request in flight takes of this process at least."""
+"""The least memory that a request in flight takes."""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -30,9 +30,8 @@ class Limit:
 
 
 def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = None) -> int:
-    """How many processes a run gets: those that were asked for, or one for so many requests per second or in
-    flight as a process does with ease, but no more than half of the processors, nor than there are sequences
-    to be kept open."""
+    """Return how many processes send: the number asked for, or one per `per_worker` of the load, at most half
+    of the processors and at most one per open sequence."""
     if plan.pace.workers:
         return plan.pace.workers
     most = (processors or os.cpu_count() or 1) // 2

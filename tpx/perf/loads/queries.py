@@ -53,7 +53,7 @@ class QueryLoad(SlotLoad):
         """Requests of the query that are not over."""
         self._renewing = 0
         self._unsent: set[Sender] = set()
-        """Those whose connection was closed before they could send."""
+        """Senders whose connection was closed before they could send."""
         self._start_ns = self._sent_ns = self._first_ns = 0
         self._status = SUCCESS
         self.at_rest.set()

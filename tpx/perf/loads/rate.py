@@ -28,11 +28,11 @@ from tpx.perf.results import OpenLoop
 from tpx.perf.statistics.latency import summarize
 
 SENDS_A_TURN = 64
-"""So many requests that are due at once are sent before answers are read again."""
+"""The most requests that are sent before answers are read again."""
 SLOTS_A_STEP = 8
-"""New slots are taken into use after so many have been opened; more at a time would delay what is due."""
+"""New slots are taken into use in steps of this size; more at a time would delay what is due."""
 GROWTH_RETRY_S = 1.0
-"""Opening slots is tried again so long after one could not be opened."""
+"""Pause after a slot could not be opened."""
 FEWEST_AHEAD, MOST_AHEAD = 16, 512
 """Bounds of the connections that an open loop holds ready; servers commonly take 1024 open files."""
 AHEAD_S = 1.0
@@ -112,13 +112,13 @@ def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoopSettings:
-    """What an open loop may do."""
+    """The limits and the policy of an open loop."""
 
     timeout_s: float = 0.0
     late: LatePolicy = "send"
     max_connections: int = 1024
     ahead: int = 0
-    """How many free slots are held ready for a time in which the server stalls."""
+    """Free slots held ready for a stall of the server."""
     in_turn: bool = False
     """Free slots take turns, because each has a sequence that is to go on. A sequence waits for an answer
     before its next request: only then is the order sure in which its requests arrive."""
@@ -152,7 +152,7 @@ class RateLoad(SlotLoad):
         self._starved = False
         self._alarm: Alarm | None = None
         self._few = settings.ahead // 2
-        """With so many free slots, or fewer, more are opened."""
+        """At this number of free slots or fewer, more are opened."""
         self._enough = max(1, settings.ahead)
         self._growth: asyncio.Task[None] | None = None
 

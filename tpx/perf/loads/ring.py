@@ -129,7 +129,7 @@ class Telling:
         self._streamed = streamed
         self._rows = 0
         self._responses = 0
-        """Of the rows that were written."""
+        """Responses of the rows that were written."""
         self._times = 0
 
     def tell(self) -> bool:

@@ -1,6 +1,6 @@
 """When requests of an open loop are due: pure, seeded, without a clock of its own.
 
-A schedule is a course of offsets in ns from the start of the load, never falling, handed out in blocks.
+A schedule is a series of offsets in ns from the start of the load, never falling, handed out in blocks.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ NEVER = 1 << 62
 def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offsets]:
     """The schedule of a rate or of intervals, without end: all workers' shares together are the whole.
 
-    Everybody computes the whole schedule and takes every `share.of`-th of it, or what its sequences have when
-    all take turns, so that the requests are the same ones, at the same times, however many workers there are.
+    Each worker computes the whole schedule and takes every `share.of`-th time, or the times of its sequences
+    when all take turns, so that the requests and their times do not depend on the number of workers.
     """
     return _dealt(_whole(level, plan), share, plan.sequences)
 
@@ -113,7 +113,7 @@ class Timetable:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is due any more."""
+        """Return True when nothing is due any more."""
         return self._left <= 0 and self.due_ns == NEVER
 
     def begin(self, count: int | None, origin_ns: int) -> None:

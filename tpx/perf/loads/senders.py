@@ -1,5 +1,5 @@
-"""What all loads of one process share: senders on connection slots, the rows and failures of requests, and
-stopping."""
+"""The parts that all loads of one process share: senders on connection slots, the rows and failures of
+requests, and stopping."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from tpx.perf.records import SUCCESS, Records
 
 LOOKS = 10
 LONGEST_LOOK_S = 0.1
-"""Requests that take too long are looked for so many times within `--timeout`, and at least so often."""
+"""The number of checks for expired requests within `--timeout`, and the longest time between two checks."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 _CODES = {LOST: "connection lost", TIMED_OUT: "timeout", MISMATCH: "output mismatch"}
 
@@ -147,7 +147,7 @@ class Sender:
 
 
 class SlotLoad(ABC):
-    """What the Loads of one process have in common. Those that inherit it say what is sent when.
+    """The common part of the Loads of one process; the load that inherits it says what is sent when.
 
     Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
     breaks.

@@ -55,7 +55,7 @@ class _Turns:
         self._conversation: Conversation = ()
         self._at = 0
         self.delay_ns = 0
-        """How long the turn after the last one waits."""
+        """The delay of the last turn, after which the next one is due."""
         self.step = 0
         self.sequence = 0
 
@@ -127,7 +127,7 @@ class SessionLoad(ClosedLoop):
 
 
 def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessions:
-    """What became of conversations; every turn that was due has its row."""
+    """Count finished conversations and unsent turns; every turn that was due has its row."""
     last = [turns[-1].step for turns in conversations]
     return Sessions(
         total=len(conversations),

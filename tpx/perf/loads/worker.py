@@ -20,7 +20,7 @@ from tpx.perf.plan import Share
 
 FLUSH_S = 0.01
 ABANDONED_DRAIN_S = 0.25
-"""What is in flight has so long when the controller has gone in the middle of a level."""
+"""Patience for requests in flight when the controller has gone in the middle of a level."""
 
 OpenTarget = Callable[[], AbstractAsyncContextManager[Loadable]]
 """Connects to what is measured; is pickled, so it is a function of a module with its arguments."""
