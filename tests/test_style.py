@@ -183,3 +183,14 @@ def test_nothing_is_left_to_be_done_later() -> None:
         if mark.search(line)
     ]
     assert left == []
+
+
+def test_the_architecture_page_is_short_and_names_what_there_is() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) <= 150
+    named = re.findall(
+        r"`((?:tpx|protocol|serving|perf|analyzer|cli|report|docs|benchmarks)/[\w/.*-]+)`", page
+    )
+    missing = [name for name in named if not any((ROOT / top / name).exists() for top in ("", "tpx"))]
+    assert [name for name in missing if "*" not in name] == []
+    assert named
