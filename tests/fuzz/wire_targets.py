@@ -15,8 +15,8 @@ from tests.protocol.grpc import service as grpc_service
 from tests.protocol.http1.service import Service
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.refusals import methods_by_path
 from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
+from tpx.protocol.grpc.server_call import methods_by_path
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import HttpError, parse_request_head
 from tpx.protocol.http1.server import HttpLimits, connection_factory

@@ -8,8 +8,8 @@ from tests.fuzz.transport import MemoryTransport
 from tests.protocol.grpc.service import ECHO, Service
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.refusals import methods_by_path
 from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
+from tpx.protocol.grpc.server_call import methods_by_path
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless

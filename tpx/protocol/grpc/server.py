@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from tpx.protocol.grpc.backpressure import Room, WaitingCall
 from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
-from tpx.protocol.grpc.refusals import methods_by_path, refusing, unknown_method
-from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import (

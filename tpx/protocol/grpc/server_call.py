@@ -5,7 +5,7 @@ Of the response to a small unary call everything but the message is constant: it
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tpx.errors import Overloaded
@@ -461,3 +461,32 @@ class ServerCall(Stream):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
+    """The methods as a connection looks them up."""
+    return {method.path.encode(): method for method in methods}
+
+
+def refusing(path: str, status: Status, message: str) -> Method:
+    """A method that ends every call at once, so that no streaming client waits for it in vain."""
+
+    def refuse(call: ServerCall) -> MessageSink:
+        call.fail(status, message)
+        return _Ignore()
+
+    return Method(path, stream=refuse)
+
+
+class _Ignore:
+    """What a client still sends to a call that has been answered."""
+
+    def message(self, message: Buffer) -> None: ...
+    def half_closed(self) -> None: ...
+    def gone(self) -> None: ...
+
+
+def unknown_method(head: CallHead) -> Method:
+    """A method that answers UNIMPLEMENTED."""
+    path = head.path.decode("latin-1")
+    return refusing(path, Status.UNIMPLEMENTED, f"unknown method {path}")

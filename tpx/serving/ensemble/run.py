@@ -12,16 +12,64 @@ from tpx.protocol.v2 import Parameter
 from tpx.serving.ensemble.course import Call, Composing, Course, Input, Part, Shape
 from tpx.serving.ensemble.flow import Flow
 from tpx.serving.ensemble.overrides import Overrides, SequenceParameters, said_of_sequence, sequence_of
-from tpx.serving.ensemble.times import StepTrace, Times
 from tpx.serving.model_id import ModelId
 from tpx.serving.pace import Pace
-from tpx.serving.request import InferRequest, InferResponse, TensorSpec
+from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace, TensorSpec
 from tpx.serving.stacking.plain import client_shape
 
 Resolve = Callable[[ModelId, str], Composing]
 """Who serves a version of a model. Raises NotFound, NotReady."""
 Answer = Callable[["EnsembleRun", InferRequest, InferResponse], None]
 """Takes the responses of a run; the one that is final is the last."""
+
+
+class _Times:
+    """The sums of the phases of all steps, for the statistics of the ensemble."""
+
+    __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
+
+    def __init__(self) -> None:
+        self.queue_ns = 0
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+    def add(self, request: InferRequest, times: Computation) -> None:
+        """Add a step, unless it was answered without being computed."""
+        started_ns = times.started_ns
+        if not started_ns:
+            return
+        self.queue_ns += started_ns - request.arrived_ns
+        self.input_ns += times.gathered_ns - started_ns
+        self.infer_ns += times.computed_ns - times.gathered_ns
+        self.output_ns += times.ended_ns - times.computed_ns
+
+
+class _StepTrace:
+    """Implements RequestTrace for steps: adds their times up, and passes them on to the trace of a step."""
+
+    __slots__ = ("_inner", "_times")
+
+    def __init__(self, times: _Times, inner: RequestTrace | None) -> None:
+        self._times = times
+        self._inner = inner
+
+    @property
+    def context(self) -> str:
+        return self._inner.context if self._inner is not None else ""
+
+    def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
+        if response.final:
+            self._times.add(request, times)
+        if self._inner is not None:
+            self._inner.computed(request, times, response)
+
+    def refused(self) -> None:
+        if self._inner is not None:
+            self._inner.refused()
+
+    def child(self, request: InferRequest) -> RequestTrace:
+        return _StepTrace(self._times, self._inner.child(request) if self._inner is not None else None)
 
 
 class EnsembleRun:
@@ -54,7 +102,7 @@ class EnsembleRun:
     )
 
     def __init__(self, course: Course, resolve: Resolve, request: InferRequest, on_answer: Answer) -> None:
-        self.times = Times()
+        self.times = _Times()
         self._course = course
         self._name = request.head.model.name
         self._resolve = resolve
@@ -62,7 +110,7 @@ class EnsembleRun:
         self._head = request.head
         """As it came: that of the request says which outputs the last response has."""
         self._on_answer = on_answer
-        self._trace = StepTrace(self.times, None)
+        self._trace = _StepTrace(self.times, None)
         self._values: list[Tensor | None] = [None] * course.tensors
         """What comes once, by its number."""
         self._missing = course.missing.copy()
@@ -143,7 +191,7 @@ class EnsembleRun:
         head = part.head(model, values, request.head.request_id, parameters)
         child = InferRequest(head, [v.data for v in values if v is not None], self._replied, call)
         trace = request.trace
-        child.trace = self._trace if trace is None else StepTrace(self.times, trace.child(child))
+        child.trace = self._trace if trace is None else _StepTrace(self.times, trace.child(child))
         self._children.add(child)
         if part.decoupled:
             child.pace = Pace()

@@ -1,6 +1,5 @@
 """Batches of samples, each with its own shape, for models that take a batch as a list (pipelines of DALI)."""
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +9,6 @@ from tpx.protocol.tensors import Array, Buffer, Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import InferResponse, RequestHead, TensorSpec
 from tpx.serving.stacking.plain import array_of, checked_output, client_shape
-
-_clock = time.perf_counter_ns
 
 
 class SampleStacking:
@@ -27,23 +24,19 @@ class SampleStacking:
         self._joined = joined
 
     def gather(self, batch: Batch) -> Arrays:
-        batch.started_ns = _clock()
         arrays: Arrays = {}
         for index, bound in enumerate(batch.requests[0].head.inputs):
             parts = [self._rows(request.head, index, request.buffers[index]) for request in batch.requests]
             arrays[bound.spec.name] = _one_array(parts)
-        batch.gathered_ns = _clock()
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        batch.computed_ns = _clock()
         start = 0
         for request in batch.requests:
             count = request.head.batch_size if self._batched else 1
             tensors = [self._tensor(bound.spec, outputs, start, count) for bound in request.head.outputs]
             batch.responses.append(InferResponse(tensors))
             start += count
-        batch.ended_ns = _clock()
 
     def _rows(self, head: RequestHead, index: int, data: Buffer) -> Array:
         """The samples of one input of a request, [n, *dims]."""
