@@ -1,6 +1,6 @@
 """Schedules, without time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,9 @@ import pytest
 from tpx.perf.levels import Level, level_seed
 from tpx.perf.loads.schedules import (
     BLOCK,
+    NEVER,
     Offsets,
+    Timetable,
     at_once,
     at_random,
     evenly,
@@ -159,3 +161,47 @@ def test_a_schedule_costs_no_more_than_is_asked_for() -> None:
 def test_requests_that_are_all_due_at_the_start_come_in_blocks() -> None:
     assert sum(len(block) for block in at_once(10_001)) == 10_001
     assert len(next(at_once(99_999_999_999_999))) == BLOCK
+
+
+def blocks(*of: Iterable[int]) -> Iterator[Offsets]:
+    return iter([np.array(list(block), np.int64) for block in of])
+
+
+def due(timetable: Timetable) -> list[int]:
+    """All times that are left."""
+    times = []
+    while timetable.due_ns != NEVER:
+        times.append(timetable.due_ns)
+        timetable.advance()
+    return times
+
+
+def test_blocks_follow_each_other_from_the_origin_and_empty_ones_hold_nothing_up() -> None:
+    timetable = Timetable(blocks([1, 2], [], [3]))
+    assert (timetable.due_ns, timetable.over) == (NEVER, True)
+    timetable.begin(None, 100)
+    assert (timetable.due_ns, timetable.over) == (101, False)
+    assert due(timetable) == [101, 102, 103]
+    assert (timetable.due_ns, timetable.over) == (NEVER, True)
+
+
+def test_a_count_ends_within_a_block_and_takes_no_further_one() -> None:
+    schedule = blocks([1, 2], [3, 4], [5])
+    timetable = Timetable(schedule)
+    timetable.begin(3, 0)
+    assert due(timetable) == [1, 2, 3]
+    assert [block.tolist() for block in schedule] == [[5]]
+
+
+def test_what_is_skipped_is_counted_across_blocks_and_against_the_count() -> None:
+    timetable = Timetable(blocks([1, 2], [3, 4, 5]))
+    timetable.begin(4, 0)
+    assert timetable.skip(4) == 3
+    assert due(timetable) == [4]
+
+
+def test_an_end_leaves_nothing_due() -> None:
+    timetable = Timetable(blocks([1, 2]))
+    timetable.begin(None, 0)
+    timetable.end()
+    assert (timetable.due_ns, timetable.over) == (NEVER, True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.perf.conftest import FakeClient
-from tests.perf.test_concurrency_load import until
+from tests.perf.loads.test_closed import until
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import Conversation, Turn
 from tpx.perf.loads.sessions import SessionLoad, session_figures
