@@ -283,7 +283,8 @@ class _Told:
         if conclusion is not None and conclusion.tied:
             text += f"; tied with: {', '.join(conclusion.tied)}"
             those = "those that surely are no worse than the default" if conclusion.passes_over else "them"
-            text += f"; the cheapest of {those} is recommended" if certain else ""
+            recommends = certain and self.best is not self.default
+            text += f"; the cheapest of {those} is recommended" if recommends else ""
         return text
 
     def caution(self, finding: Finding) -> str:
