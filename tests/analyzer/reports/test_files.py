@@ -215,7 +215,7 @@ def test_markdown_has_the_verdict_a_table_and_a_curve(replay: Replay) -> None:
         "### \u2705 alexnet: In 41 measurements across 6 configurations, `alexnet_config_4`"
     )
     rows = [line for line in lines if line.startswith("| `")]
-    assert rows[0] == "| `alexnet_config_4` | 5:GPU | 32 | 1,680 | +67% | 22.3 ms | 2 rounds |"
+    assert rows[0] == "| `alexnet_config_4` | 5:GPU | 32 | 1,680 | +67% | 22.3 ms | 3 times |"
     assert len(rows) == 6
     assert "throughput `\u2581" in text
     assert "[report](report.html)" in text

@@ -70,7 +70,7 @@ def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay)
         "p99",
         "Measured",
     ]
-    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,680", "+67%", "22.3 ms", "2 rounds"]
+    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,680", "+67%", "22.3 ms", "3 times"]
     assert [row[0] for row in rows[1:]] == [
         "alexnet_config_4",
         "alexnet_config_3",

@@ -7,7 +7,6 @@ the search measured once are faint.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, ram_mb
 from tpx.analyzer.results.goals import Goals
@@ -194,7 +193,7 @@ def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
 
 
 def _rounds_of(ranked: RankedVariant) -> Line:
-    mean = fmean(m.throughput for m in ranked.run.repetitions) or 1.0
+    mean = ranked.figures.throughput or 1.0
     repetitions = sorted(ranked.run.repetitions, key=lambda m: m.round)
     return Line(
         name=ranked.name,

@@ -8,7 +8,6 @@ from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals, Standing
 from tpx.analyzer.results.measurement import Load, Measurement, Range
-from tpx.analyzer.verdict import plural
 from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column
 from tpx.report.table import Field, count, number, quantity, text, words
@@ -253,5 +252,5 @@ def basis_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
     if any(line.ranked.settled for line in lines):
         yield text(
             "Measured",
-            lambda line: plural(line.ranked.settled.rounds, "round") if line.ranked.settled else "once",
+            lambda line: f"{len(line.ranked.settled.samples)} times" if line.ranked.settled else "once",
         )

@@ -24,7 +24,7 @@ from tpx.analyzer.reports.plots import Mode
 from tpx.analyzer.results.measurement import Load
 from tpx.report.document import Grid
 from tpx.report.styles import STYLES
-from tpx.report.table import count, table, text
+from tpx.report.table import table, text
 
 
 def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
@@ -86,15 +86,15 @@ def _lines(ranked: RankedVariant, context: TableContext) -> Iterator[TableLine]:
 
 
 def repetitions_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
-    """Return every measurement of the final rounds, as they were made; None without any."""
+    """Return all that the means of the final rounds are made of, in their order; None without any."""
     styles = chart_styles(ranking, context.shown)
     lines = [
         TableLine(ranked=ranked, measurement=m, standing="met", style=styles.get(ranked.name))
         for ranked in ranking
-        for m in ranked.run.repetitions
+        for m in (ranked.settled.samples if ranked.settled else ())
     ]
     lines.sort(key=lambda line: line.measurement.round)
-    number: Shown = count("Round", lambda line: line.measurement.round)
+    number: Shown = text("Round", lambda line: str(line.measurement.round or "search"))
     return table(
         key, "The final rounds", [number, *_measurement_columns(lines, context, verdicts=False)], lines
     )

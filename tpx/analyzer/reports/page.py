@@ -66,10 +66,10 @@ _DRIFT = (
 )
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
-    "A measurement ends when throughput and latency of the last windows agree, and its figures are those of "
-    "these windows together. Where there were final rounds, a configuration's figures are the means of its "
-    "rounds, and \u00b1 is the half of their 95 % confidence interval. Memory is the greatest seen while the "
-    "load was on; energy is the whole machine's."
+    "A measurement ends with the first window whose throughput is known well enough, or after three. Where "
+    "there were final rounds, a configuration's figures are the means of its rounds and of what the search "
+    "measured, and \u00b1 is the half of their 95 % confidence interval. Memory is the greatest seen while "
+    "the load was on; energy is the whole machine's."
 )
 MOST_MEASUREMENTS = 600
 """In tables and charts of single ones, of all models together; a model's own page has as many."""
