@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpx.analyzer.editing import edited
+from tpx.analyzer.application import edited
 from tpx.analyzer.variants import merge
 from tpx.protocol import model_config
 
