@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.perf.levels import Level
-from tpx.perf.measure.ledger import Ending, LevelLedger, Mark
+from tpx.perf.measure.ledger import Ending, LevelLedger, WindowBorder
 from tpx.perf.measure.verdict import level_result
 from tpx.perf.records import ROW, SUCCESS, Records, Rows
 from tpx.perf.results import LevelResult
@@ -102,11 +102,11 @@ class VirtualRecords(Records):
 def measured(rows: Rows, level: Level, settings: LevelSettings) -> LevelResult:
     """What the load generator makes of a run, window by window, until it has seen enough."""
     ledger = LevelLedger(VirtualRecords(rows), settings, level, 1)
-    ledger.begin(_mark(0, 0))
+    ledger.begin(_border(0, 0))
     time_ns = 0
     while True:
         time_ns += settings.window_ns
-        ledger.close(_mark(time_ns, ledger.index_at(time_ns)))
+        ledger.close(_border(time_ns, ledger.index_at(time_ns)))
         if ledger.done:
             break
     assert time_ns <= rows["end_ns"][-1], "the simulated run is too short"
@@ -118,8 +118,8 @@ def result_of(ledger: LevelLedger, ending: Ending) -> LevelResult:
     return level_result(ledger.measured(lambda *_: None, ending), {})
 
 
-def _mark(time_ns: int, index: int) -> Mark:
-    return Mark(time_ns=time_ns, index=index, server=None, cpu_ns=0, read_ns=time_ns)
+def _border(time_ns: int, index: int) -> WindowBorder:
+    return WindowBorder(time_ns=time_ns, index=index, server=None, cpu_ns=0, read_ns=time_ns)
 
 
 @dataclass(frozen=True)

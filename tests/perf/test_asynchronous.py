@@ -15,8 +15,8 @@ BOTH_MOVE = [make_window(100, 200), make_window(200, 400), make_window(99, 900)]
 
 def test_the_throughput_is_enough_once_there_are_no_further_windows() -> None:
     rule = rule_for(LevelSettings(asynchronous=True, max_windows=3))
-    standing = rule.standing(LATENCY_GROWS, [])
-    assert (standing.stable, standing.warning) == (True, LATENCY_MOVES)
+    status = rule.status(LATENCY_GROWS, [])
+    assert (status.stable, status.warning) == (True, LATENCY_MOVES)
 
 
 @pytest.mark.parametrize(
@@ -27,17 +27,17 @@ def test_the_throughput_is_enough_once_there_are_no_further_windows() -> None:
     ],
 )
 def test_blocking_calls_and_levels_that_go_on_need_the_latency_too(settings: LevelSettings) -> None:
-    assert not rule_for(settings).standing(LATENCY_GROWS, []).stable
+    assert not rule_for(settings).status(LATENCY_GROWS, []).stable
 
 
 def test_a_throughput_that_moves_is_never_enough() -> None:
     rule = rule_for(LevelSettings(asynchronous=True, max_windows=3))
-    assert not rule.standing(BOTH_MOVE, []).stable
+    assert not rule.status(BOTH_MOVE, []).stable
 
 
 def test_what_is_stable_altogether_is_not_doubted() -> None:
-    standing = rule_for(LevelSettings(asynchronous=True, max_windows=3)).standing(EVEN, [])
-    assert (standing.stable, standing.warning) == (True, "")
+    status = rule_for(LevelSettings(asynchronous=True, max_windows=3)).status(EVEN, [])
+    assert (status.stable, status.warning) == (True, "")
 
 
 @pytest.mark.parametrize(

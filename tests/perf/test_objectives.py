@@ -161,4 +161,4 @@ def test_a_maximum_is_that_of_the_requests_seen() -> None:
     assert assess_exact(one("max<10ms"), 9e6).met
     assert assess_exact(one("max<10ms"), 10e6).outcome is Outcome.BROKEN
     assert assess_exact(one("throughput>500"), 501).objective.show(501) == "501 infer/s"
-    assert one("error_rate<1%").show(0.005) == "0.5%"
+    assert one("error_rate<1%").show(0.005) == "0.500%"

@@ -8,7 +8,7 @@ from tpx.cli.comparing import report_comparison
 from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.perf.answers.compare import difference_json
-from tpx.perf.in_turns import Turns, run_in_turns
+from tpx.perf.in_turns import ServerTurns, run_in_turns
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
 from tpx.perf.run import event_loop
@@ -30,7 +30,7 @@ def main(config: SessionSpec, argv: Sequence[str], in_process: str = "") -> int:
     return status
 
 
-async def _run(config: SessionSpec, in_process: str) -> Turns:
+async def _run(config: SessionSpec, in_process: str) -> ServerTurns:
     begun = False
 
     def said(text: str) -> None:
@@ -48,7 +48,7 @@ async def _run(config: SessionSpec, in_process: str) -> Turns:
         interrupts.unwatch()
 
 
-def _compared(found: Turns) -> Compared:
+def _compared(found: ServerTurns) -> Compared:
     base, *others = found.servers
     return Compared(
         pairs=tuple(
@@ -60,7 +60,7 @@ def _compared(found: Turns) -> Compared:
     )
 
 
-def _document(found: Turns, argv: Sequence[str]) -> dict[str, object]:
+def _document(found: ServerTurns, argv: Sequence[str]) -> dict[str, object]:
     return {
         "schema": 1,
         "argv": list(argv),

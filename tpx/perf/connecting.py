@@ -26,7 +26,7 @@ SINGLE_REQUEST_STREAMS = frozenset({"mlserver"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MixMember:
     """One model of a mix; of all requests, its weight's part are its own."""
 
     model: str
@@ -46,7 +46,7 @@ class ConnectedModel:
     statistics: Statistics
     sequences: bool = False
     """True where its requests are those of sequences."""
-    members: tuple[Member, ...] = ()
+    members: tuple[MixMember, ...] = ()
     """Where several models are measured at once; `model` is the first of them then."""
     notices: tuple[str, ...] = ()
     """Assumptions about the server and the model's inputs, for a person."""
@@ -140,7 +140,7 @@ async def _open_mix(
                 )
         feed = MixedFeed([each.feed for each in opened], [s.weight for s in shares], spec.inputs.seed)
         members = tuple(
-            Member(model=s.name, weight=s.weight, statistics=each.statistics)
+            MixMember(model=s.name, weight=s.weight, statistics=each.statistics)
             for s, each in zip(shares, opened, strict=True)
         )
         yield ConnectedModel(

@@ -36,7 +36,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
+class ServerTurns:
     """The rounds of all loads, and the differences of each server but the first from the first."""
 
     servers: tuple[str, ...]
@@ -52,7 +52,7 @@ class Turns:
 
 async def run_in_turns(
     spec: SessionSpec, *, stop: asyncio.Event, said: Notify, in_process: str = ""
-) -> Turns:
+) -> ServerTurns:
     """Measure every load on all servers of `spec.comparing.ab`, in blocks; `said` gets the progress.
 
     Setting `stop` ends it with the rounds until then.
@@ -85,7 +85,7 @@ async def run_in_turns(
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, nothing can be told")
     strictness = Strictness(alpha=asked.alpha, min_effect=asked.min_effect)
-    return Turns(
+    return ServerTurns(
         servers=asked.ab,
         levels=tuple(levels),
         differences=tuple(differences(levels, n, strictness) for n in range(1, len(asked.ab))),

@@ -82,8 +82,8 @@ class Silent:
 SILENT = Silent()
 
 
-class Looks:
-    """Looks at one load; each of them is about the time since the one before."""
+class ProgressMeter:
+    """Reports the progress of one load to an observer, each time since the report before."""
 
     def __init__(
         self, load: Load, observer: Observer, level: Level, max_windows: int, batch_size: int
@@ -96,7 +96,7 @@ class Looks:
         self._at_ns = perf_counter_ns()
         self._index = 0
 
-    def look(self, window: int, server: Callable[[], ServerBreakdown | None] = lambda: None) -> None:
+    def report(self, window: int, server: Callable[[], ServerBreakdown | None] = lambda: None) -> None:
         """Tell how it goes in a window, 0 of a warm-up, if it is time to."""
         now_ns = perf_counter_ns()
         elapsed_ns = now_ns - self._at_ns

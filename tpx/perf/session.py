@@ -21,7 +21,7 @@ from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCo
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
 from tpx.perf.measure.wakeups import FEW_IN_FLIGHT
-from tpx.perf.observer import SILENT, Looks, Observer
+from tpx.perf.observer import SILENT, Observer, ProgressMeter
 from tpx.perf.options import SessionSpec
 from tpx.perf.recording import wall_offset_ns
 from tpx.perf.results import LevelResult, Sections
@@ -103,15 +103,15 @@ class Session:
         with quiet_memory(), waiting(settings.poll):
             if settings.warmup_requests or settings.warmup_s:
                 warming = await self._open_load(level, settings, warming=True)
-                looks = Looks(warming, self._observer, level, settings.max_windows, batch_size)
-                await warm_up(warming, settings, self._stop, looks)
+                meter = ProgressMeter(warming, self._observer, level, settings.max_windows, batch_size)
+                await warm_up(warming, settings, self._stop, meter)
             load = await self._open_load(level, settings)
             for collector in self._collectors:
                 await collector.begin(load)
             statistics = self.connected.statistics
             measurement = LevelMeasurement(load, statistics, settings, level, batch_size)
-            looks = Looks(load, self._observer, level, settings.max_windows, batch_size)
-            measured = await measurement.run(looks, self._stop)
+            meter = ProgressMeter(load, self._observer, level, settings.max_windows, batch_size)
+            measured = await measurement.run(meter, self._stop)
         sections: Sections = {}
         for collector in self._collectors:
             sections |= await collector.finish(load, measured)

@@ -8,8 +8,8 @@ import pytest
 from tests.perf.conftest import make_window
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import sample_of
-from tpx.perf.measure.ledger import Ending, Measured
-from tpx.perf.measure.rules import Standing
+from tpx.perf.measure.ledger import Ending, MeasuredLevel
+from tpx.perf.measure.rules import LevelStatus
 from tpx.perf.measure.verdict import doubts
 from tpx.perf.plan import LoadPlan, PaceSpec
 from tpx.perf.records import Records
@@ -30,9 +30,9 @@ def told(in_flight: float = 3.9, requests: int = 1000, **changes: Any) -> list[s
         "settings": SETTINGS,
         "batch_size": 2,
         "records": records,
-        "marks": (),
+        "borders": (),
         "windows": (),
-        "standing": Standing(kept=0, stable=True),
+        "status": LevelStatus(kept=0, stable=True),
         "merged": make_window(requests, 100),
         "rows": records.since(0),
         "sample": sample_of(records.since(0), 0, 1),
@@ -42,7 +42,7 @@ def told(in_flight: float = 3.9, requests: int = 1000, **changes: Any) -> list[s
         "check": CALM,
         "slo": (),
     }
-    return list(doubts(Measured(**(fields | changes))))
+    return list(doubts(MeasuredLevel(**(fields | changes))))
 
 
 def test_a_sound_measurement_has_none() -> None:

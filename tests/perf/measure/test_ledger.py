@@ -18,7 +18,7 @@ from tests.perf.simulated import (
 )
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
-from tpx.perf.measure.ledger import Ending, LevelLedger, Mark
+from tpx.perf.measure.ledger import Ending, LevelLedger, WindowBorder
 from tpx.perf.objectives import Outcome, parse_objectives
 from tpx.perf.records import Rows
 from tpx.perf.results import LevelResult, Verdict
@@ -40,9 +40,9 @@ def closed(
     """A level cut at these times, on a client that was busy for a share of the time."""
     ledger = LevelLedger(VirtualRecords(rows), settings, ONE, 1)
 
-    def border(time_s: float, index: int) -> Mark:
+    def border(time_s: float, index: int) -> WindowBorder:
         ns = int(time_s * 1e9)
-        return Mark(time_ns=ns, index=index, server=None, cpu_ns=int(ns * busy), read_ns=ns)
+        return WindowBorder(time_ns=ns, index=index, server=None, cpu_ns=int(ns * busy), read_ns=ns)
 
     ledger.begin(border(0, 0))
     for time_s in borders_s:
@@ -170,7 +170,7 @@ def test_a_counted_level_whose_server_went_is_an_error_with_the_reason_alone() -
     rows["status"][-40:] = 500
     ledger = LevelLedger(VirtualRecords(rows), replace(PA, request_count=10**6), ONE, 1)
     for time_ns, index in ((0, 0), (20_000_000_000, len(rows))):
-        border = Mark(time_ns=time_ns, index=index, server=None, cpu_ns=0, read_ns=time_ns)
+        border = WindowBorder(time_ns=time_ns, index=index, server=None, cpu_ns=0, read_ns=time_ns)
         ledger.close(border) if index else ledger.begin(border)
     failures = {500: Failure("HTTP 500", "broken")}
     lost = "the last 40 requests failed, over 19 s"
@@ -190,7 +190,7 @@ def test_a_streamed_request_whose_end_is_told_late_is_of_the_window_in_which_it_
     ledger = LevelLedger(VirtualRecords(rows), PA, ONE, 1)
     for second in range(5):
         ns = second * 1_000_000_000
-        border = Mark(time_ns=ns, index=second * 100, server=None, cpu_ns=0, read_ns=ns)
+        border = WindowBorder(time_ns=ns, index=second * 100, server=None, cpu_ns=0, read_ns=ns)
         ledger.close(border) if second else ledger.begin(border)
     result = result_of(ledger, Ending(failures={}, failed=0, interrupted=False))
     assert [w.requests for w in result.windows] == [100, 100, 100, 100]

@@ -6,7 +6,7 @@ import pytest
 from tests.perf.conftest import make_records
 from tpx.perf.levels import Level
 from tpx.perf.measure.collectors import ended_sequences
-from tpx.perf.measure.ledger import Ending, LevelLedger, Mark, client_times, full_at, index_after, p99
+from tpx.perf.measure.ledger import Ending, LevelLedger, WindowBorder, client_times, full_at, index_after, p99
 from tpx.perf.records import Records
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
@@ -18,8 +18,8 @@ COUNTED = LevelSettings(request_count=1)
 
 def window_between(
     records: Records,
-    first: Mark,
-    last: Mark,
+    first: WindowBorder,
+    last: WindowBorder,
     settings: LevelSettings = PLAIN,
     batch_size: int = 1,
 ) -> Window:
@@ -30,8 +30,10 @@ def window_between(
     return ledger.windows[0]
 
 
-def at(time_ms: float, index: int) -> Mark:
-    return Mark(time_ns=int(time_ms * MS), index=index, server=None, cpu_ns=0, read_ns=int(time_ms * MS))
+def at(time_ms: float, index: int) -> WindowBorder:
+    return WindowBorder(
+        time_ns=int(time_ms * MS), index=index, server=None, cpu_ns=0, read_ns=int(time_ms * MS)
+    )
 
 
 def test_a_sequence_counts_where_its_last_request_ended() -> None:
@@ -139,7 +141,7 @@ def test_the_p99_is_the_value_that_one_in_a_hundred_exceeds() -> None:
 
 
 def test_busy_is_the_share_of_processor_time() -> None:
-    first = Mark(time_ns=0, index=0, server=None, cpu_ns=100, read_ns=0)
-    last = Mark(time_ns=10, index=0, server=None, cpu_ns=400, read_ns=1000)
+    first = WindowBorder(time_ns=0, index=0, server=None, cpu_ns=100, read_ns=0)
+    last = WindowBorder(time_ns=10, index=0, server=None, cpu_ns=400, read_ns=1000)
     window = window_between(make_records([]), first, last)
     assert window.client_busy == pytest.approx(0.3)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tpx.perf.connecting import ConnectedModel, Member
+from tpx.perf.connecting import ConnectedModel, MixMember
 from tpx.perf.inputs.feed import Conversation
 from tpx.perf.loads.base import Load
 from tpx.perf.loads.rate import open_loop_figures
-from tpx.perf.measure.ledger import Measured
+from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.measure.verdict import judge
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.recording import LevelRecords, Recorder, response_times
@@ -32,7 +32,7 @@ class Collector(Protocol):
     async def begin(self, load: Load) -> None:
         """A level's load is open, and nothing of it is sent yet."""
 
-    async def finish(self, load: Load, measured: Measured) -> Sections:
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
         """The load has stopped; returns what the result gets."""
 
 
@@ -40,12 +40,12 @@ class Collector(Protocol):
 class AtTheEnd:
     """Implements Collector for what the level that is over shows."""
 
-    section: Callable[[Load, Measured], Sections]
+    section: Callable[[Load, MeasuredLevel], Sections]
 
     async def begin(self, load: Load) -> None:
         """Need nothing before the level."""
 
-    async def finish(self, load: Load, measured: Measured) -> Sections:
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
         return self.section(load, measured)
 
 
@@ -58,7 +58,7 @@ class MetricsCollector:
     async def begin(self, load: Load) -> None:  # noqa: ARG002 (looks at the server)
         await self._scraper.begin()
 
-    async def finish(self, load: Load, measured: Measured) -> Sections:  # noqa: ARG002
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002
         await self._scraper.look()
         return {"metrics": self._scraper.figures((measured.first.time_ns, measured.last.time_ns))}
 
@@ -72,12 +72,12 @@ class RecordingCollector:
     async def begin(self, load: Load) -> None:
         self._recorder.begin(load.records)
 
-    async def finish(self, load: Load, measured: Measured) -> Sections:
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
         records = LevelRecords(
             level=measured.level,
             records=load.records,
-            borders_ns=tuple(mark.time_ns for mark in measured.marks),
-            indices=tuple(mark.index for mark in measured.marks),
+            borders_ns=tuple(border.time_ns for border in measured.borders),
+            indices=tuple(border.index for border in measured.borders),
             failures=measured.ending.failures,
         )
         self._recorder.record(records)
@@ -86,7 +86,7 @@ class RecordingCollector:
 
 def collectors_of(connected: ConnectedModel, address: str, scenario: str) -> list[Collector]:
     """Return the collectors that a model, or a scenario of MLPerf, brings with it."""
-    sections: list[Callable[[Load, Measured], Sections]] = [_streaming, _open_loop]
+    sections: list[Callable[[Load, MeasuredLevel], Sections]] = [_streaming, _open_loop]
     if connected.sequences:
         sections.append(_sequences)
     if connected.conversations:
@@ -99,7 +99,7 @@ def collectors_of(connected: ConnectedModel, address: str, scenario: str) -> lis
     return [AtTheEnd(section) for section in sections]
 
 
-def _streaming(load: Load, measured: Measured) -> Sections:
+def _streaming(load: Load, measured: MeasuredLevel) -> Sections:
     if not len(load.records.arrivals):
         return {}
     return {"streaming": streaming_figures(load.records, measured.kept, measured.merged.duration_ns)}
@@ -127,14 +127,14 @@ def streaming_figures(records: Records, kept: range, duration_ns: int) -> Stream
     )
 
 
-def _open_loop(load: Load, measured: Measured) -> Sections:
+def _open_loop(load: Load, measured: MeasuredLevel) -> Sections:
     """Return what only a load with times of its own has."""
     if not measured.level.kind.open_loop:
         return {}
     return {"open_loop": open_loop_figures(measured.rows, measured.merged.duration_ns, load)}
 
 
-def _sequences(load: Load, measured: Measured) -> Sections:
+def _sequences(load: Load, measured: MeasuredLevel) -> Sections:
     return {"sequences": ended_sequences(measured.records, measured.kept, load.unfinished)}
 
 
@@ -148,13 +148,13 @@ def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
     return int(np.count_nonzero(inside & ~np.isin(last, list(cut_short))))
 
 
-def _sessions(conversations: Sequence[Conversation], measured: Measured) -> Sections:
+def _sessions(conversations: Sequence[Conversation], measured: MeasuredLevel) -> Sections:
     from tpx.perf.loads.sessions import session_figures  # late, as whatever few runs need
 
     return {"sessions": session_figures(measured.rows, conversations)}
 
 
-def _members(members: Sequence[Member], measured: Measured) -> Sections:
+def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Sections:
     """Return the part of each of several models that are measured at once."""
     numbers = models_of(measured.rows)
     found = []
@@ -175,13 +175,13 @@ def _members(members: Sequence[Member], measured: Measured) -> Sections:
     return {"members": tuple(found)}
 
 
-def _validity(_: Load, measured: Measured) -> Sections:
+def _validity(_: Load, measured: MeasuredLevel) -> Sections:
     from tpx.perf.measure.scenarios import validity
 
     return {"validity": validity(measured.settings, measured.rows, measured.merged.duration_ns)}
 
 
-def _wake_ups(address: str, measured: Measured) -> Sections:
+def _wake_ups(address: str, measured: MeasuredLevel) -> Sections:
     """Return what wake-ups cost where they are a good part of a small latency."""
     latency, settings = measured.merged.latency, measured.settings
     if latency is None or settings.poll == "busy" or settings.with_engine:

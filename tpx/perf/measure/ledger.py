@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, assess, joined, sample_of
-from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, Standing, rule_for
+from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, LevelStatus, rule_for
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.records import SUCCESS, Records, Rows, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
@@ -33,7 +33,7 @@ Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class WindowBorder:
     """A boundary between windows: its time, the first record behind it, and readings taken there."""
 
     time_ns: int
@@ -57,10 +57,10 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Measured:
+class MeasuredLevel:
     """A level that is over: everything that its result is made of.
 
-    The figures are those of `rows`, the records of the last `standing.kept` windows, of which `merged` and
+    The figures are those of `rows`, the records of the last `status.kept` windows, of which `merged` and
     `sample` are the summaries.
     """
 
@@ -69,9 +69,9 @@ class Measured:
     batch_size: int
     """Inferences of a row."""
     records: Records
-    marks: tuple[Mark, ...]
+    borders: tuple[WindowBorder, ...]
     windows: tuple[Window, ...]
-    standing: Standing
+    status: LevelStatus
     merged: Window
     rows: Rows
     sample: Sample
@@ -83,12 +83,12 @@ class Measured:
     slo: tuple[Assessment, ...]
 
     @property
-    def first(self) -> Mark:
-        return self.marks[-1 - self.standing.kept]
+    def first(self) -> WindowBorder:
+        return self.borders[-1 - self.status.kept]
 
     @property
-    def last(self) -> Mark:
-        return self.marks[-1]
+    def last(self) -> WindowBorder:
+        return self.borders[-1]
 
     @property
     def kept(self) -> range:
@@ -106,7 +106,7 @@ class Measured:
 
 
 class LevelLedger:
-    """Cuts the records of a level into windows, at the marks that it is given."""
+    """Cuts the records of a level into windows, at the borders that it is given."""
 
     def __init__(self, records: Records, settings: LevelSettings, level: Level, batch_size: int) -> None:
         self._records = records
@@ -114,34 +114,34 @@ class LevelLedger:
         self._level = level
         self._batch_size = batch_size
         self._rule = rule_for(settings)
-        self._marks: list[Mark] = []
+        self._borders: list[WindowBorder] = []
         self._samples: list[Sample] = []
         self.windows: list[Window] = []
-        self._standing = Standing(kept=0, stable=False)
+        self._status = LevelStatus(kept=0, stable=False)
         self._next_look = STABILITY_WINDOWS
         self._seen: list[Outcome] = []
         self._outcomes = [Outcome.UNDECIDED for _ in settings.objectives]
 
     @property
-    def last_mark(self) -> Mark:
-        return self._marks[-1]
+    def last_border(self) -> WindowBorder:
+        return self._borders[-1]
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, border: WindowBorder) -> None:
         """Set the first border."""
-        self._marks.append(mark)
+        self._borders.append(border)
 
     def index_at(self, end_ns: int) -> int:
         """Return the index of the first record behind a border at that time."""
-        return index_after(self._records, self._marks[-1].index, end_ns)
+        return index_after(self._records, self._borders[-1].index, end_ns)
 
-    def close(self, mark: Mark) -> None:
+    def close(self, border: WindowBorder) -> None:
         """End a window."""
-        first = self._marks[-1]
-        self._marks.append(mark)
-        window = self._window(first, mark)
+        first = self._borders[-1]
+        self._borders.append(border)
+        window = self._window(first, border)
         self.windows.append(window)
-        self._samples.append(sample_of(self._rows(first, mark), window.start_ns, window.end_ns))
-        self._standing = self._rule.standing(self.windows, self._samples)
+        self._samples.append(sample_of(self._rows(first, border), window.start_ns, window.end_ns))
+        self._status = self._rule.status(self.windows, self._samples)
         log.debug("%s, window %d: %s", self._level, len(self.windows), _described(window))
 
     @property
@@ -154,11 +154,11 @@ class LevelLedger:
         if len(windows) < STABILITY_WINDOWS and settings.rule != "brief":
             return False
         outcomes = self._settled_outcomes()
-        if self._standing.limit is not None:
-            outcomes = [*outcomes, self._standing.limit.outcome]
+        if self._status.limit is not None:
+            outcomes = [*outcomes, self._status.limit.outcome]
         if Outcome.BROKEN in outcomes:
             return True
-        return self._standing.stable and Outcome.UNDECIDED not in outcomes
+        return self._status.stable and Outcome.UNDECIDED not in outcomes
 
     def _settled_outcomes(self) -> list[Outcome]:
         """Return what is settled of each objective: a verdict that two looks in a row agree on.
@@ -177,30 +177,30 @@ class LevelLedger:
 
     def last_server(self, between: Between) -> ServerBreakdown | None:
         """Return the server's own account of the last window that is over; None before there is one."""
-        if len(self._marks) < 2:
+        if len(self._borders) < 2:
             return None
-        return between(self._marks[-2].server, self._marks[-1].server)
+        return between(self._borders[-2].server, self._borders[-1].server)
 
     def kept_span_ns(self) -> tuple[int, int]:
         """Return from when to when the windows lasted that the figures are made of."""
-        return self._marks[-1 - self._standing.kept].time_ns, self._marks[-1].time_ns
+        return self._borders[-1 - self._status.kept].time_ns, self._borders[-1].time_ns
 
-    def measured(self, between: Between, ending: Ending) -> Measured:
+    def measured(self, between: Between, ending: Ending) -> MeasuredLevel:
         """Sum up the windows; after `close` and nothing else."""
-        first, last = self._marks[-1 - self._standing.kept], self._marks[-1]
+        first, last = self._borders[-1 - self._status.kept], self._borders[-1]
         merged, rows = self._window(first, last), self._rows(first, last)
-        sample = joined(self._samples[-self._standing.kept :])
+        sample = joined(self._samples[-self._status.kept :])
         slo = self._assessments()
         if self._settings.request_count:
             sample = replace(sample, start_ns=merged.start_ns, end_ns=merged.end_ns)
-        return Measured(
+        return MeasuredLevel(
             level=self._level,
             settings=self._settings,
             batch_size=self._batch_size,
             records=self._records,
-            marks=tuple(self._marks),
+            borders=tuple(self._borders),
             windows=tuple(self.windows),
-            standing=self._standing,
+            status=self._status,
             merged=merged,
             rows=rows,
             sample=sample,
@@ -215,11 +215,11 @@ class LevelLedger:
             slo=slo,
         )
 
-    def _rows(self, first: Mark, last: Mark) -> Rows:
+    def _rows(self, first: WindowBorder, last: WindowBorder) -> Rows:
         return self._records.since(first.index)[: last.index - first.index]
 
-    def _window(self, first: Mark, last: Mark) -> Window:
-        """Return the windows between two marks as one; of a counted run the time from the first request's
+    def _window(self, first: WindowBorder, last: WindowBorder) -> Window:
+        """Return the windows between two borders as one; of a counted run the time from the first request's
         start to the last one's end."""
         rows, start_ns, end_ns = self._rows(first, last), first.time_ns, last.time_ns
         if self._settings.request_count and len(rows):
@@ -241,11 +241,11 @@ class LevelLedger:
         settings = self._settings
         if not settings.objectives:
             return ()
-        kept = joined(self._samples[-self._standing.kept :])
+        kept = joined(self._samples[-self._status.kept :])
         return assess(settings.objectives, kept, self._batch_size, settings.safety)
 
     def _errors(self, failures: Mapping[int, Failure]) -> tuple[ErrorCount, ...]:
-        rows = self._rows(self._marks[0], self._marks[-1])
+        rows = self._rows(self._borders[0], self._borders[-1])
         counts = Counter(rows["status"][rows["status"] != SUCCESS].tolist())
         kinds = [
             ErrorCount(code=failures[s].code, count=count, message=failures[s].message)

@@ -12,8 +12,8 @@ import numpy as np
 
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
-from tpx.perf.measure.ledger import Ending, LevelLedger, Mark, Measured, full_at, p99
-from tpx.perf.observer import Looks
+from tpx.perf.measure.ledger import Ending, LevelLedger, MeasuredLevel, WindowBorder, full_at, p99
+from tpx.perf.observer import ProgressMeter
 from tpx.perf.records import SUCCESS
 from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import LevelSettings
@@ -49,16 +49,16 @@ def quiet_memory() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, looks: Looks) -> None:
+async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, meter: ProgressMeter) -> None:
     """Send the requests that precede a level, which nothing counts."""
-    pulse = Pulse(load)
+    liveness = Liveness(load)
     try:
         load.start(settings.warmup_requests or None)
         done = asyncio.ensure_future(load.finished())
         end_ns = perf_counter_ns() + settings.warmup_s * 1e9 if settings.warmup_s else math.inf
-        while not (done.done() or stop.is_set() or pulse.lost or perf_counter_ns() >= end_ns):
+        while not (done.done() or stop.is_set() or liveness.lost or perf_counter_ns() >= end_ns):
             await asyncio.wait([done], timeout=min(TICK_S, (end_ns - perf_counter_ns()) / 1e9))
-            looks.look(window=0)
+            meter.report(window=0)
         await _ended(done)
     finally:
         await load.stop(_patience_s(settings, stop))
@@ -82,25 +82,25 @@ class LevelMeasurement:
         self, load: Load, statistics: Statistics, settings: LevelSettings, level: Level, batch_size: int
     ) -> None:
         self._load = load
-        self._pulse = Pulse(load)
+        self._liveness = Liveness(load)
         self._statistics = statistics
         self._settings = settings
         self._ledger = LevelLedger(load.records, settings, level, batch_size)
         self._probe = LoopProbe()
 
-    async def run(self, looks: Looks, stop: asyncio.Event) -> Measured:
+    async def run(self, meter: ProgressMeter, stop: asyncio.Event) -> MeasuredLevel:
         """Measure until the level is stable, hopeless, interrupted, or has had all its windows."""
         server = await self._statistics.read()
         ledger, load = self._ledger, self._load
-        ledger.begin(self._mark(perf_counter_ns(), 0, server))
+        ledger.begin(self._border(perf_counter_ns(), 0, server))
         self._probe.start()
         try:
             load.start(self._settings.request_count or None)
             while True:
-                end_ns = await self._window_end(looks, stop)
+                end_ns = await self._window_end(meter, stop)
                 await load.settled(end_ns)
                 index = ledger.index_at(end_ns)
-                border = self._mark(end_ns, index, await self._statistics.read())
+                border = self._border(end_ns, index, await self._statistics.read())
                 with self._probe.resting():
                     ledger.close(border)
                     done = ledger.done
@@ -116,25 +116,27 @@ class LevelMeasurement:
             failures=load.failures(),
             failed=load.failed,
             interrupted=stop.is_set(),
-            lost=self._pulse.lost,
+            lost=self._liveness.lost,
             loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
         )
         return ledger.measured(self._statistics.between, ending)
 
-    def _mark(self, time_ns: int, index: int, server: Snapshot | None) -> Mark:
+    def _border(self, time_ns: int, index: int, server: Snapshot | None) -> WindowBorder:
         cpu_ns = self._load.processor_ns
-        return Mark(time_ns=time_ns, index=index, server=server, cpu_ns=cpu_ns, read_ns=perf_counter_ns())
+        return WindowBorder(
+            time_ns=time_ns, index=index, server=server, cpu_ns=cpu_ns, read_ns=perf_counter_ns()
+        )
 
-    async def _window_end(self, looks: Looks, stop: asyncio.Event) -> int:
+    async def _window_end(self, meter: ProgressMeter, stop: asyncio.Event) -> int:
         """Wait for the window to be over; returns when it was."""
-        settings, begun = self._settings, self._ledger.last_mark
+        settings, begun = self._settings, self._ledger.last_border
         if settings.request_count:
-            return await self._all_answered(looks, stop)
+            return await self._all_answered(meter, stop)
         counting = settings.mode == "count_windows"
         floor_ns = begun.time_ns + (
             settings.count_window_floor_ms * 1_000_000 if counting else settings.window_ns
         )
-        await self._until(floor_ns, looks, stop)
+        await self._until(floor_ns, meter, stop)
         if not settings.window_samples:
             return min(perf_counter_ns(), floor_ns)
         last_ns = None if counting else begun.time_ns + LONGEST_WINDOW * settings.window_ns
@@ -145,30 +147,30 @@ class LevelMeasurement:
                 return end_at_ns
             if last_ns is not None and perf_counter_ns() > last_ns:
                 return last_ns
-            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9), looks, stop)
+            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9), meter, stop)
         return perf_counter_ns()
 
-    async def _until(self, end_ns: int, looks: Looks, stop: asyncio.Event) -> None:
+    async def _until(self, end_ns: int, meter: ProgressMeter, stop: asyncio.Event) -> None:
         """Sleep until `end_ns`, or until the level has to end."""
         while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early(stop):
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
-            await self._load.settled(self._ledger.last_mark.time_ns)
-            self._look(looks)
+            await self._load.settled(self._ledger.last_border.time_ns)
+            self._report(meter)
 
-    async def _all_answered(self, looks: Looks, stop: asyncio.Event) -> int:
+    async def _all_answered(self, meter: ProgressMeter, stop: asyncio.Event) -> int:
         done = asyncio.ensure_future(self._load.finished())
         while not (done.done() or self._ends_early(stop)):
             await asyncio.wait([done], timeout=TICK_S)
-            self._look(looks)
+            self._report(meter)
         await _ended(done)
         return perf_counter_ns()
 
-    def _look(self, looks: Looks) -> None:
+    def _report(self, meter: ProgressMeter) -> None:
         ledger = self._ledger
-        looks.look(len(ledger.windows) + 1, lambda: ledger.last_server(self._statistics.between))
+        meter.report(len(ledger.windows) + 1, lambda: ledger.last_server(self._statistics.between))
 
     def _ends_early(self, stop: asyncio.Event) -> bool:
-        return stop.is_set() or bool(self._pulse.lost) or self._over_count()
+        return stop.is_set() or bool(self._liveness.lost) or self._over_count()
 
     def _over_count(self) -> bool:
         allowed = self._settings.max_errors.count
@@ -178,7 +180,7 @@ class LevelMeasurement:
         return self._settings.max_errors.exceeded(failed=self._load.failed, sent=len(self._load.records))
 
 
-class Pulse:
+class Liveness:
     """Detects a server under load that has gone, for which no count window would ever be full."""
 
     def __init__(self, load: Load) -> None:
@@ -191,7 +193,7 @@ class Pulse:
     @property
     def lost(self) -> str:
         """Why nothing more is to be waited for; empty where requests succeed."""
-        self._look()
+        self._follow()
         if self._failing == self._seen:
             return f"all {self._failing} requests failed" if self._failing >= HOPELESS_FAILURES else ""
         lasted_ns = self._last_ns - self._first_ns
@@ -199,7 +201,7 @@ class Pulse:
             return ""
         return f"the last {self._failing} requests failed, over {lasted_ns / 1e9:.0f} s"
 
-    def _look(self) -> None:
+    def _follow(self) -> None:
         rows = self._load.records.since(self._seen)
         if not len(rows):
             return

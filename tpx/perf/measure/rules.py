@@ -33,7 +33,7 @@ LOOK_GROWTH = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LevelStatus:
     """How a level stands after its windows so far.
 
     The figures are those of the last `kept` windows; `warmup` of the first are left out as such. `moved`
@@ -50,52 +50,56 @@ class Standing:
     """The answer to the latency limit, UNDECIDED until it is settled; None without a limit."""
 
 
-class Rule(Protocol):
+class StabilityRule(Protocol):
     """Decides how a level stands."""
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+    def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         """After at least one window; samples are those of the windows."""
 
 
-def rule_for(settings: LevelSettings) -> Rule:
+def rule_for(settings: LevelSettings) -> StabilityRule:
     """The rule that the settings ask for."""
-    rule: Rule
+    rule: StabilityRule
     if settings.request_count or settings.one_window:
         rule = OneWindow()
     else:
-        rules: dict[str, Callable[[LevelSettings], Rule]] = {"ci": Precision, "pa": Spread, "brief": Brief}
+        rules: dict[str, Callable[[LevelSettings], StabilityRule]] = {
+            "ci": Precision,
+            "pa": ThreeWindows,
+            "brief": Brief,
+        }
         rule = rules[settings.rule](settings)
     limit = settings.latency_limit
     return rule if limit is None else LatencyLimit(rule, limit, settings)
 
 
 class OneWindow:
-    """Implements Rule for a counted run: its one window is the level, if it has a valid request."""
+    """Implements StabilityRule for a counted run: its one window is the level, if it has a valid request."""
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:  # noqa: ARG002
-        return Standing(kept=1, stable=windows[-1].latency is not None)
+    def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:  # noqa: ARG002
+        return LevelStatus(kept=1, stable=windows[-1].latency is not None)
 
 
 class Brief:
-    """Implements Rule for one of many measurements, the best of which are repeated: the 95% interval of
-    throughput reaches at most half of the tolerance to either side, which takes one window mostly."""
+    """Implements StabilityRule for one of many measurements, the best of which are repeated: the 95% interval
+    of throughput reaches at most half of the tolerance to either side, which takes one window mostly."""
 
     def __init__(self, settings: LevelSettings) -> None:
         self._tolerance = settings.stability
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+    def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         if any(w.latency is None for w in windows):
-            return Standing(kept=1, stable=False, moved="a window had no valid request")
+            return LevelStatus(kept=1, stable=False, moved="a window had no valid request")
         throughput, limit = Estimator(joined(samples)).throughput(1), self._tolerance / 2
-        return Standing(
+        return LevelStatus(
             kept=len(windows),
             stable=throughput.within(limit),
             moved=f"throughput is known to {_reach(throughput)}, +-{limit * 100:g}% is wanted",
         )
 
 
-class Spread:
-    """Implements Rule as perf_analyzer does: the last three windows resemble each other.
+class ThreeWindows:
+    """Implements StabilityRule as perf_analyzer does: the last three windows resemble each other.
 
     Of asynchronous calls it is content with the throughput once there are no further windows. A level that
     is held against objectives or a latency limit may go on although three windows resembled each other: its
@@ -109,7 +113,7 @@ class Spread:
         self._accumulates = settings.latency_limit is not None or bool(settings.objectives)
         self._was_stable = False
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+    def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         found = self._of_last(windows)
         if not self._accumulates or len(windows) <= STABILITY_WINDOWS:
             self._was_stable = found.stable
@@ -118,22 +122,23 @@ class Spread:
         warmup = leading_warmup(windows, samples, self._tolerance)
         return replace(found, kept=len(windows) - warmup, warmup=warmup, stable=self._was_stable)
 
-    def _of_last(self, windows: Sequence[Window]) -> Standing:
+    def _of_last(self, windows: Sequence[Window]) -> LevelStatus:
         kept = min(len(windows), STABILITY_WINDOWS)
         if len(windows) < STABILITY_WINDOWS:
             moved = f"{STABILITY_WINDOWS} windows are needed, there were {len(windows)}"
         else:
             moved = describe_spread(windows)
         if is_stable(windows, self._tolerance):
-            return Standing(kept=kept, stable=True, moved=moved)
+            return LevelStatus(kept=kept, stable=True, moved=moved)
         if 0 < self._content_at <= len(windows) and is_stable(windows, self._tolerance, latency=False):
-            return Standing(kept=kept, stable=True, moved=moved, warning=LATENCY_MOVES)
-        return Standing(kept=kept, stable=False, moved=moved)
+            return LevelStatus(kept=kept, stable=True, moved=moved, warning=LATENCY_MOVES)
+        return LevelStatus(kept=kept, stable=False, moved=moved)
 
 
 class Precision:
-    """Implements Rule: of all windows but those of the warm-up, the 95% confidence intervals of throughput
-    and of the latency that stands for the level reach at most half of the tolerance to either side.
+    """Implements StabilityRule: of all windows but those of the warm-up, the 95% confidence intervals of
+    throughput and of the latency that stands for the level reach at most half of the tolerance to either
+    side.
 
     A level that stops at the first moment when its intervals are narrow has been chosen for looking even,
     and its intervals would hold the truth less often than they say. So there are few looks, each at a good
@@ -146,9 +151,9 @@ class Precision:
         self._max_windows = settings.max_windows
         self._next_look = STABILITY_WINDOWS
         self._narrow = False
-        self._found = Standing(kept=0, stable=False, moved=f"{STABILITY_WINDOWS} windows are needed")
+        self._found = LevelStatus(kept=0, stable=False, moved=f"{STABILITY_WINDOWS} windows are needed")
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+    def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         count = len(windows)
         if count - self._found.warmup < self._next_look and count < self._max_windows:
             return replace(self._found, kept=count - self._found.warmup)
@@ -156,7 +161,7 @@ class Precision:
         kept = count - warmup
         if kept < STABILITY_WINDOWS or any(w.latency is None for w in windows[warmup:]):
             moved = f"{STABILITY_WINDOWS} steady windows are needed, there were {kept}"
-            self._found = Standing(kept=kept, warmup=warmup, stable=False, moved=moved)
+            self._found = LevelStatus(kept=kept, warmup=warmup, stable=False, moved=moved)
         else:
             self._found = self._look(kept, warmup, joined(samples[warmup:]))
             if count == self._max_windows:
@@ -164,14 +169,14 @@ class Precision:
                 self._found = replace(self._found, stable=self._narrow)
         return self._found
 
-    def _look(self, kept: int, warmup: int, sample: Sample) -> Standing:
+    def _look(self, kept: int, warmup: int, sample: Sample) -> LevelStatus:
         estimator = Estimator(sample)
         throughput = estimator.throughput(1)
         latency = estimator.latency(self._percentile).interval
         limit = self._tolerance / 2
         before, self._narrow = self._narrow, throughput.within(limit) and latency.within(limit)
         self._next_look = math.ceil(kept * LOOK_GROWTH)
-        return Standing(
+        return LevelStatus(
             kept=kept,
             warmup=warmup,
             stable=before and self._narrow,
@@ -181,21 +186,22 @@ class Precision:
 
 
 class LatencyLimit:
-    """Implements Rule: what another rule finds, and on which side of the latency limit the level lies.
+    """Implements StabilityRule: what another rule finds, and on which side of the latency limit the level
+    lies.
 
     The interval of latency has to lie on one side at two looks in a row, or at one look that is SURE; the
     last look, which is due whatever it finds, counts alone.
     """
 
-    def __init__(self, rule: Rule, limit: Objective, settings: LevelSettings) -> None:
+    def __init__(self, rule: StabilityRule, limit: Objective, settings: LevelSettings) -> None:
         self._rule = rule
         self._limit = limit
         self._confidence = settings.safety
         self._last = 1 if settings.request_count or settings.one_window else settings.max_windows
         self._before = Outcome.UNDECIDED
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
-        found = self._rule.standing(windows, samples)
+    def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
+        found = self._rule.status(windows, samples)
         if len(windows) < min(STABILITY_WINDOWS, self._last):
             return found
         return replace(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tpx.perf.levels import CONCURRENCY, level_number
 from tpx.perf.measure.estimates import estimate
-from tpx.perf.measure.ledger import Measured, client_times
+from tpx.perf.measure.ledger import MeasuredLevel, client_times
 from tpx.perf.objectives import Outcome
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict, Window
 from tpx.perf.settings import LevelSettings
@@ -37,14 +37,14 @@ class Judgement:
     reason: str = ""
 
 
-def level_result(measured: Measured, sections: Sections) -> LevelResult:
+def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
     """Assemble the result of a level; `sections` are what only some levels have."""
-    merged, standing, settings = measured.merged, measured.standing, measured.settings
+    merged, status, settings = measured.merged, measured.status, measured.settings
     judgement = judge(measured)
     wake_ups = sections.get("wake_ups")
     warnings: tuple[str, ...] = ()
     if judgement.verdict is not Verdict.ERRORS:  # which contradicts everything, and says it better
-        found = (standing.warning, *doubts(measured), wake_ups.warning if wake_ups else "")
+        found = (status.warning, *doubts(measured), wake_ups.warning if wake_ups else "")
         warnings = tuple(filter(None, found))
     return LevelResult(
         level=measured.level,
@@ -66,8 +66,8 @@ def level_result(measured: Measured, sections: Sections) -> LevelResult:
         failed=sum(e.count for e in measured.errors),
         errors=measured.errors,
         seed=level_number(settings.load.seed, measured.level),
-        kept_windows=standing.kept,
-        warmup_windows=standing.warmup,
+        kept_windows=status.kept,
+        warmup_windows=status.warmup,
         estimates=estimate(measured.sample, measured.batch_size, settings.percentile),
         in_flight=measured.in_flight,
         client_check=measured.check,
@@ -77,11 +77,11 @@ def level_result(measured: Measured, sections: Sections) -> LevelResult:
     )
 
 
-def judge(measured: Measured) -> Judgement:
+def judge(measured: MeasuredLevel) -> Judgement:
     """Return the verdict on a level."""
     windows, merged, errors = measured.windows, measured.merged, measured.errors
     name, ending, settings = str(measured.level).capitalize(), measured.ending, measured.settings
-    stable = measured.standing.stable and merged.latency is not None
+    stable = measured.status.stable and merged.latency is not None
     if measured.over_budget:
         return Judgement(Verdict.ERRORS, stable, _budget_message(errors, settings))
     if ending.interrupted and merged.latency is None and not errors:
@@ -91,7 +91,7 @@ def judge(measured: Measured) -> Judgement:
     if ending.lost:
         reason = f"The server does not answer any more: {ending.lost}.{_first(errors)}"
         return Judgement(Verdict.ERRORS, False, reason)
-    limit = measured.standing.limit
+    limit = measured.status.limit
     if limit is not None and limit.outcome is Outcome.BROKEN:
         reason = f"Measured latency went over the set limit of {settings.latency_limit_ms} msec."
         return Judgement(Verdict.OVER_LIMIT, stable, reason)
@@ -125,8 +125,8 @@ def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     return "No valid requests recorded within time interval. Please use a larger time window."
 
 
-def _unstable(measured: Measured) -> str:
-    level, settings, moved = measured.level, measured.settings, measured.standing.moved
+def _unstable(measured: MeasuredLevel) -> str:
+    level, settings, moved = measured.level, measured.settings, measured.status.moved
     if measured.ending.interrupted:
         name, count = str(level).capitalize(), len(measured.windows)
         return f"{name} was interrupted in window {count}, before it was stable. ({moved})"
@@ -137,7 +137,7 @@ def _unstable(measured: Measured) -> str:
     )
 
 
-def _client_bound(measured: Measured) -> str:
+def _client_bound(measured: MeasuredLevel) -> str:
     latency, settings = measured.merged.latency, measured.settings
     if latency is None or settings.with_engine or settings.poll == "busy":
         return ""
@@ -161,7 +161,7 @@ def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
     return ""
 
 
-def doubts(measured: Measured) -> Iterator[str]:
+def doubts(measured: MeasuredLevel) -> Iterator[str]:
     """Yield what makes the figures doubtful, for a person, one sentence each."""
     yield from _littles_law(measured)
     yield from _other_clients(measured)
@@ -180,7 +180,7 @@ def doubts(measured: Measured) -> Iterator[str]:
         )
 
 
-def _littles_law(measured: Measured) -> Iterator[str]:
+def _littles_law(measured: MeasuredLevel) -> Iterator[str]:
     """In a closed loop throughput times latency is the concurrency (Little 1961)."""
     level, merged, in_flight = measured.level, measured.merged, measured.in_flight
     if level.kind is not CONCURRENCY or not merged.requests:
@@ -196,7 +196,7 @@ def _littles_law(measured: Measured) -> Iterator[str]:
         )
 
 
-def _other_clients(measured: Measured) -> Iterator[str]:
+def _other_clients(measured: MeasuredLevel) -> Iterator[str]:
     server, batch_size = measured.server, measured.batch_size
     if server is None or not measured.merged.requests:
         return

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tpx.perf.measure.level import HOPELESS_FAILURES, LOST_FAILURES, Pulse
+from tpx.perf.measure.level import HOPELESS_FAILURES, LOST_FAILURES, Liveness
 from tpx.perf.records import Records
 
 SECOND = 1_000_000_000
@@ -13,21 +13,21 @@ SECOND = 1_000_000_000
 
 @dataclass
 class Told:
-    """As much of a load as a pulse looks at."""
+    """As much of a load as a liveness looks at."""
 
     records: Records
 
 
-def pulse_after(*looks: Iterable[tuple[float, bool]]) -> Pulse:
+def pulse_after(*looks: Iterable[tuple[float, bool]]) -> Liveness:
     """After rows that ended at these seconds, and succeeded or not, look by look."""
     load = Told(Records(block_rows=4))
-    pulse = Pulse(load)  # type: ignore[arg-type]
+    liveness = Liveness(load)  # type: ignore[arg-type]
     for rows in looks:
         for at_s, ok in rows:
             end = int(at_s * SECOND)
             load.records.append(end, end, end, end, end, 0 if ok else 500)
-        assert isinstance(pulse.lost, str)
-    return pulse
+        assert isinstance(liveness.lost, str)
+    return liveness
 
 
 def failures(start_s: float, count: int, every_s: float) -> list[tuple[float, bool]]:
@@ -35,8 +35,8 @@ def failures(start_s: float, count: int, every_s: float) -> list[tuple[float, bo
 
 
 def test_a_server_that_was_there_and_fails_for_long_is_lost() -> None:
-    pulse = pulse_after([(0, True)], failures(1, 6, 1), failures(7, 5, 1))
-    assert pulse.lost == "the last 11 requests failed, over 10 s"
+    liveness = pulse_after([(0, True)], failures(1, 6, 1), failures(7, 5, 1))
+    assert liveness.lost == "the last 11 requests failed, over 10 s"
 
 
 @pytest.mark.parametrize(
