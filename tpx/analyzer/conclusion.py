@@ -26,7 +26,6 @@ NOISY_GAIN = 0.05
 class Conclusion:
     """What follows from the final rounds of one model's search."""
 
-    rounds: int
     recommended: RankedVariant
     """The cheapest of those that tie with the best: fewest instances, least memory, lowest p99."""
     tied: tuple[str, ...]
@@ -75,7 +74,6 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
 
     others = [r for r in tied if r is not recommended and as_good(r)]
     return Conclusion(
-        rounds=max(r.settled.rounds for r in finalists if r.settled is not None),
         recommended=recommended,
         tied=tuple(r.name for r in others),
         passes_over=any(_cost(r) < _cost(recommended) for r in others),

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from tpx.analyzer.limits import describe_limits, limits_of
+from tpx.analyzer.limits import describe_limits, limits_of, shown
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, Verdict
-from tpx.report.digits import in_unit, percent
+from tpx.report.digits import percent
 from tpx.report.document import Statement, Tile
 
 _TONES = {"met": "good", "borderline": "", "missed": "bad"}
@@ -30,12 +30,12 @@ def metric_tile(
 ) -> Iterator[Tile]:
     """Yield the large figure of a metric with that of the default, where it is known."""
     metric = METRICS[tag]
-    value, unit = metric.value(ranked.figures), metric.unit.replace("/sec", "/s")
+    value = metric.value(ranked.figures)
     if value is None:
         return
-    figure, _, unit = in_unit(value, unit).partition(" ")
+    figure, _, unit = shown(metric, value).partition(" ")
     default = metric.value(other.figures) if other is not None else None
-    note = "" if default is None else f"default {in_unit(default, metric.unit).removesuffix(' infer/sec')}"
+    note = "" if default is None else f"default {shown(metric, default).removesuffix(' infer/s')}"
     yield Tile(label=label, figure=figure, unit=unit, note=note, tone=tone)
 
 
