@@ -7,7 +7,7 @@ what precedes `raw_input_contents` (field 7, the last) is parsed, what follows i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -151,8 +151,9 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     return (begins, raw) if begins >= 0 and last and at == end else (end, [])
 
 
-_Input = messages.ModelInferRequest.InferInputTensor
-_Placed = _Input | messages.ModelInferRequest.InferRequestedOutputTensor
+# in quotes: nested messages are classes of their own in protobuf's compiled half only
+_Input: TypeAlias = "messages.ModelInferRequest.InferInputTensor"
+_Output: TypeAlias = "messages.ModelInferRequest.InferRequestedOutputTensor"
 
 
 class _Inputs:
@@ -257,7 +258,7 @@ class _Inputs:
         return array.data.cast("B")
 
 
-def _output(item: messages.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
+def _output(item: _Output) -> RequestedOutput:
     parameters = _parameters(item.parameters)
     classes = parameters.pop("classification", 0)
     if type(classes) is not int:
@@ -273,7 +274,7 @@ def _output(item: messages.ModelInferRequest.InferRequestedOutputTensor) -> Requ
     return RequestedOutput(name=item.name, classification=classes, parameters=parameters, shared_memory=place)
 
 
-def _place(item: _Placed, parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
+def _place(item: "_Input | _Output", parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
     """Where in shared memory a tensor is or goes. Its numbers are int64_param, as Triton wants them."""
     place = shared_memory_range(item.name, parameters, _mistyped)
     if place is not None:

@@ -1,11 +1,8 @@
-"""The endpoints of a server: HTTP, gRPC and metrics, each with its listener, limits, TLS and access log."""
+"""The endpoints of a server: HTTP, gRPC and metrics, each with its listener, limits and TLS."""
 
-import logging
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +10,19 @@ from tpx.errors import UsageError
 from tpx.protocol.grpc.keepalive import KeepaliveLimits
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
-from tpx.protocol.grpc.server_call import ServerCall
-from tpx.protocol.grpc.status import Status
-from tpx.protocol.http1.server import HttpLimits, HttpRequest
+from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import parse_restrictions
+from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
-from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +77,7 @@ class Endpoints:
         """The listeners of HTTP and gRPC; metrics are served to the end."""
         self._services = self._allowed(AccessLog(plane.logs))
 
-    def _allowed(self, access: "AccessLog") -> list[_Service]:
+    def _allowed(self, access: AccessLog) -> list[_Service]:
         config, services = self._config, []
         grpc = GrpcFrontend(
             self._plane,
@@ -317,41 +310,3 @@ def check_ports(config: ServeConfig) -> None:
                 f"address and port {address}:{port}"
             )
         seen[address, port] = name
-
-
-class AccessLog:
-    """Logs a line for each request, however it ends, while the log is verbose."""
-
-    def __init__(self, logs: LogControl) -> None:
-        self._logs = logs
-
-    # the address is read now: a connection that breaks has none
-
-    def http(self, request: HttpRequest) -> None:
-        if self._logs.verbose:
-            request.on_answered = partial(_answered_http, request, request.peer)
-
-    def grpc(self, call: ServerCall) -> None:
-        if self._logs.verbose:
-            call.on_answered = partial(_answered_grpc, call, call.peer)
-
-
-def _answered_http(request: HttpRequest, peer: str, status: int) -> None:
-    head = request.head
-    log.debug(
-        "HTTP request: %s %s %d %d us %s",
-        head.method.decode("latin-1"),
-        head.path.decode("latin-1"),
-        status,
-        _micros(request.began_ns),
-        peer,
-    )
-
-
-def _answered_grpc(call: ServerCall, peer: str, status: Status) -> None:
-    path = call.head.path.decode("latin-1")
-    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), peer)
-
-
-def _micros(began_ns: int) -> int:
-    return (time.perf_counter_ns() - began_ns) // 1000

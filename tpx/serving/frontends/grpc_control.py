@@ -1,7 +1,7 @@
 """Every verb over gRPC but inference: health, metadata, statistics, repository, shared memory, settings."""
 
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -13,7 +13,7 @@ from tpx.serving.logs import LogValue, refuse_log_file
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 from tpx.serving.tracing.settings import parse_update
 
-_Parameter = messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue
+_Parameter: TypeAlias = "messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue"
 _OfRepository = (
     messages.RepositoryIndexRequest
     | messages.RepositoryModelLoadRequest

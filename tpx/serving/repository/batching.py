@@ -149,7 +149,7 @@ def _validate_controls(config: ModelConfig) -> None:
             _validate_flag(config, kind, control)
 
 
-def _validate_correlation_id(config: ModelConfig, control: ModelSequenceBatching.Control) -> None:
+def _validate_correlation_id(config: ModelConfig, control: "ModelSequenceBatching.Control") -> None:
     if control.data_type not in BY_NUMBER or BY_NUMBER[control.data_type].name not in _CORRID_TYPES:
         raise ConfigError(
             f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {config.name}. Allowed data types "
@@ -162,7 +162,7 @@ def _validate_correlation_id(config: ModelConfig, control: ModelSequenceBatching
         )
 
 
-def _validate_flag(config: ModelConfig, kind: str, control: ModelSequenceBatching.Control) -> None:
+def _validate_flag(config: ModelConfig, kind: str, control: "ModelSequenceBatching.Control") -> None:
     given = [field for field in _FLAG_FIELDS if len(getattr(control, field))]
     if not given:
         raise ConfigError(

@@ -150,11 +150,11 @@ def varying_shapes_of(config: ModelConfig) -> list[tuple[int, ...]]:
     ]
 
 
-def _first_dims(state: ModelSequenceBatching.State) -> tuple[int, ...]:
+def _first_dims(state: "ModelSequenceBatching.State") -> tuple[int, ...]:
     return tuple(1 if dim < 0 else dim for dim in state.dims)
 
 
-def _check(state: ModelSequenceBatching.State, given: Any) -> None:
+def _check(state: "ModelSequenceBatching.State", given: Any) -> None:
     """In the order and the words of Triton."""
     name = state.input_name
     if len(state.initial_state) > 1:

@@ -16,7 +16,7 @@ from tests.serving.live import SERVICE, Live, floats, infer_message, serving
 from tests.serving.onnx_files import busy, doubling, write_model
 
 X = {"x": floats([1, 2])}
-NAME = "tpx.serving.endpoints"
+NAME = "tpx.serving.frontends.access_log"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,50 @@
+"""The access log: its lines name this file, as docs/serve.md shows."""
+
+import logging
+import time
+from functools import partial
+
+from tpx.protocol.grpc.server_call import ServerCall
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.http1.server import HttpRequest
+from tpx.serving.logs import LogControl
+
+log = logging.getLogger(__name__)
+
+
+class AccessLog:
+    """Logs a line for each request, however it ends, while the log is verbose."""
+
+    def __init__(self, logs: LogControl) -> None:
+        self._logs = logs
+
+    # the address is read now: a connection that breaks has none
+
+    def http(self, request: HttpRequest) -> None:
+        if self._logs.verbose:
+            request.on_answered = partial(_answered_http, request, request.peer)
+
+    def grpc(self, call: ServerCall) -> None:
+        if self._logs.verbose:
+            call.on_answered = partial(_answered_grpc, call, call.peer)
+
+
+def _answered_http(request: HttpRequest, peer: str, status: int) -> None:
+    head = request.head
+    log.debug(
+        "HTTP request: %s %s %d %d us %s",
+        head.method.decode("latin-1"),
+        head.path.decode("latin-1"),
+        status,
+        _micros(request.began_ns),
+        peer,
+    )
+
+
+def _answered_grpc(call: ServerCall, peer: str, status: Status) -> None:
+    path = call.head.path.decode("latin-1")
+    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), peer)
+
+
+def _micros(began_ns: int) -> int:
+    return (time.perf_counter_ns() - began_ns) // 1000
