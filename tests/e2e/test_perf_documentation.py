@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.child import Child, serve, tpx
 from tests.serving.frontends.streams import write_streaming_models
+from tpx.cli.exits import Exit
 from tpx.examples import write
 
 pytestmark = pytest.mark.e2e
@@ -124,7 +125,10 @@ def perf(line: Line, live: Child) -> "subprocess.CompletedProcess[str]":
 def test_a_documented_command_line_works(line: Line, live: Child) -> None:
     done = perf(line, live)
     assert line.shows in done.stdout + done.stderr
-    assert done.returncode == (99 if "-m nobody" in line.words else 0), done.stderr
+    if "-m nobody" in line.words:
+        assert done.returncode == Exit.PERF_FAILED
+    else:  # on a busy machine no level may become stable, which is told and is no fault of the page
+        assert done.returncode in (Exit.OK, Exit.UNSTABLE), done.stderr
     assert "Traceback" not in done.stderr
     if "-f perf.csv" in line.words:
         rows = list(csv.DictReader(Path("perf.csv").read_text("utf-8").splitlines()))

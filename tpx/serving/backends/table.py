@@ -13,7 +13,6 @@ from tpx.serving.backends.contract import Backend
 from tpx.serving.extensions import Kind, Known, imported, make, names, offer_of, unknown
 
 KNOWN: Mapping[str, Known] = {
-    "dali": Known("tpx.serving.backends.dali.backend:DaliBackend", "nvidia.dali", "pip install 'tpx[dali]'"),
     "onnxruntime": Known(
         "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend", "onnxruntime", "pip install 'tpx[onnx]'"
     ),
@@ -21,6 +20,7 @@ KNOWN: Mapping[str, Known] = {
     "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
     "pytorch": Known("tpx.serving.backends.pytorch:PytorchBackend", "torch", "pip install 'tpx[torch]'"),
     "repeat": Known("tpx.serving.backends.repeat:RepeatBackend"),
+    "dali": Known("tpx.serving.backends.dali.backend:DaliBackend", "nvidia.dali", "pip install 'tpx[dali]'"),
     "openvino": Known(
         "tpx.serving.backends.openvino.backend:OpenVinoBackend", "openvino", "pip install 'tpx[openvino]'"
     ),
