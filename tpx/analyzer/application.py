@@ -286,7 +286,7 @@ def edited(text: str, present: Any, wanted: Any) -> str | None:
 
 
 def newline_of(text: str) -> str:
-    """What ends the lines of a text."""
+    """Return the line ending of a text."""
     return "\r\n" if "\r\n" in text else "\n"
 
 

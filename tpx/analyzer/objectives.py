@@ -229,7 +229,7 @@ class RankedVariant:
     passing: tuple[Measurement, ...]
     failing: tuple[Measurement, ...]
     figures: Measurement
-    """What the configuration is judged by: the mean of its final rounds, else its best measurement that
+    """The measurement that judges the configuration: the mean of its final rounds, else its best one that
     satisfies the constraints, else the one nearest to it."""
     satisfies: bool
     """By the figures as they are; `standing` says how certain that is."""

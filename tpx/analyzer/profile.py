@@ -50,10 +50,10 @@ class TrialStarted:
     configurations_at_most: int
     model_number: int = 1
     models: int = 1
-    """Of the run; models that are measured together count as one."""
+    """Models of the run; those that are measured together count as one."""
     elapsed_ns: int
     remaining_ns: int | None
-    """Of the whole run at most, judged by the pace so far; None until one configuration is finished."""
+    """Time left to the whole run at most, by the pace so far; None until one configuration is finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

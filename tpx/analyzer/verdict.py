@@ -1,4 +1,4 @@
-"""What a run says about a model: how its search came out, in a sentence and in the figures behind it.
+"""The verdict on a model: how its search came out, in a sentence and in the figures behind it.
 
 Every report renders this verdict, and none decides anything of its own.
 """
@@ -71,21 +71,21 @@ class Verdict:
     detail: str = ""
     """The load and latency behind the sentence, and what it is tied with."""
     caution: str = ""
-    """What speaks against taking the verdict at its word."""
+    """Return what speaks against taking the verdict at its word."""
     ranking: tuple[RankedVariant, ...] = ()
     best: RankedVariant | None = None
     """The recommended configuration, or the one nearest to satisfying."""
     default: RankedVariant | None = None
     gain_percent: float | None = None
-    """Of the best configuration over the default at what is asked for, both at their own best load."""
+    """Gain of the best configuration over the default at what is asked for, both at their own best load."""
     conclusion: Conclusion | None = None
-    """What the final rounds say; None where there were none, or one, which has no interval."""
+    """The conclusion of the final rounds; None where there were none, or one, which has no interval."""
     inconclusive: str = ""
     """Why a gain cannot be believed."""
 
     @property
     def gain(self) -> Gain | None:
-        """Of the recommended configuration over the default, with its interval."""
+        """Gain of the recommended configuration over the default, with its interval."""
         return self.conclusion.gain if self.conclusion else None
 
     @property
@@ -101,7 +101,7 @@ class Verdict:
 
     @property
     def standing(self) -> Standing:
-        """Whether the recommended configuration keeps the constraints: `met` only where that is certain."""
+        """Return how the recommended configuration stands to the constraints: `met` only where certain."""
         return self.best.standing if self.best else "missed"
 
 

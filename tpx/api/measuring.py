@@ -102,7 +102,7 @@ async def measure_async(
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """What changed from one measurement to another, with significance."""
+    """The changes from one measurement to another, with significance."""
 
     comparison: Comparison
 

@@ -1,4 +1,4 @@
-"""What the comparing commands have in common: what counts as a difference, and how differences are told."""
+"""The common part of the comparing commands: what counts as a difference, and how differences are told."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -113,8 +113,8 @@ class LevelSettings:
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
     rule: Literal["pa", "ci", "brief"] = "pa"
-    """What ends a level: perf_analyzer's spread of three windows, confidence intervals that are narrow
-    enough, or the first window whose throughput has a narrow one."""
+    """The rule that ends a level: perf_analyzer's spread of three windows, confidence intervals that are
+    narrow enough, or the first window whose throughput has a narrow one."""
     objectives: tuple[Objective, ...] = ()
     """What is asked of a level; while requests do not settle it, the level goes on."""
     safety: float = SAFE_CONFIDENCE

@@ -1,4 +1,4 @@
-# What `messages.py` finds in the schema by name; `make schema` writes the stubs of its files.
+# The names that `messages.py` finds in the schema; `make schema` writes the stubs of its files.
 # ruff: noqa: F403 - every name of these files is a name of this module
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor, ServiceDescriptor
 

@@ -106,7 +106,7 @@ class Chart:
     label_name: str = ""
     """Quantity that the labels beside dots give."""
     context_name: str = ""
-    """What the legend says of dots that are context."""
+    """The legend's words for dots that are context."""
     size: Literal["tall", "low", "half"] = "tall"
     scales: tuple[Scale, Scale] = field(init=False)
     """Scales of the x and the y axis."""

@@ -157,14 +157,14 @@ def _figure(tag: str, value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """What is chosen of a report without changing its figures."""
+    """Choices of what a report shows, none of which changes a figure."""
 
     mode: Mode = "online"
     """Model Analyzer's: online looks at latency, offline at throughput and batches."""
     gpus_of_all: bool = False
-    """Whether figures of GPUs are shown also of models that run on the CPU alone."""
+    """Show figures of GPUs also for models that run on the CPU alone."""
     plots: tuple[Plot, ...] | None = None
-    """Of single configurations; None is those of the mode."""
+    """Plots of single configurations; None is those of the mode."""
 
     @classmethod
     def of(cls, run: Run) -> "Manner":
@@ -176,7 +176,7 @@ class Manner:
         )
 
     def shows_gpus(self, run: Run, model: str) -> bool:
-        """Whether figures of GPUs say something about a model, or about one of several (`a,b`)."""
+        """Return whether figures of GPUs say something about a model, or about one of several (`a,b`)."""
         if self.gpus_of_all:
             return True
         on_cpu = _on_cpu_alone(run.started.settings.get("profile_models", ()))

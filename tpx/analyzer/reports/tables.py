@@ -219,7 +219,7 @@ class CsvFiles:
     gpu: str
     server_only: str
     with_memory: bool = False
-    """Whether the server's RAM is a column."""
+    """Add a column for the server's RAM."""
     inference_fields: tuple[str, ...] = ()
     """Tags of other columns than the default ones, of each table."""
     gpu_fields: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class CsvFiles:
 
 
 def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
-    """Of inferences, of GPUs, of the bare server; what the files hold and the console shows."""
+    """Return the tables of inferences, GPUs and the bare server, as files hold and the console shows them."""
     memory = files.with_memory
     return (
         inference_table(run, with_memory=memory, fields=files.inference_fields),

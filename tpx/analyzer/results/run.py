@@ -149,7 +149,7 @@ class Run:
 
 @dataclass(slots=True)
 class _Told:
-    """What the records of one model tell so far."""
+    """The state of one model, as its records so far tell it."""
 
     configurations: list[Configuration] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
@@ -186,7 +186,7 @@ class _Told:
         self.failures = [f for f in self.failures if (f.variant, f.load, f.round) != again]
 
     def retry(self) -> None:
-        """What failed is tried again, so the search decides anew and its finalists race anew."""
+        """Try again what failed: the search decides anew and its finalists race anew."""
         self.decisions, self.unavailable = [], None
         self.measurements = [m for m in self.measurements if not m.round]
         self.failures = [f for f in self.failures if not f.round]

@@ -14,7 +14,7 @@ Flags = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What a server is started with; a model that wants another has the server started anew."""
+    """The command and environment of a server; a model that wants others has the server restarted."""
 
     flags: Flags = field(default_factory=dict)
     """Options of the server program by name without dashes; one with several values is repeated."""

@@ -30,7 +30,7 @@ from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.latency import LatencySummary
 
 WARMUP_SHARE = 0.2
-"""Of a window, before the first: a model that was just loaded is slow at first."""
+"""Share of a window that passes before the first: a model that was just loaded is slow at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

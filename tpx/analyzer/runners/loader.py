@@ -21,7 +21,7 @@ from tpx.errors import MeasurementError, TpxError, WireError
 POLL_S = 0.02
 DEATH_GRACE_S = 0.5
 DISTRUST_PATIENCE_S = 1.0
-"""What a server that is not to be trusted may take to end by itself."""
+"""Time in which a server that is not to be trusted may end by itself."""
 _BUSY = ("READY", "LOADING", "UNLOADING")
 
 Configs = Mapping[str, Mapping[str, Any] | None]
@@ -46,7 +46,7 @@ class ModelLoader:
         self._before: frozenset[str] = frozenset()
         self._touched: list[str] = []
         self._loaded: Configs | None = None
-        """What was put there last; None is not known."""
+        """The variant that was put there last; None is not known."""
         self._ours = True
         self.running: ServerProcess | None = None
 

@@ -286,7 +286,7 @@ def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
 
 
 def _end_with_parent() -> Callable[[], object] | None:
-    """What a child calls before it becomes the server, so that no server outlives a killed analyzer."""
+    """Have the child that becomes the server killed with its parent: no server outlives a killed analyzer."""
     if sys.platform != "linux":
         return None
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG

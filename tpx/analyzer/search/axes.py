@@ -37,7 +37,7 @@ def open_grid(spec: SearchSpec) -> Grid:
 
 
 def _dimensions(spec: SearchSpec) -> list[Dimension]:
-    """Those of the model; or of its members, with what the user listed of a model that is not one of them."""
+    """Return the spaces of the model; or of its members, with what the user listed of other models."""
     if not spec.members:
         return _dimensions_of(spec, spec.facts, spec.sweep)
     found = [
@@ -50,7 +50,7 @@ def _dimensions(spec: SearchSpec) -> list[Dimension]:
 
 
 def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
-    """What of one model varies; what the user listed takes the place of its range."""
+    """Return the axes of one model; values that the user listed take the place of a range."""
     listed = listed_dimensions(facts, sweep)
     if not spec.in_ranges:
         return listed

@@ -37,7 +37,7 @@ class SearchDriver:
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """What was left out or stopped so far, and why; only ever appended to."""
+        """Decisions so far: what was left out or stopped, and why; only ever appended to."""
         return self._history.decisions
 
     @property

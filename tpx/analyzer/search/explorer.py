@@ -1,4 +1,4 @@
-"""What the strategies that jump have in common: a grid, loads where they are expected, and the history.
+"""Exploring, as all strategies that jump do: a grid, loads where they are expected, and the history.
 
 The load of a configuration is climbed from where it is expected, instead of from the least load upwards.
 """
@@ -176,7 +176,7 @@ def _on(
 
 
 def is_step(before: Merit, after: Merit) -> bool:
-    """Whether the second is better by enough to go on in its direction."""
+    """Return whether the second is better by enough to go on in its direction."""
     if before[0] != after[0]:
         return after[0]
     if not before[0]:

@@ -1,4 +1,4 @@
-"""What a search knows: outcomes by trial, judged by the goals, what they cost, and the trace of decisions."""
+"""The history of a search: outcomes by trial, judged by the goals, their cost, and the trace of decisions."""
 
 import math
 from collections.abc import Generator
@@ -10,7 +10,7 @@ from tpx.analyzer.results.measurement import Decision, Load, Measurement, Outcom
 from tpx.analyzer.search.spec import Limits
 
 Merit = tuple[bool, float]
-"""Whether the constraints hold, and the score; without them, how near they are."""
+"""Return whether the constraints hold, and the score; without them, how near they are."""
 T = TypeVar("T")
 Asking = Generator[Trial, Outcome, T]
 """Yields trials and is sent their outcomes."""
@@ -25,7 +25,7 @@ class History:
         self.goals = goals
         self.limits = limits or Limits()
         self.decisions: list[Decision] = []
-        """What was left out or stopped so far, and why; only ever appended to."""
+        """Decisions so far: what was left out or stopped, and why; only ever appended to."""
         self.space_size = 0
         """Configurations that the strategy may try."""
         self.reserved = 0
@@ -54,7 +54,7 @@ class History:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Those that were tried, in their order."""
+        """Variants that were tried, in their order."""
         return tuple(self._variants.values())
 
     @property

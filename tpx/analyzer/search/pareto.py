@@ -51,7 +51,7 @@ def _look(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:
 
 
 def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:
-    """What a measurement has of these metrics, more being better; None where one is missing."""
+    """Return the figures of these metrics, more being better; None where one is missing."""
     found = []
     for tag in tags:
         measured = metric(tag)
@@ -63,7 +63,7 @@ def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:
 
 
 def dominates(ours: Figures, theirs: Figures) -> bool:
-    """Whether the first is nowhere worse and somewhere better."""
+    """Return whether the first is nowhere worse and somewhere better."""
     return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
 
 

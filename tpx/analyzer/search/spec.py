@@ -1,4 +1,4 @@
-"""What a search is asked: of which model, in which space, for which goals, within which limits.
+"""The specification of a search: of which model, in which space, for which goals, within which limits.
 
 Groups of options are part of it as they are.
 """
@@ -22,7 +22,7 @@ Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
-"""Of the space, trials of optuna where neither a share nor a number is given."""
+"""Percent of the space that optuna tries where neither a share nor a number is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What may vary beyond instances and batch sizes, Model Analyzer's two."""
+    """Axes beyond instances and batch sizes, Model Analyzer's two."""
 
     search_threads: bool = option(False, "threads of an instance, so that all instances fit the cores")
     cores: int | None = option(None, "processors for all instances together (those of this machine)")
@@ -106,7 +106,7 @@ class Extras:
 
     @property
     def any(self) -> bool:
-        """Whether anything beyond instances and batch sizes varies."""
+        """Return whether anything beyond instances and batch sizes varies."""
         return bool(
             self.search_threads
             or self.queue_delays
@@ -119,7 +119,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """What a search may try."""
+    """The bounds of what a search may try."""
 
     loads: LoadSpace
     instances: Span
@@ -250,14 +250,14 @@ class Member:
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
     """The fields that the user listed, with their values; the others have the ranges of the space."""
     loads: LoadSpace | None = None
-    """Of those that are measured together each has its own."""
+    """Goals by model: models that are measured together each have their own."""
     default: Mapping[str, Any] | None = None
     """JSON of its effective default configuration, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpec:
-    """What a search is to find."""
+    """The task of one search."""
 
     facts: ModelFacts
     default: Mapping[str, Any]
@@ -272,9 +272,9 @@ class SearchSpec:
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
     """Fields of the model itself that the user listed, where what else there is varies too."""
     in_ranges: bool = True
-    """Whether what the user did not list varies in the ranges of the space."""
+    """Vary what the user did not list, in the ranges of the space."""
     early_exit: bool = False
-    """Whether a listed max_batch_size is tried only as long as the ones before brought something."""
+    """Try a listed max_batch_size only as long as the ones before brought something."""
     refine_steps: int = 5
     """Halvings towards the greatest load that keeps the constraints."""
     sweep_best: bool = True

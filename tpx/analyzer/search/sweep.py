@@ -186,7 +186,7 @@ def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tup
 
 
 def _latency_binds(history: History) -> bool:
-    """Whether less load can help: some figure has a greatest value."""
+    """Return whether less load can help: some figure has a greatest value."""
     return any(constraint.bound == "max" for constraint in history.goals.all_constraints)
 
 

@@ -1,4 +1,4 @@
-"""What comparisons of runs and servers found, as a `Document` and as test cases."""
+"""Comparisons of runs and servers, as a `Document` and as test cases."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

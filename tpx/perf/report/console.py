@@ -1,4 +1,4 @@
-"""What `tpx perf` prints around the levels of a run: settings, plan, summary and answers."""
+"""Text that `tpx perf` prints around the levels of a run: settings, plan, summary and answers."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -131,7 +131,7 @@ def summary(results: Sequence[LevelResult]) -> str:
 
 
 def answers_text(report: Report) -> str:
-    """What was asked for beside figures; empty where nothing was."""
+    """Return the answers that were asked for beside figures; empty where none were."""
     lines: list[str] = []
     for result in report.levels:
         if result.validity is not None:

@@ -88,7 +88,7 @@ class HdrLog:
         self._begun = False
 
     def begin(self, records: Records) -> None:
-        """What is written is all in the records."""
+        """Keep nothing: everything to be written is in the records."""
 
     def record(self, level: LevelRecords) -> None:
         self._head((level.borders_ns or (0,))[0])

@@ -139,12 +139,12 @@ MOST_GPUS = 16
 
 
 def server_lines(server: ServerBreakdown) -> list[str]:
-    """What stands below `Server:`."""
+    """Return the lines below `Server:`."""
     return _model_lines(server, 1, caching=has_response_cache(server))
 
 
 def has_response_cache(server: ServerBreakdown) -> bool:
-    """Whether a model, or one that it is made of, answers from the response cache."""
+    """Return whether a model, or one that it is made of, answers from the response cache."""
     return server.response_cache or any(has_response_cache(part) for part in server.composing)
 
 
@@ -188,7 +188,7 @@ class _Times:
     hit: int
     miss: int
     either: int
-    """What a request took from the cache or from computing."""
+    """Return the times of a request in the cache and in computing."""
 
 
 def _times(server: ServerBreakdown) -> _Times:
@@ -244,7 +244,7 @@ def _cache_lines(server: ServerBreakdown, times: _Times, margin: str) -> list[st
 
 
 def metrics_lines(metrics: MetricsFigures) -> list[str]:
-    """What perf_analyzer prints of the GPUs."""
+    """Return the lines that perf_analyzer prints of the GPUs."""
     lines = ["  Server Prometheus Metrics: "]
     if len(metrics.gpus) > MOST_GPUS:
         return [

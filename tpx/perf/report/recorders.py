@@ -68,7 +68,7 @@ class JsonLines:
         self._offset_ns = offset_ns
 
     def begin(self, records: Records) -> None:
-        """What is written is all in the records."""
+        """Keep nothing: everything to be written is in the records."""
 
     def record(self, level: LevelRecords) -> None:
         for piece in level.pieces():
@@ -148,7 +148,7 @@ class _All:
 def open_recorders(
     config: SessionSpec, capture: "Capture | None", offset_ns: int, problems: list[str]
 ) -> Iterator[Recorder]:
-    """What writes the records of a run.
+    """Open the writers of a run's records.
 
     The files are there when the context ends, but for those that `problems` tells of then; where it ends with
     an error none is left.

@@ -31,7 +31,7 @@ _INCREMENT_BYTES = 4
 _WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTES)
 """The head of one of the whole connection."""
 _MOST_BYTES = 16 << 10
-"""Of a response: a larger one costs more than its frames do."""
+"""Bytes of a response: a larger one costs more than its frames do."""
 _NUMBER_BYTES = 4
 _UP_TO_NUMBER = HEADER_BYTES - _NUMBER_BYTES
 

@@ -479,7 +479,7 @@ def refusing(path: str, status: Status, message: str) -> Method:
 
 
 class _Ignore:
-    """What a client still sends to a call that has been answered."""
+    """Takes what a client still sends to a call that has been answered."""
 
     def message(self, message: Buffer) -> None: ...
     def half_closed(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What a backend implements, and all that it needs of the server: nothing here knows how instances are run.
+"""The contract of backends, and all that they need of the server: nothing here knows how instances are run.
 
 A model is opened by a `Backend`, and computed by the executors that the `OpenModel` makes, one per instance.
 """
@@ -37,7 +37,7 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What an instance takes of the rate limiter while it computes."""
+    """Resources that an instance takes of the rate limiter while it computes."""
 
     resources: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Amounts by name and device."""

@@ -19,7 +19,7 @@ Meaning = Callable[[HttpRequest], None]
 MODEL = "/v2/models/{model}[/versions/{version}]"
 """The path of a model; `of_model` reads the match."""
 _SEGMENTS = {"version": "[0-9]+"}
-"""What a segment of a path must be, if not any text."""
+"""Patterns of a path's segments; any other segment is any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ class Usability(Enum):
     MISSING = "missing"
     """Its package is not installed."""
     UNUSABLE = "unusable"
-    """It is installed, but lacks something on this machine."""
+    """Installed, but it lacks something on this machine."""
     BROKEN = "broken"
-    """It is installed, but fails, crashes or hangs."""
+    """Installed, but it fails, crashes or hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class InspectedPart:
     name: str
     state: Usability
     what: str = ""
-    """Of a feature: what it is for."""
+    """The use of a feature; empty for a backend."""
     origin: str = ""
-    """Of a backend: who brings it, if it is not tpx."""
+    """The package that brings a backend, if it is not tpx."""
     version: str = ""
     providers: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     why: str = ""
-    """It cannot be used."""
+    """The reason why it cannot be used."""
     remedy: str = ""
     """The command that would enable it, or tell more of what is wrong."""
 

@@ -1,4 +1,4 @@
-"""What the thread of a decoupled model does: a request gets any number of responses, as they are made."""
+"""Decoupled models in a thread: a request gets any number of responses, as they are made."""
 
 import logging
 import time

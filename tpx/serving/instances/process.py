@@ -160,7 +160,7 @@ class _WarmUp:
                 self._finish(self._error)
 
     def again(self, request: InferRequest) -> None:  # noqa: ARG002
-        """It would go on for ever: once is warm enough."""
+        """Refuse: a request that is computed again would go on for ever, and once is warm enough."""
         self._finish(None)
 
     def returned(self, batch: Batch) -> None:  # noqa: ARG002

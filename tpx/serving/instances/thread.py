@@ -24,7 +24,7 @@ ThreadQueue = SimpleQueue[Batch | None]
 
 
 class Work(Protocol):
-    """What a thread does with its batches."""
+    """The work of a thread on its batches."""
 
     @property
     def compute(self) -> Callable[[Batch], None] | None:

@@ -129,7 +129,7 @@ class Ensembles:
         self._settings = settings
         self._wanted: dict[ModelId, tuple[WantedModel, Graph]] = {}
         self._resolved: dict[tuple[ModelId, str], Served] = {}
-        """What computes the steps, valid for one generation of the table."""
+        """The models that compute the steps, valid for one generation of the table."""
         self._resolved_at = -1
 
     @property

@@ -105,7 +105,7 @@ def _to_host(result: Any) -> Any:
 
 
 def reason(exc: Exception) -> str:
-    """What DALI says: the operator and its error, without tracebacks and addresses."""
+    """Return the operator and its error, without tracebacks and addresses."""
     lines = [line.strip() for line in str(exc).splitlines()]
     operator = next((line.rstrip(",") for line in lines if line.startswith("Error in ")), "")
     after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines

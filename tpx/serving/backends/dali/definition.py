@@ -1,4 +1,4 @@
-"""What a serialized DALI pipeline says of itself: its inputs, its outputs, and how it is run.
+"""Definitions of DALI pipelines, read from serialized ones: inputs, its outputs, and how it is run.
 
 The format is DALI's (dali/pipeline/dali.proto); only the fields that are needed here are declared.
 """

@@ -24,11 +24,11 @@ from tpx.serving.backends.python.worker.frames import HEADER
 from tpx.serving.host import Host
 
 _TIMEOUT_S = 600
-"""Of a process that neither answers nor ends: a model may import what takes minutes."""
+"""Patience with a process that neither answers nor ends: a model may import what takes minutes."""
 
 
 def ask_to_complete(sock: socket.socket, words: dict[str, Any]) -> dict[str, Any] | None:
-    """What the model makes of its configuration; None where it has no say. Blocks.
+    """Return the configuration as the model completes it; None where it has no say. Blocks.
 
     Raises LoadError with what the model raised.
     """

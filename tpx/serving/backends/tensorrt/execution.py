@@ -48,7 +48,7 @@ class DeviceBuffer:
 
 
 class Stream:
-    """What is done in turn. Copies are done when `wait` returns; until then their arrays must live."""
+    """Work that is done in turn. Copies are done when `wait` returns; until then their arrays must live."""
 
     def __init__(self, driver: CudaDriver, priority: Priority) -> None:
         self._driver = driver
