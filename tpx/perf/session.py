@@ -3,7 +3,7 @@ turns and the analyzer's trials all measure through it."""
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -20,7 +20,7 @@ from tpx.perf.loops import waiting
 from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, collectors_of
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
-from tpx.perf.measure.wakeups import FEW_IN_FLIGHT
+from tpx.perf.measure.wakeups import FEW_IN_FLIGHT, processors_awake
 from tpx.perf.observer import SILENT, Observer, ProgressMeter
 from tpx.perf.options import SessionSpec
 from tpx.perf.recording import wall_offset_ns
@@ -100,7 +100,8 @@ class Session:
             await self._begin()
         batch_size = self.spec.inputs.batch_size * level.requests_of_row
         self._observer.level_started(level)
-        with quiet_memory(), waiting(settings.poll):
+        awake = processors_awake(self.spec.address) if settings.poll == "busy" else nullcontext()
+        with quiet_memory(), waiting(settings.poll), awake:
             if settings.warmup_requests or settings.warmup_s:
                 warming = await self._open_load(level, settings, warming=True)
                 meter = ProgressMeter(warming, self._observer, level, settings.max_windows, batch_size)

@@ -3,8 +3,13 @@
 import asyncio
 import os
 import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from tests.perf.conftest import FakeClient, make_level, make_session, measure
@@ -14,7 +19,7 @@ from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop, waiting
 from tpx.perf.measure import wakeups
-from tpx.perf.measure.wakeups import is_local, may_dominate, wakeup_ns
+from tpx.perf.measure.wakeups import is_local, may_dominate, processors_awake, wakeup_ns
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.model import Report
@@ -29,6 +34,48 @@ def test_a_wake_up_is_measured_in_microseconds_and_leaves_the_thread_where_it_wa
     before = os.sched_getaffinity(0)
     assert 100 < wakeup_ns(50) < 100_000_000
     assert os.sched_getaffinity(0) == before
+
+
+def idlers() -> list[int]:
+    """Children of this process that run at idle priority."""
+    children = psutil.Process().children()
+    return [each.pid for each in children if os.sched_getscheduler(each.pid) == os.SCHED_IDLE]
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait for something that other processes do."""
+    while not is_so():
+        time.sleep(0.01)
+
+
+def test_processors_are_kept_awake_for_a_server_on_this_machine_until_the_end() -> None:
+    with processors_awake("localhost:8000"):
+        eventually(lambda: len(idlers()) == len(os.sched_getaffinity(0)))
+    assert idlers() == []
+
+
+@pytest.mark.parametrize(("address", "processors"), [("gpu.example:8000", 99.0), ("localhost:8000", 0.5)])
+def test_no_processor_is_kept_awake_for_a_server_elsewhere_or_within_a_limit(
+    monkeypatch: pytest.MonkeyPatch, address: str, processors: float
+) -> None:
+    monkeypatch.setattr(wakeups, "usable_processors", lambda: processors)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with processors_awake(address):
+        pass
+
+
+def test_spinners_end_with_a_killed_parent() -> None:
+    code = "import os, time; from tpx.perf.measure.wakeups import processors_awake\n"
+    code += "with processors_awake('localhost'): print('on', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"on\n"
+        children = psutil.Process(parent.pid).children()
+        assert children
+        parent.kill()
+    eventually(
+        lambda: all(not each.is_running() or each.status() == psutil.STATUS_ZOMBIE for each in children)
+    )
 
 
 def test_wake_ups_are_looked_for_where_few_are_in_flight_and_answers_come_soon() -> None:
