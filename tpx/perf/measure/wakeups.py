@@ -35,8 +35,8 @@ def processors_awake(address: str) -> Iterator[None]:
     """Keep the processors of this machine from sleeping until the context ends, for a server on it.
 
     A sleeping processor of a virtual machine takes 10 to 25 us to wake, and which of both changes from second
-    to second: whole runs of one small request in flight were seen at 57 or at 73 us, and at 54.1 to 54.5 with
-    a spinner of idle priority on each processor. Where a container limits processor time there are none,
+    to second: whole runs of one small request in flight were seen at 57 or at 73 us, and at 53 to 59 with a
+    spinner of idle priority on each processor. Where a container limits processor time there are none,
     since they would use it up.
     """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "SCHED_IDLE") else []
