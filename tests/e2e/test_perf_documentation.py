@@ -132,7 +132,7 @@ def test_a_documented_command_line_works(line: Line, live: Child) -> None:
     assert "Traceback" not in done.stderr
     if "-f perf.csv" in line.words:
         rows = list(csv.DictReader(Path("perf.csv").read_text("utf-8").splitlines()))
-        assert rows
+        assert rows or done.returncode == Exit.UNSTABLE  # the file has stable levels only
         assert all(float(row["Inferences/Second"]) > 0 for row in rows)
 
 
