@@ -36,20 +36,21 @@ class Counting:
         self._scheduler = scheduler
         self.waits = scheduler.waits
         self.timed = scheduler.timed
+        self.affinity = scheduler.affinity
         self.asked = 0
 
     def add(self, request: InferRequest) -> None:
         self._scheduler.add(request)
 
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
-        return self._scheduler.take(now_ns, idle=idle, lane=lane)
+    def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest]:
+        return self._scheduler.take(now_ns, idle=idle, instance=instance)
 
     def expire(self, now_ns: int) -> Sequence[Refusal]:
         self.asked += 1
         return self._scheduler.expire(now_ns)
 
-    def weed(self, now_ns: int) -> Sequence[Refusal]:
-        return self._scheduler.weed(now_ns)
+    def purge_cancelled(self, now_ns: int) -> Sequence[Refusal]:
+        return self._scheduler.purge_cancelled(now_ns)
 
     def wake_ns(self, now_ns: int) -> int | None:
         return self._scheduler.wake_ns(now_ns)

@@ -113,7 +113,7 @@ class Scene:
         self.dispatcher = Dispatcher(
             scheduler, loop, self, NoLimiter(), inline_below_ns=0, clock=lambda: self.loop.now_ns
         )
-        self.dispatcher.join(self.dispatcher.lane(Needs()), self.instance)
+        self.dispatcher.join(self.dispatcher.queue_for(Needs()), self.instance)
 
     def add(self, request: InferRequest) -> InferRequest:
         """Have a request arrive now."""

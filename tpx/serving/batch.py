@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Array
@@ -27,7 +27,6 @@ class Batch:
         "error",
         "executes",
         "gathered_ns",
-        "lane",
         "long",
         "requests",
         "responses",
@@ -55,8 +54,6 @@ class Batch:
         self.alone: Sequence[Batch] = ()
         """Its requests one by one, as they were computed after the whole had failed, or as they count."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
-        self.lane: Any = None
-        """Whose instances compute it."""
         self.long = False
         """It may take longer than the event loop should."""
         self.cost_ns = 0

@@ -1,7 +1,8 @@
 """From a scheduler to the instances: hands over batches that may leave, or computes them on the event loop.
 
-Everything here runs on the event loop, except where a method says otherwise. A *lane* is a set of instances
-that take the same batches: all of a model, or one, where requests stick to it or instances take turns.
+Everything here runs on the event loop, except where a method says otherwise. An *instance
+queue* feeds the instances that take the same batches: all of a model, or one, where requests stick to it or
+instances take turns.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import NO_AFFINITY, Affinity, Refusal, Scheduler, SequenceScheduler
+from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
 _MAX_RELUCTANCE = 16
@@ -41,7 +42,7 @@ class Answers(Protocol):
         """A request is not computed: it was cancelled, or has waited longer than it may."""
 
 
-class Lane:
+class InstanceQueue:
     """Instances that take the same batches, and the batches that they hold; implements CompletionSink."""
 
     __slots__ = (
@@ -54,14 +55,14 @@ class Lane:
         "held_long",
         "index",
         "instances",
-        "queue",
         "responded",
+        "threads",
     )
 
     def __init__(self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: Answers) -> None:
         self.index = index
         self.admission = admission
-        self.queue: ThreadQueue = ThreadQueue()
+        self.threads: ThreadQueue = ThreadQueue()
         """Shared by those of the instances that are threads."""
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
@@ -151,7 +152,7 @@ class InlinePolicy:
 
 
 class Dispatcher:
-    """Gives each batch of a scheduler to a lane that has room, or to the event loop."""
+    """Gives each batch of a scheduler to a queue that has room, or to the event loop."""
 
     def __init__(
         self,
@@ -165,15 +166,15 @@ class Dispatcher:
     ) -> None:
         self._scheduler = scheduler
         self._clock = clock
-        self._affinity: Affinity = scheduler if isinstance(scheduler, SequenceScheduler) else NO_AFFINITY
+        self._affinity = scheduler.affinity
         self._limiter = limiter
         self._loop = loop
         self._answers = answers
         self._inline = InlinePolicy(inline_below_ns)
         self._numbers = itertools.count()
-        self._shared = self._new_lane(FREE)
-        self._lanes: list[Lane] = []
-        self._closing: list[tuple[Lane, Instance]] = []
+        self._shared = self._new_queue(FREE)
+        self._queues: list[InstanceQueue] = []
+        self._closing: list[tuple[InstanceQueue, Instance]] = []
         """Instances that leave with the last of their sequences."""
         self._look_scheduled = False
         self._looking = False
@@ -183,57 +184,57 @@ class Dispatcher:
 
     # instances
 
-    def lane(self, needs: Needs) -> Lane:
-        """Return the lane for one more instance. May be called from any thread."""
+    def queue_for(self, needs: Needs) -> InstanceQueue:
+        """Return the queue for one more instance. May be called from any thread."""
         admission = self._limiter.admission(needs, self._look_soon)
         if self._affinity is NO_AFFINITY and not admission.limited:
             return self._shared
-        return self._new_lane(admission)
+        return self._new_queue(admission)
 
-    def _new_lane(self, admission: Admission) -> Lane:
-        return Lane(next(self._numbers), admission, self, self._answers)
+    def _new_queue(self, admission: Admission) -> InstanceQueue:
+        return InstanceQueue(next(self._numbers), admission, self, self._answers)
 
-    def join(self, lane: Lane, instance: Instance) -> None:
+    def join(self, queue: InstanceQueue, instance: Instance) -> None:
         """Have one more instance compute; on the event loop, once there are requests."""
-        if lane not in self._lanes:
-            self._lanes.append(lane)
-            self._affinity.open_lane(lane.index, self._clock())
-            self._loop.call_soon_threadsafe(lane.admission.enter)
-        lane.instances.append(instance)
-        instance.begin(lane)
+        if queue not in self._queues:
+            self._queues.append(queue)
+            self._affinity.open_instance(queue.index, self._clock())
+            self._loop.call_soon_threadsafe(queue.admission.enter)
+        queue.instances.append(instance)
+        instance.begin(queue)
         self._loop.call_soon_threadsafe(self._look_soon)
 
     def part(self, instance: Instance) -> None:
         """Have an instance leave after what it holds, with the last of its sequences; then close it."""
-        lane = next(lane for lane in self._lanes if instance in lane.instances)
-        self._closing.append((lane, instance))
+        queue = next(queue for queue in self._queues if instance in queue.instances)
+        self._closing.append((queue, instance))
         self._close_vacant()
 
     def _close_vacant(self) -> None:
         """Have those instances leave whose last sequence has ended."""
-        for lane, instance in list(self._closing):
-            if self._affinity.close_lane(lane.index):
-                self._closing.remove((lane, instance))
-                self._remove(lane, instance)
+        for queue, instance in list(self._closing):
+            if self._affinity.close_instance(queue.index):
+                self._closing.remove((queue, instance))
+                self._remove(queue, instance)
 
     def end_closing(self) -> None:
         """Have the instances leave that wait for their last sequences; nothing may be in flight."""
-        for lane, instance in self._closing:
-            lane.instances.remove(instance)
+        for queue, instance in self._closing:
+            queue.instances.remove(instance)
             instance.leave()
         self._closing.clear()
 
-    def _remove(self, lane: Lane, instance: Instance) -> None:
-        lane.instances.remove(instance)
+    def _remove(self, queue: InstanceQueue, instance: Instance) -> None:
+        queue.instances.remove(instance)
         instance.leave()
-        self._drop(lane)
+        self._drop(queue)
 
-    def _drop(self, lane: Lane) -> None:
-        """Forget a lane of its own whose instance has left, once it holds nothing."""
-        if lane is not self._shared and not lane.instances and not lane.held:
+    def _drop(self, queue: InstanceQueue) -> None:
+        """Forget a queue of its own whose instance has left, once it holds nothing."""
+        if queue is not self._shared and not queue.instances and not queue.held:
             # another list: the loop over the old one may be what has led here
-            self._lanes = [other for other in self._lanes if other is not lane]
-            lane.admission.leave()
+            self._queues = [other for other in self._queues if other is not queue]
+            queue.admission.leave()
 
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread.
@@ -245,8 +246,8 @@ class Dispatcher:
         for instance in instances:
             instance.leave()
         close_together(instances)
-        for lane in self._lanes:
-            lane.instances.clear()
+        for queue in self._queues:
+            queue.instances.clear()
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave)
 
@@ -254,8 +255,8 @@ class Dispatcher:
         for timer in (self._timer, self._purging):
             if timer is not None:
                 timer.cancel()
-        for lane in self._lanes:
-            lane.admission.leave()
+        for queue in self._queues:
+            queue.admission.leave()
 
     @property
     def sequences(self) -> int:
@@ -265,12 +266,12 @@ class Dispatcher:
     @property
     def instances(self) -> list[Instance]:
         """Return all instances that have joined and not left."""
-        return [instance for lane in self._lanes for instance in lane.instances]
+        return [instance for queue in self._queues for instance in queue.instances]
 
     @property
     def pending(self) -> int:
         """Return how many requests wait for an instance, in the queue or in a batch that was not begun."""
-        held = [batch for lane in self._lanes for batch in lane.held]
+        held = [batch for queue in self._queues for batch in queue.held]
         return len(self._scheduler) + sum(len(batch.requests) for batch in held if not batch.started_ns)
 
     # requests
@@ -300,23 +301,23 @@ class Dispatcher:
 
     def _purge(self) -> None:
         self._purging = None
-        for request, error in self._scheduler.weed(self._clock()):
+        for request, error in self._scheduler.purge_cancelled(self._clock()):
             self._answers.refused(request, error)
         self._look()
 
-    def released(self, lane: Lane, batch: Batch) -> None:
-        """Look for more work: an instance of a lane is done with a batch."""
+    def released(self, queue: InstanceQueue, batch: Batch) -> None:
+        """Look for more work: an instance of a queue is done with a batch."""
         self._inline.learn(batch)
-        if lane is not self._shared:
-            self._finished(lane, batch)
-            self._drop(lane)
+        if queue is not self._shared:
+            self._finished(queue, batch)
+            self._drop(queue)
         if self._scheduler.timed or len(self._scheduler):
             self._look()
 
-    def _finished(self, lane: Lane, batch: Batch) -> None:
-        """Let those go on that wait for a batch of a lane of its own."""
+    def _finished(self, queue: InstanceQueue, batch: Batch) -> None:
+        """Let those go on that wait for a batch of a queue of its own."""
         self._affinity.finished(batch.requests, self._clock())
-        lane.admission.done(self._scheduler)
+        queue.admission.done(self._scheduler)
 
     # dispatch
 
@@ -334,8 +335,8 @@ class Dispatcher:
         timed = self._scheduler.timed
         try:
             looked_ns = self._refuse_late() if timed else 0
-            for lane in self._lanes:
-                self._fill(lane)
+            for queue in self._queues:
+                self._fill(queue)
             if self._closing:
                 self._close_vacant()
         finally:
@@ -343,21 +344,21 @@ class Dispatcher:
         if timed:
             self._wake_later(looked_ns)
 
-    def _fill(self, lane: Lane) -> None:
-        """Keep the instances of a lane busy, or the event loop."""
+    def _fill(self, queue: InstanceQueue) -> None:
+        """Keep the instances of a queue busy, or the event loop."""
         scheduler = self._scheduler
         left = _BATCHES_AT_ONCE
         while len(scheduler):
             if not left:
                 self._look_soon()
                 return
-            if not self._dispatch(lane):
-                if not self._inline.open or lane.held_long:
-                    self._prefetch(lane)
+            if not self._dispatch(queue):
+                if not self._inline.open or queue.held_long:
+                    self._prefetch(queue)
                 return
             left -= 1
-        if lane is not self._shared and not lane.held:
-            lane.admission.withdraw()
+        if queue is not self._shared and not queue.held:
+            queue.admission.withdraw()
 
     def _refuse_late(self) -> int:
         """Refuse requests that have waited too long. Return the time of it."""
@@ -380,48 +381,48 @@ class Dispatcher:
         self._timer = None
         self._look()
 
-    def _dispatch(self, lane: Lane) -> bool:
+    def _dispatch(self, queue: InstanceQueue) -> bool:
         """Compute or hand over one batch, if there is one and an instance for it."""
-        held, inline = lane.held, self._inline
-        if len(held) >= len(lane.instances):
+        held, inline = queue.held, self._inline
+        if len(held) >= len(queue.instances):
             return False
-        if held and inline.open and not lane.held_long:
+        if held and inline.open and not queue.held_long:
             return False  # what the instances hold is soon back; then the loop computes
-        if not lane.admission.stage():
+        if not queue.admission.stage():
             return False
-        requests = self._scheduler.take(self._clock(), idle=True, lane=lane.index)
+        requests = self._scheduler.take(self._clock(), idle=True, instance=queue.index)
         if not requests:
-            lane.admission.withdraw()
+            queue.admission.withdraw()
             return False
         batch = self._batch(requests)
         if batch is None:
             return True
         batch.long = inline.is_long(batch)
-        compute = lane.instances[0].compute
+        compute = queue.instances[0].compute
         if inline.open and not held and not batch.long and compute is not None:
             compute(batch)
             batch.cost_ns = batch.ended_ns - batch.started_ns
             inline.learn(batch)
-            if lane is not self._shared:
-                self._finished(lane, batch)
-            lane.answered(batch)
+            if queue is not self._shared:
+                self._finished(queue, batch)
+            queue.answered(batch)
         else:
-            lane.submit(batch)
+            queue.submit(batch)
         return True
 
-    def _prefetch(self, lane: Lane) -> None:
+    def _prefetch(self, queue: InstanceQueue) -> None:
         """Keep batches in hand, so that no instance waits for the loop; none where instances take turns."""
-        if lane.admission.limited or not lane.instances:
+        if queue.admission.limited or not queue.instances:
             return
-        most = lane.instances[0].depth * len(lane.instances)
-        while len(lane.held) < most:
-            requests = self._scheduler.take(self._clock(), idle=False, lane=lane.index)
+        most = queue.instances[0].depth * len(queue.instances)
+        while len(queue.held) < most:
+            requests = self._scheduler.take(self._clock(), idle=False, instance=queue.index)
             if not requests:
                 return
             batch = self._batch(requests)
             if batch is not None:
                 batch.long = self._inline.is_long(batch)
-                lane.submit(batch)
+                queue.submit(batch)
 
     def _batch(self, rows: Sequence[InferRequest | None]) -> Batch | None:
         """Make a batch of the requests that were not cancelled."""

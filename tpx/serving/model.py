@@ -19,7 +19,7 @@ from tpx.serving.backends.contract import (
 )
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.dispatcher import Dispatcher, Lane
+from tpx.serving.dispatcher import Dispatcher, InstanceQueue
 from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
@@ -60,7 +60,7 @@ class Placed:
 
     spec: InstanceSpec
     instance: Instance
-    lane: Lane
+    queue: InstanceQueue
 
 
 def plan_regroup(
@@ -146,7 +146,7 @@ class ServedModel:
     def join(self, prepared: Sequence[Placed]) -> None:
         """These compute from now on; on the event loop, once there are requests."""
         for one in prepared:
-            self._dispatcher.join(one.lane, one.instance)
+            self._dispatcher.join(one.queue, one.instance)
         self._placed += prepared
 
     def part(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
@@ -174,19 +174,19 @@ class ServedModel:
 
     def _prepare(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
         executor: Any = self._opened.executor(spec, config)
-        lane = self._dispatcher.lane(spec.needs)
+        queue = self._dispatcher.queue_for(spec.needs)
         instance: Instance
         if isinstance(executor, RemoteExecutor):
             executor.use(self._stacking)
-            instance = ProcessInstance(spec.name, executor, self._loop, lane.look)
+            instance = ProcessInstance(spec.name, executor, self._loop, queue.look)
         else:
             work: Work
             if self.decoupled and isinstance(executor, DecoupledExecutor):
                 work = DecoupledWork(spec.name, executor, self._stacking)
             else:
                 work = BatchWork(spec.name, executor, self._stacking)
-            instance = ThreadInstance(spec.name, work, lane.queue, completions)
-        return Placed(spec=spec, instance=instance, lane=lane)
+            instance = ThreadInstance(spec.name, work, queue.threads, completions)
+        return Placed(spec=spec, instance=instance, queue=queue)
 
     @property
     def healthy(self) -> bool:

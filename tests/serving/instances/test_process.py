@@ -55,7 +55,7 @@ class Kept:
 
 
 class Bench:
-    """Two processes in one lane, and what becomes of their batches."""
+    """Two processes of one instance queue, and what becomes of their batches."""
 
     def __init__(self) -> None:
         loop = SimpleNamespace(call_soon_threadsafe=lambda _: None)
@@ -63,19 +63,19 @@ class Bench:
         dispatcher = Dispatcher(
             DirectScheduler(), cast("Any", loop), self.kept, NoLimiter(), inline_below_ns=0
         )
-        self.lane = dispatcher.lane(Needs())
+        self.queue = dispatcher.queue_for(Needs())
         self.remotes = [FakeRemote(), FakeRemote()]
         self.instances = [
-            ProcessInstance(f"m_0_{n}", remote, cast("Any", loop), self.lane.look)
+            ProcessInstance(f"m_0_{n}", remote, cast("Any", loop), self.queue.look)
             for n, remote in enumerate(self.remotes)
         ]
         for instance in self.instances:
-            dispatcher.join(self.lane, instance)
+            dispatcher.join(self.queue, instance)
 
     def put(self, count: int) -> list[Batch]:
         batches = [Batch([request_of()]) for _ in range(count)]
         for batch in batches:
-            self.lane.submit(batch)
+            self.queue.submit(batch)
         return batches
 
     def compute(self, number: int, took_ns: int) -> None:
@@ -110,7 +110,7 @@ def test_batches_wait_while_nobody_is_alive_and_are_refused_when_all_have_failed
     assert refused is batch
     assert error is not None
     assert error.message == "dead again and again"
-    assert not bench.lane.held
+    assert not bench.queue.held
 
 
 @pytest.mark.parametrize(("took_ns", "depth"), [(20_000, 8), (1_000_000, 2), (50_000_000, 1)])

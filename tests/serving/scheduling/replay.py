@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from tpx.errors import Cancelled, TpxError
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
+from tpx.serving.scheduling.base import NO_AFFINITY, Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """One batch: when it left, to which lane, when it was computed, and whether an instance stood idle."""
+    """One batch: when it left, from which queue, when it was computed, and whether an instance stood idle."""
 
     at_ns: int
     requests: tuple[InferRequest, ...]
     idle: bool
-    lane: int = 0
+    queue: int = 0
     begins_ns: int = 0
     ends_ns: int = 0
 
@@ -42,8 +42,8 @@ def present(rows: Sequence[InferRequest | None]) -> list[InferRequest]:
 class Replay:
     """Instances that take `service_ns(batch size)` each, a queue of events, and what came of them.
 
-    Each instance is a lane of its own where requests stick to one. `cancelled` says when who gives up,
-    `weeds` whether the scheduler is told at once, or finds out when it is that one's turn.
+    Each instance has a queue of its own where requests stick to one. `cancelled` says when who gives up,
+    `purges` whether the scheduler is asked to purge at once, or finds out when it is that one's turn.
     """
 
     def __init__(
@@ -53,20 +53,19 @@ class Replay:
         service_ns: Callable[[int], int],
         cancelled: Mapping[int, int] | None = None,
         *,
-        weeds: bool = False,
+        purges: bool = False,
     ) -> None:
         self.departures: list[Departure] = []
         self.rejections: list[Rejection] = []
         self.looks = 0
         self._scheduler = scheduler
-        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
         self._service_ns = service_ns
-        sticky = self._sequences is not None
-        self._lanes = [[0] for _ in range(instances)] if sticky else [[0] * instances]
-        """When each instance of each lane is free."""
-        self._held = [0] * len(self._lanes)
+        sticky = scheduler.affinity is not NO_AFFINITY
+        self._queues = [[0] for _ in range(instances)] if sticky else [[0] * instances]
+        """When each instance of each queue is free."""
+        self._held = [0] * len(self._queues)
         self._cancelled = cancelled or {}
-        self._weeds = weeds
+        self._purges = purges
         self._events: list[tuple[int, int, str, int]] = []
         self._numbers = 0
 
@@ -86,9 +85,9 @@ class Replay:
                 self._done(now, self.departures[index])
             elif kind == "cancel":
                 arrivals[index].cancel()
-                if not self._weeds:
+                if not self._purges:
                     continue
-                for request, error in self._scheduler.weed(now):
+                for request, error in self._scheduler.purge_cancelled(now):
                     self._reject(now, request, error)
             self._look(now)
         return self.departures
@@ -112,46 +111,44 @@ class Replay:
         self.rejections.append(Rejection(at_ns=now, request=request, error=error))
 
     def _done(self, now: int, departure: Departure) -> None:
-        self._held[departure.lane] -= 1
-        if self._sequences is not None:
-            self._sequences.finished(departure.requests, now)
+        self._held[departure.queue] -= 1
+        self._scheduler.affinity.finished(departure.requests, now)
 
     def _look(self, now: int) -> None:
         self.looks += 1
         for request, error in self._scheduler.expire(now):
             self._reject(now, request, error)
-        for lane, instances in enumerate(self._lanes):
-            while self._held[lane] < len(instances) and self._take(now, lane, idle=True):
+        for queue, instances in enumerate(self._queues):
+            while self._held[queue] < len(instances) and self._take(now, queue, idle=True):
                 pass
-            while self._held[lane] < 2 * len(instances) and self._take(now, lane, idle=False):
+            while self._held[queue] < 2 * len(instances) and self._take(now, queue, idle=False):
                 pass
         wake = self._scheduler.wake_ns(now)
         if wake is not None:
             assert wake > now, "the engine would look for ever"
             self._push(wake, "wake", 0)
 
-    def _take(self, now: int, lane: int, *, idle: bool) -> bool:
+    def _take(self, now: int, queue: int, *, idle: bool) -> bool:
         """Whether there may be more to take."""
-        taken = present(self._scheduler.take(now, idle=idle, lane=lane))
+        taken = present(self._scheduler.take(now, idle=idle, instance=queue))
         wanted = tuple(request for request in taken if not request.cancelled)
         for request in taken:
             if request.cancelled:
                 self._drop(now, request)
         if wanted:
-            free_at = self._lanes[lane]
+            free_at = self._queues[queue]
             first_free = min(free_at)  # batches in hand go, in order, to whichever instance is free first
             begins = max(now, first_free)
             ends = begins + self._service_ns(sum(request.head.batch_size for request in wanted))
             free_at[free_at.index(first_free)] = ends
             self.departures.append(
-                Departure(at_ns=now, requests=wanted, idle=idle, lane=lane, begins_ns=begins, ends_ns=ends)
+                Departure(at_ns=now, requests=wanted, idle=idle, queue=queue, begins_ns=begins, ends_ns=ends)
             )
-            self._held[lane] += 1
+            self._held[queue] += 1
             self._push(ends, "done", len(self.departures) - 1)
         return bool(taken)
 
     def _drop(self, now: int, request: InferRequest) -> None:
         self._reject(now, request, Cancelled("the request was cancelled"))
-        if self._sequences is not None:
-            for dependent, error in self._sequences.dropped(request, now):
-                self._reject(now, dependent, error)
+        for dependent, error in self._scheduler.affinity.dropped(request, now):
+            self._reject(now, dependent, error)

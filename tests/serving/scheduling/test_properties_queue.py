@@ -60,11 +60,11 @@ def test_a_queue_with_policies_keeps_its_promises(
     service_ns: int,
     delay_ns: int,
     cancelled: dict[int, int],
-    weeds: bool,
+    purges: bool,
 ) -> None:
     cancelled = {index: at for index, at in cancelled.items() if index < len(arrivals)}
     scheduler = DynamicBatcher(4, (), delay_ns, policies)
-    replay = Replay(scheduler, instances, lambda _: service_ns, cancelled, weeds=weeds)
+    replay = Replay(scheduler, instances, lambda _: service_ns, cancelled, purges=purges)
     replay.run(arrivals)
 
     ended = [id(r) for r in replay.computed] + [id(r.request) for r in replay.rejections]

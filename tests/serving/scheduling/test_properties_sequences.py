@@ -11,7 +11,7 @@ from tests.serving.fakes import request_of
 from tests.serving.scheduling.replay import Departure, Replay
 from tpx.errors import Cancelled, InvalidRequest, Overloaded
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import SequenceScheduler
+from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.scheduling.sequences import LiveSequence, SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
@@ -25,7 +25,7 @@ class Setting:
     """A strategy and its numbers."""
 
     oldest: bool
-    lanes: int
+    instances: int
     slots: int
     rows: int
     delay_ns: int
@@ -35,8 +35,8 @@ class Setting:
     def most(self) -> int:
         return self.rows if self.oldest else self.slots
 
-    def scheduler(self) -> SequenceScheduler:
-        table = SequenceTable("net", self.lanes, self.slots, IDLE_NS, lambda _: None)
+    def scheduler(self) -> Scheduler:
+        table = SequenceTable("net", self.instances, self.slots, IDLE_NS, lambda _: None)
         if self.oldest:
             return OldestSequences(table, lambda: DynamicBatcher(self.rows, (), self.delay_ns))
         return DirectSequences(table, self.slots, self.delay_ns, self.utilization)
@@ -45,7 +45,7 @@ class Setting:
 settings_of_strategies = st.builds(
     Setting,
     oldest=st.booleans(),
-    lanes=st.integers(1, 3),
+    instances=st.integers(1, 3),
     slots=st.integers(1, 3),
     rows=st.integers(1, 3),
     delay_ns=st.sampled_from([0, 0, 25]),
@@ -89,11 +89,11 @@ def traces(draw: st.DrawFn, *, polite: bool) -> list[InferRequest]:
     st.booleans(),
 )
 def test_sequences_keep_their_promises(
-    setting: Setting, arrivals: list[InferRequest], cancelled: dict[int, int], weeds: bool
+    setting: Setting, arrivals: list[InferRequest], cancelled: dict[int, int], purges: bool
 ) -> None:
     cancelled = {index: at for index, at in cancelled.items() if index < len(arrivals)}
     scheduler = setting.scheduler()
-    replay = Replay(scheduler, setting.lanes, lambda _: SERVICE_NS, cancelled, weeds=weeds)
+    replay = Replay(scheduler, setting.instances, lambda _: SERVICE_NS, cancelled, purges=purges)
     replay.run(arrivals)
 
     ended = [id(r) for r in replay.computed] + [id(r.request) for r in replay.rejections]
@@ -113,7 +113,7 @@ def test_sequences_keep_their_promises(
 @settings(max_examples=60, deadline=None)
 @given(settings_of_strategies, traces(polite=True))
 def test_sequences_that_keep_the_rules_lose_nothing(setting: Setting, arrivals: list[InferRequest]) -> None:
-    replay = Replay(setting.scheduler(), setting.lanes, lambda _: SERVICE_NS)
+    replay = Replay(setting.scheduler(), setting.instances, lambda _: SERVICE_NS)
     replay.run(arrivals)
     refused = [rejection.error.message for rejection in replay.rejections]
     assert all("must specify the START flag" in message for message in refused), "but for idle ones"
@@ -124,13 +124,13 @@ def test_sequences_that_keep_the_rules_lose_nothing(setting: Setting, arrivals: 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 2), st.sampled_from([0, 25]), st.sampled_from([0.5, 1.0]), traces(polite=True))
 def test_nobody_waits_beyond_the_delay_while_its_instance_is_free(
-    lanes: int, delay_ns: int, utilization: float, arrivals: list[InferRequest]
+    instances: int, delay_ns: int, utilization: float, arrivals: list[InferRequest]
 ) -> None:
     slots = 25  # enough for all: a sequence has its slot as soon as it begins
     setting = Setting(
-        oldest=False, lanes=lanes, slots=slots, rows=1, delay_ns=delay_ns, utilization=utilization
+        oldest=False, instances=instances, slots=slots, rows=1, delay_ns=delay_ns, utilization=utilization
     )
-    replay = Replay(setting.scheduler(), lanes, lambda _: SERVICE_NS)
+    replay = Replay(setting.scheduler(), instances, lambda _: SERVICE_NS)
     departures = replay.run(arrivals)
     ends: dict[int, int] = {}
     for departure in departures:
@@ -140,7 +140,7 @@ def test_nobody_waits_beyond_the_delay_while_its_instance_is_free(
             busy_until = [
                 d.ends_ns
                 for d in departures
-                if d.lane == departure.lane and d.at_ns < latest_ns < d.ends_ns and d is not departure
+                if d.queue == departure.queue and d.at_ns < latest_ns < d.ends_ns and d is not departure
             ]
             assert departure.at_ns <= max([latest_ns, *busy_until])
             ends[id(request.sequence)] = departure.ends_ns
@@ -151,7 +151,7 @@ def _each_in_order_at_one_place(departures: list[Departure]) -> None:
     parts: dict[int, list[tuple[Departure, InferRequest]]] = defaultdict(list)
     for departure in departures:
         for request in departure.requests:
-            assert request.sequence.lane == departure.lane
+            assert request.sequence.instance == departure.queue
             parts[id(request.sequence)].append((departure, request))
     for of_one in parts.values():
         times = [request.arrived_ns for _, request in of_one]
@@ -166,7 +166,7 @@ def _no_slot_has_two(departures: list[Departure]) -> None:
     for departure in departures:
         for request in departure.requests:
             sequence: LiveSequence = request.sequence
-            span = spans[sequence.lane, sequence.slot].setdefault(
+            span = spans[sequence.instance, sequence.slot].setdefault(
                 id(sequence), [departure.begins_ns, departure.ends_ns]
             )
             span[1] = departure.ends_ns

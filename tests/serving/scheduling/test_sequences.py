@@ -29,20 +29,25 @@ def part(
     return request_of(at_ns, 1, dims, **parameters)
 
 
-def table(lanes: int = 1, slots: int = 2, idle_ns: int = IDLE) -> SequenceTable:
-    return SequenceTable("net", lanes, slots, idle_ns, lambda _: None)
+def table(instances: int = 1, slots: int = 2, idle_ns: int = IDLE) -> SequenceTable:
+    return SequenceTable("net", instances, slots, idle_ns, lambda _: None)
 
 
 def direct(
-    lanes: int = 1, slots: int = 2, *, delay_ns: int = 0, utilization: float = 0, idle_ns: int = IDLE
+    instances: int = 1, slots: int = 2, *, delay_ns: int = 0, utilization: float = 0, idle_ns: int = IDLE
 ) -> DirectSequences:
-    return DirectSequences(table(lanes, slots, idle_ns), slots, delay_ns, utilization)
+    return DirectSequences(table(instances, slots, idle_ns), slots, delay_ns, utilization)
 
 
 def oldest(
-    lanes: int = 1, slots: int = 4, *, max_batch: int = 2, delay_ns: int = 0, preferred: tuple[int, ...] = ()
+    instances: int = 1,
+    slots: int = 4,
+    *,
+    max_batch: int = 2,
+    delay_ns: int = 0,
+    preferred: tuple[int, ...] = (),
 ) -> OldestSequences:
-    return OldestSequences(table(lanes, slots), lambda: DynamicBatcher(max_batch, preferred, delay_ns))
+    return OldestSequences(table(instances, slots), lambda: DynamicBatcher(max_batch, preferred, delay_ns))
 
 
 def ids(departures: list[tuple[InferRequest, ...]]) -> list[list[CorrelationId]]:
@@ -50,7 +55,7 @@ def ids(departures: list[tuple[InferRequest, ...]]) -> list[list[CorrelationId]]
 
 
 def slots_of(requests: tuple[InferRequest, ...]) -> list[tuple[int, int]]:
-    return [(request.sequence.lane, request.sequence.slot) for request in requests]
+    return [(request.sequence.instance, request.sequence.slot) for request in requests]
 
 
 # what is asked of a request
@@ -102,7 +107,7 @@ def test_a_number_and_its_text_are_two_sequences() -> None:
 
 
 def test_the_lowest_slot_over_all_instances_is_taken_first() -> None:
-    scheduler = direct(lanes=2, slots=2)
+    scheduler = direct(instances=2, slots=2)
     arrivals = [part(n, flags="S") for n in (1, 2, 3, 4)]
     for request in arrivals:
         scheduler.add(request)
@@ -252,55 +257,57 @@ def test_a_sequence_that_got_its_slot_in_time_has_no_timeout_any_more() -> None:
 
 
 @pytest.mark.parametrize("make", [direct, oldest])
-def test_a_lane_that_opens_takes_sequences_from_the_backlog(
+def test_an_instance_that_opens_takes_sequences_from_the_backlog(
     make: Callable[..., DirectSequences | OldestSequences],
 ) -> None:
-    scheduler = make(lanes=1, slots=1)
+    scheduler = make(instances=1, slots=1)
     for number in (1, 2, 3):
         scheduler.add(part(number, number, "S"))
-    scheduler.open_lane(7, 5)
-    assert [request and request.sequence.id for request in scheduler.take(6, idle=True, lane=7)] == [2]
-    assert scheduler.take(6, idle=True, lane=7) in ((), [])
+    scheduler.affinity.open_instance(7, 5)
+    assert [request and request.sequence.id for request in scheduler.take(6, idle=True, instance=7)] == [2]
+    assert scheduler.take(6, idle=True, instance=7) in ((), [])
 
 
 @pytest.mark.parametrize("make", [direct, oldest])
-def test_a_lane_that_closes_keeps_its_sequences_and_gets_no_other(
+def test_an_instance_that_closes_keeps_its_sequences_and_gets_no_other(
     make: Callable[..., DirectSequences | OldestSequences],
 ) -> None:
-    scheduler = make(lanes=2, slots=1)
+    scheduler = make(instances=2, slots=1)
     first, second, third = (part(number, number, "S") for number in (1, 2, 3))
     for request in (first, second, third):
         scheduler.add(request)
-    for lane, request in enumerate((first, second)):
-        assert scheduler.take(5, idle=True, lane=lane) == [request]
-        scheduler.finished([request], 5)
-    assert not scheduler.close_lane(1)
+    for instance, request in enumerate((first, second)):
+        assert scheduler.take(5, idle=True, instance=instance) == [request]
+        scheduler.affinity.finished([request], 5)
+    assert not scheduler.affinity.close_instance(1)
     last = part(2, 6, "E")
     scheduler.add(last)
-    assert scheduler.take(7, idle=True, lane=1) == [last]
-    assert not scheduler.close_lane(1)
-    scheduler.finished([last], 8)
-    assert scheduler.close_lane(1)
-    assert (len(scheduler), scheduler.live) == (1, 2), "the third waits for the lane that is open"
+    assert scheduler.take(7, idle=True, instance=1) == [last]
+    assert not scheduler.affinity.close_instance(1)
+    scheduler.affinity.finished([last], 8)
+    assert scheduler.affinity.close_instance(1)
+    assert (len(scheduler), scheduler.affinity.live) == (1, 2), (
+        "the third waits for the instance that is open"
+    )
     scheduler.add(part(1, 9, "E"))
-    scheduler.finished(present(scheduler.take(10, idle=True)), 10)
+    scheduler.affinity.finished(present(scheduler.take(10, idle=True)), 10)
     assert scheduler.take(11, idle=True) == [third]
 
 
 @pytest.mark.parametrize("make", [direct, oldest])
-def test_a_lane_without_sequences_closes_at_once(
+def test_an_instance_without_sequences_closes_at_once(
     make: Callable[..., DirectSequences | OldestSequences],
 ) -> None:
-    scheduler = make(lanes=2, slots=1)
-    assert scheduler.close_lane(0)
+    scheduler = make(instances=2, slots=1)
+    assert scheduler.affinity.close_instance(0)
     scheduler.add(request := part(1, 0, "S"))
-    assert request.sequence.lane == 1
+    assert request.sequence.instance == 1
 
 
 def rows(scheduler: DirectSequences | OldestSequences, now_ns: int = 10) -> list[CorrelationId | None]:
     """The sequences of the rows that leave now, None for an empty one; they are computed at once."""
     taken = scheduler.take(now_ns, idle=True)
-    scheduler.finished(present(taken), now_ns)
+    scheduler.affinity.finished(present(taken), now_ns)
     return [None if request is None else request.sequence.id for request in taken]
 
 
@@ -351,11 +358,11 @@ def test_a_cancelled_request_ends_its_sequence_and_what_waits_behind_it(
     assert "must specify the START flag" in errors[id(arrivals[4])].message
 
 
-@pytest.mark.parametrize("weeds", [False, True])
+@pytest.mark.parametrize("purges", [False, True])
 @pytest.mark.parametrize("scheduler", [direct, oldest])
 def test_a_client_that_gives_up_and_starts_its_sequence_anew_is_served(
     scheduler: Callable[..., DirectSequences | OldestSequences],
-    weeds: bool,
+    purges: bool,
 ) -> None:
     arrivals = [
         part(9, 0, "S"),
@@ -365,7 +372,7 @@ def test_a_client_that_gives_up_and_starts_its_sequence_anew_is_served(
         part(1, 4, "E"),
         part(9, 5, "E"),
     ]
-    replay = Replay(scheduler(slots=1), 1, lambda _: 10 * MS, cancelled={1: 6}, weeds=weeds)
+    replay = Replay(scheduler(slots=1), 1, lambda _: 10 * MS, cancelled={1: 6}, purges=purges)
     replay.run(arrivals)
     assert replay.computed == [arrivals[n] for n in (0, 5, 3, 4)]
     assert {id(r.request): r.error.message for r in replay.rejections} == {
@@ -379,7 +386,7 @@ def test_what_a_client_still_waits_for_is_computed_before_its_sequence_ends_with
     scheduler: DirectSequences | OldestSequences,
 ) -> None:
     arrivals = [part(9, 0, "S"), part(1, 1, "S"), part(1, 2), part(2, 3, "SE"), part(9, 5, "E")]
-    replay = Replay(scheduler, 1, lambda _: 10 * MS, cancelled={2: 6}, weeds=True)
+    replay = Replay(scheduler, 1, lambda _: 10 * MS, cancelled={2: 6}, purges=True)
     replay.run(arrivals)
     assert replay.computed == [arrivals[n] for n in (0, 4, 1, 3)]
     assert [(r.request, r.at_ns) for r in replay.rejections] == [(arrivals[2], 6)]
@@ -404,12 +411,12 @@ def test_sequences_that_were_begun_and_forsaken_do_not_pile_up_behind_one_that_s
     for request in forsaken:
         scheduler.add(request)
         request.cancel()
-    assert [refusal.request for refusal in scheduler.weed(3)] == forsaken
-    assert (len(scheduler), scheduler.live) == (1, 2)
+    assert [refusal.request for refusal in scheduler.purge_cancelled(3)] == forsaken
+    assert (len(scheduler), scheduler.affinity.live) == (1, 2)
     assert scheduler.wake_ns(3) is None  # nobody is in the backlog whose time could end
-    scheduler.finished([stays], 4)
+    scheduler.affinity.finished([stays], 4)
     scheduler.add(part(1, 5, "E"))
-    scheduler.finished(present(scheduler.take(5, idle=True)), 6)
+    scheduler.affinity.finished(present(scheduler.take(5, idle=True)), 6)
     assert scheduler.take(6, idle=True) == [waits]
 
 
@@ -438,7 +445,7 @@ def leave(scheduler: DirectSequences | OldestSequences, grown: dict[int, int]) -
         out.append([request.sequence.id for request in batch])
         for request in batch:
             request.sequence.states["state"] = Grown(grown[request.sequence.id], 2)
-        scheduler.finished(batch, 0)
+        scheduler.affinity.finished(batch, 0)
     return out
 
 
@@ -470,9 +477,9 @@ def test_a_sequence_that_begins_anew_has_the_first_shape_again() -> None:
 
 
 def test_slots_that_were_never_used_take_no_memory() -> None:
-    slots = table(lanes=2, slots=2**31 - 1)
+    slots = table(instances=2, slots=2**31 - 1)
     arrivals = [request_of(sequence_id=number, sequence_start=True) for number in (7, 8, 9, 10)]
     for request in arrivals:
         slots.add(request)
-    places = [(r.sequence.slot, r.sequence.lane) for r in arrivals if r.sequence is not None]
+    places = [(r.sequence.slot, r.sequence.instance) for r in arrivals if r.sequence is not None]
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]

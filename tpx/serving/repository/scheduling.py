@@ -13,10 +13,9 @@ from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.messages import ModelConfig, ModelQueuePolicy, ModelSequenceBatching
 from tpx.protocol.tensors import Array, as_array
 from tpx.serving.backends.contract import TakesSamples, inside
-from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
+from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
-from tpx.serving.scheduling.iterative import IterativeSequences
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
 from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
@@ -90,23 +89,23 @@ def _sequences(config: ModelConfig) -> Scheduler:
     slots = batching.oldest.max_candidate_sequences or rows
     table = SequenceTable(
         config.name,
-        lanes=0,
+        instances=0,
         slots=slots,
         idle_ns=batching.max_sequence_idle_microseconds * 1000,
         check_id=partial(check_correlation_id, config.name, controls_of(config)),
         varying_shapes=varying_shapes_of(config),
+        iterative=batching.iterative_sequence,
     )
-    strategy = _oldest(batching, table, rows) if oldest else _direct(batching, table, rows)
-    return IterativeSequences(strategy, table, config.name) if batching.iterative_sequence else strategy
+    return _oldest(batching, table, rows) if oldest else _direct(batching, table, rows)
 
 
-def _direct(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> SequenceScheduler:
+def _direct(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> Scheduler:
     direct = batching.direct
     delay_ns = direct.max_queue_delay_microseconds * 1000
     return DirectSequences(table, rows, delay_ns, direct.minimum_slot_utilization)
 
 
-def _oldest(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> SequenceScheduler:
+def _oldest(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> Scheduler:
     settings = batching.oldest
     preferred, delay_ns = list(settings.preferred_batch_size), settings.max_queue_delay_microseconds * 1000
     return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Refusal
+from tpx.serving.scheduling.base import NO_AFFINITY, Affinity, Refusal
 
 
 class DirectScheduler:
@@ -12,6 +12,7 @@ class DirectScheduler:
 
     waits = False
     timed = False
+    affinity: Affinity = NO_AFFINITY
 
     def __init__(self) -> None:
         self._queue: deque[InferRequest] = deque()
@@ -24,14 +25,14 @@ class DirectScheduler:
         now_ns: int,  # noqa: ARG002
         *,
         idle: bool,  # noqa: ARG002
-        lane: int = 0,  # noqa: ARG002
+        instance: int = 0,  # noqa: ARG002
     ) -> Sequence[InferRequest]:
         return (self._queue.popleft(),) if self._queue else ()
 
     def expire(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
         return ()
 
-    def weed(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
+    def purge_cancelled(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
         left = [Refusal.of_cancelled(request) for request in self._queue if request.cancelled]
         if left:
             self._queue = deque(request for request in self._queue if not request.cancelled)

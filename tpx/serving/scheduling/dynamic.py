@@ -13,7 +13,7 @@ from itertools import islice
 
 from tpx.errors import Overloaded
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Refusal
+from tpx.serving.scheduling.base import NO_AFFINITY, Affinity, Refusal
 from tpx.serving.scheduling.queue import PolicyQueue, QueuePolicies
 
 
@@ -22,6 +22,7 @@ class DynamicBatcher:
     stacked."""
 
     waits = True
+    affinity: Affinity = NO_AFFINITY
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class DynamicBatcher:
     def add(self, request: InferRequest) -> None:
         self._queue.append(request)
 
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:  # noqa: ARG002
+    def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest]:  # noqa: ARG002
         queue = self._queue
         if not queue or (self._policed is not None and not idle):
             return ()  # priorities and deadlines are judged when an instance is free, not before
@@ -64,10 +65,10 @@ class DynamicBatcher:
             return ()
         return [Refusal(r, Overloaded("Request timeout expired")) for r in self._policed.expire(now_ns)]
 
-    def weed(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
+    def purge_cancelled(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
         left = [request for request in self._queue if request.cancelled]
         if left and self._policed is not None:
-            self._policed.weed()
+            self._policed.purge_cancelled()
         elif left:
             self._queue = deque(request for request in self._queue if not request.cancelled)
         return [Refusal.of_cancelled(request) for request in left]

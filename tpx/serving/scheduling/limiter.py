@@ -18,7 +18,7 @@ Resource = tuple[str, int]
 
 
 class Admission(Protocol):
-    """Decides when the instances of a lane may compute."""
+    """Decides when the instances of an instance queue may compute."""
 
     limited: bool
     """`stage` may refuse: nothing is taken from the queue before it is granted."""

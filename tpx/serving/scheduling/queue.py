@@ -77,7 +77,7 @@ class _Level:
     def __len__(self) -> int:
         return len(self.queue) + len(self.delayed)
 
-    def weed(self) -> None:
+    def purge_cancelled(self) -> None:
         """Remove those that are cancelled."""
         self.queue = OrderedDict((n, request) for n, request in self.queue.items() if not request.cancelled)
         self.delayed = deque(request for request in self.delayed if not request.cancelled)
@@ -144,10 +144,10 @@ class PolicyQueue:
         self._count -= len(refused)
         return refused
 
-    def weed(self) -> None:
+    def purge_cancelled(self) -> None:
         """Remove those that are cancelled."""
         for level in self._levels.values():
-            level.weed()
+            level.purge_cancelled()
         self._levels = {number: level for number, level in self._levels.items() if len(level)}
         self._numbers = sorted(self._levels)
         self._drop_stale()

@@ -1,9 +1,10 @@
-"""Which sequence has which slot: what both strategies of sequence batching share.
+"""Sequences and their slots: what both strategies of sequence batching share.
 
 Triton: core/src/sequence_batch_scheduler/sequence_batch_scheduler.cc.
 """
 
 import heapq
+import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ class LiveSequence:
         "deadline_ns",
         "ended",
         "id",
-        "lane",
+        "instance",
         "queue",
         "slot",
         "states",
@@ -41,7 +42,7 @@ class LiveSequence:
     def __init__(self, correlation_id: CorrelationId) -> None:
         self.id = correlation_id
         self.queue: deque[InferRequest] = deque()
-        self.lane = -1
+        self.instance = -1
         """The instance it sticks to; -1 while it waits in the backlog."""
         self.slot = -1
         self.busy = False
@@ -59,20 +60,26 @@ class LiveSequence:
 
 
 class SequenceTable:
-    """Gives sequences slots, lowest first over all lanes, and has the others wait in the order they came."""
+    """Gives sequences slots, lowest first over all instances; the others wait in order of arrival."""
 
     def __init__(
         self,
         model_name: str,
-        lanes: int,
+        instances: int,
         slots: int,
         idle_ns: int,
         check_id: Callable[[CorrelationId], None],
         varying_shapes: Sequence[tuple[int, ...]] = (),
+        *,
+        iterative: bool = False,
     ) -> None:
-        """`lanes` are open from the start, each with so many `slots`. `check_id` raises InvalidRequest for an
-        id that the model cannot be told. States begin with `varying_shapes`, where they may grow."""
+        """`instances` are open from the start, with `slots` each. `check_id` raises InvalidRequest for an id
+        that the model cannot take. States begin with `varying_shapes`, where they may grow. Each
+        request is a sequence of its own if `iterative`, computed as often as its model asks for it."""
+        self.slotted = False
+        """The rows of a batch are slots; the strategy decides."""
         self._model_name = model_name
+        self.iterative = iterative
         self._check_id = check_id
         self._idle_ns = idle_ns
         self._first_shapes = tuple(varying_shapes)
@@ -84,37 +91,41 @@ class SequenceTable:
         """A heap; of sequences that were in the backlog, some are no longer."""
         self._idle: OrderedDict[LiveSequence, None] = OrderedDict()
         """Those that have a slot and no request, the one that has been so for longest first."""
-        self._slots_of_lane = slots
+        self._slots_of_instance = slots
         self._free: list[tuple[int, int]] = []
-        """A heap of slots and lanes; of the slots that a lane has never used, the first."""
+        """A heap of slots and instances; of the slots that an instance has never used, the first."""
         self._slots: dict[int, list[LiveSequence | None]] = {}
-        """By lane, as many as were ever used: a configuration may have 2^31 of them."""
+        """By instance, as many as were ever used: a configuration may have 2^31 of them."""
         self._closing: set[int] = set()
         """Lanes that end with their last sequence."""
         self._numbers = 0
+        self._ids = itertools.count(1)
         self.waiting = 0
         """Requests that were added and not yet taken."""
         self.on_ready: Callable[[LiveSequence], None] = _ignore
-        """Told of a sequence that has a slot, a request, and none that is being computed."""
-        for lane in range(lanes):
-            self.open_lane(lane, 0)
+        """Called with a sequence that has a slot, a request, and none that is being computed."""
+        self.on_closed: Callable[[int], None] = _ignore
+        """Called with an instance that is forgotten."""
+        for instance in range(instances):
+            self.open_instance(instance, 0)
 
-    def open_lane(self, lane: int, now_ns: int) -> None:
-        """Give sequences the slots of one more lane, those in the backlog first."""
-        self._slots[lane] = []
-        heapq.heappush(self._free, (0, lane))
+    def open_instance(self, instance: int, now_ns: int) -> None:
+        """Give sequences the slots of one more instance, those in the backlog first."""
+        self._slots[instance] = []
+        heapq.heappush(self._free, (0, instance))
         while self._backlog and self._free:
             self._succeed(*heapq.heappop(self._free), now_ns)
 
-    def close_lane(self, lane: int) -> bool:
-        """Let no more sequences begin in a lane. Return whether none is left, and the lane is forgotten."""
-        self._closing.add(lane)
-        self._free = [each for each in self._free if each[1] != lane]
+    def close_instance(self, instance: int) -> bool:
+        """Let no more sequences begin on an instance. Return whether none is left, and it is forgotten."""
+        self._closing.add(instance)
+        self._free = [each for each in self._free if each[1] != instance]
         heapq.heapify(self._free)
-        if any(self._slots[lane]):
+        if any(self._slots[instance]):
             return False
-        del self._slots[lane]
-        self._closing.discard(lane)
+        del self._slots[instance]
+        self._closing.discard(instance)
+        self.on_closed(instance)
         return True
 
     @property
@@ -124,6 +135,8 @@ class SequenceTable:
 
     def add(self, request: InferRequest) -> None:
         """Put a request at the end of its sequence. Raises InvalidRequest."""
+        if self.iterative:
+            self._identify(request)
         correlation_id = self._checked_id(request)
         parameters = request.head.parameters
         sequence = self._sequence_of(correlation_id, starts=bool(parameters.get("sequence_start")))
@@ -133,14 +146,30 @@ class SequenceTable:
         if parameters.get("sequence_end"):
             self.end(sequence)
         self._idle.pop(sequence, None)
-        if sequence.lane < 0:
+        if sequence.instance < 0:
             self._await(sequence, request)
         elif not sequence.busy:
             self.on_ready(sequence)
 
-    def ready(self, lane: int) -> list[LiveSequence]:
-        """The sequences of a lane that have a request and none in work, by slot."""
-        return [s for s in self._slots[lane] if s is not None and s.queue and not s.busy]
+    def _identify(self, request: InferRequest) -> None:
+        """Begin a sequence with a new request; let one that comes again continue its own."""
+        head = request.head
+        parameters = dict(head.parameters)
+        if request.sequence is None:
+            if parameters.get("sequence_id"):
+                raise InvalidRequest(
+                    f"inference request to model '{self._model_name}' must not specify a correlation ID: "
+                    "its sequences are iterative, each request is one of its own"
+                )
+            parameters["sequence_id"] = next(self._ids)
+            parameters["sequence_start"] = True
+            request.head = head.with_parameters(parameters)
+        elif parameters.pop("sequence_start", False):
+            request.head = head.with_parameters(parameters)
+
+    def ready(self, instance: int) -> list[LiveSequence]:
+        """The sequences of an instance that have a request and none in work, by slot."""
+        return [s for s in self._slots[instance] if s is not None and s.queue and not s.busy]
 
     def take(self, sequence: LiveSequence) -> InferRequest:
         """The next request of a sequence, which is busy until that is done or dropped."""
@@ -154,20 +183,25 @@ class SequenceTable:
             return self._first_shapes
         return tuple([state.shape for state in sequence.states.values()])
 
-    def done(self, request: InferRequest, now_ns: int) -> None:
-        """A request that was taken has been computed."""
-        sequence: LiveSequence = request.sequence
-        sequence.busy = False
-        sequence.touched_ns = now_ns
-        if sequence.queue:
-            self.on_ready(sequence)
-        elif sequence.ended:
-            self._release(sequence, now_ns)
-        else:
-            self._idle[sequence] = None
+    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
+        """Take note that requests which were taken have been computed."""
+        for request in requests:
+            sequence: LiveSequence = request.sequence
+            if self.iterative:
+                if not sequence.continues:
+                    self.end(sequence)
+                sequence.continues = False
+            sequence.busy = False
+            sequence.touched_ns = now_ns
+            if sequence.queue:
+                self.on_ready(sequence)
+            elif sequence.ended:
+                self._release(sequence, now_ns)
+            else:
+                self._idle[sequence] = None
 
-    def drop(self, request: InferRequest, now_ns: int) -> list[Refusal]:
-        """A request that was taken is not computed, nobody wants it any more: that ends its sequence."""
+    def dropped(self, request: InferRequest, now_ns: int) -> list[Refusal]:
+        """End the sequence of a request that was taken and cancelled; return what depends on it."""
         sequence: LiveSequence = request.sequence
         sequence.busy = False
         refusals = self._cut(sequence, cut=True)
@@ -177,7 +211,7 @@ class SequenceTable:
             self._release(sequence, now_ns)
         return refusals
 
-    def weed(self, now_ns: int) -> list[Refusal]:
+    def purge_cancelled(self, now_ns: int) -> list[Refusal]:
         """Give up the requests that nobody waits for, and those of their sequences that come after them."""
         refusals: list[Refusal] = []
         settled = [sequence for slots in self._slots.values() for sequence in slots if sequence is not None]
@@ -212,7 +246,7 @@ class SequenceTable:
 
     def _leave(self, sequence: LiveSequence, now_ns: int) -> None:
         """Nothing more of a sequence comes."""
-        if sequence.lane < 0:
+        if sequence.instance < 0:
             del self._backlog[sequence]
         else:
             self._release(sequence, now_ns)
@@ -297,34 +331,34 @@ class SequenceTable:
             self._numbers += 1
             heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
 
-    def _settle(self, sequence: LiveSequence, slot: int, lane: int) -> None:
-        sequence.slot, sequence.lane = slot, lane
-        slots = self._slots[lane]
+    def _settle(self, sequence: LiveSequence, slot: int, instance: int) -> None:
+        sequence.slot, sequence.instance = slot, instance
+        slots = self._slots[instance]
         if slot < len(slots):
             slots[slot] = sequence
             return
         slots.append(sequence)
-        if len(slots) < self._slots_of_lane:
-            heapq.heappush(self._free, (len(slots), lane))
+        if len(slots) < self._slots_of_instance:
+            heapq.heappush(self._free, (len(slots), instance))
 
-    def _succeed(self, slot: int, lane: int, now_ns: int) -> None:
+    def _succeed(self, slot: int, instance: int, now_ns: int) -> None:
         """Give a slot to the sequence that has waited longest."""
         follower, _ = self._backlog.popitem(last=False)
-        self._settle(follower, slot, lane)
+        self._settle(follower, slot, instance)
         follower.touched_ns = now_ns
         self.on_ready(follower)
 
     def _release(self, sequence: LiveSequence, now_ns: int) -> None:
-        self._vacate(sequence.slot, sequence.lane, now_ns)
+        self._vacate(sequence.slot, sequence.instance, now_ns)
 
-    def _vacate(self, slot: int, lane: int, now_ns: int) -> None:
+    def _vacate(self, slot: int, instance: int, now_ns: int) -> None:
         """Give a slot to the sequence that has waited longest, or keep it for the next that begins."""
-        if self._backlog and lane not in self._closing:
-            self._succeed(slot, lane, now_ns)
+        if self._backlog and instance not in self._closing:
+            self._succeed(slot, instance, now_ns)
         else:
-            self._slots[lane][slot] = None
-            if lane not in self._closing:
-                heapq.heappush(self._free, (slot, lane))
+            self._slots[instance][slot] = None
+            if instance not in self._closing:
+                heapq.heappush(self._free, (slot, instance))
 
     def _give_up(self, sequence: LiveSequence, error: Overloaded | None) -> list[Refusal]:
         """Nothing more of a sequence is computed; what is left of it gets the error."""
@@ -335,5 +369,5 @@ class SequenceTable:
         return refusals
 
 
-def _ignore(sequence: LiveSequence) -> None:
-    """Nobody wants to know."""
+def _ignore(subject: object) -> None:
+    """Do nothing: the default of callbacks."""

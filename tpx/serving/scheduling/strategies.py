@@ -1,4 +1,4 @@
-"""The two strategies of sequence batching: who of those that have a slot is computed together."""
+"""The two strategies of sequence batching: which sequences that have a slot are computed together."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -17,31 +17,29 @@ class DirectSequences:
 
     waits = True
     timed = True
-    slotted = True
 
     def __init__(
         self, table: SequenceTable, slots: int, max_queue_delay_ns: int, minimum_slot_utilization: float
     ) -> None:
-        self._table = table
+        table.slotted = True
+        self.affinity = self._table = table
+        self.add, self.expire, self.purge_cancelled = table.add, table.expire, table.purge_cancelled
         self._enough = minimum_slot_utilization * slots
         self._delay_ns = max_queue_delay_ns if minimum_slot_utilization > 0 else 0
         self._leaves_ns: dict[int, int] = {}
-        """By lane: when what is ready there leaves, few as they are."""
+        """By instance: when what is ready there leaves, few as they are."""
 
-    def add(self, request: InferRequest) -> None:
-        self._table.add(request)
-
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest | None]:
-        ready = self._table.ready(lane) if idle else ()
+    def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest | None]:
+        ready = self._table.ready(instance) if idle else ()
         if not ready:
             return ()
         # whose shape it is changes, so that no shape waits for ever
         oldest = min(ready, key=_arrived_ns)
         if self._delay_ns and len(ready) < self._enough:
-            leaves_ns = self._leaves_ns[lane] = _arrived_ns(oldest) + self._delay_ns
+            leaves_ns = self._leaves_ns[instance] = _arrived_ns(oldest) + self._delay_ns
             if now_ns < leaves_ns:
                 return ()
-        self._leaves_ns.pop(lane, None)
+        self._leaves_ns.pop(instance, None)
         key = oldest.queue[0].head.batch_key
         alike = [s for s in ready if s.queue[0].head.batch_key == key]
         if self._table.varies:
@@ -52,32 +50,9 @@ class DirectSequences:
             rows[sequence.slot] = self._table.take(sequence)
         return rows
 
-    def open_lane(self, lane: int, now_ns: int) -> None:
-        self._table.open_lane(lane, now_ns)
-
-    def close_lane(self, lane: int) -> bool:
-        return self._table.close_lane(lane)
-
-    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        for request in requests:
-            self._table.done(request, now_ns)
-
-    def dropped(self, request: InferRequest, now_ns: int) -> Sequence[Refusal]:
-        return self._table.drop(request, now_ns)
-
-    def expire(self, now_ns: int) -> Sequence[Refusal]:
-        return self._table.expire(now_ns)
-
-    def weed(self, now_ns: int) -> Sequence[Refusal]:
-        return self._table.weed(now_ns)
-
     def wake_ns(self, now_ns: int) -> int | None:
         times = (self._table.next_event_ns(), *self._leaves_ns.values())
         return min((at for at in times if at is not None and at > now_ns), default=None)
-
-    @property
-    def live(self) -> int:
-        return self._table.live
 
     def __len__(self) -> int:
         return self._table.waiting
@@ -88,44 +63,23 @@ class OldestSequences:
 
     waits = True
     timed = True
-    slotted = False
 
     def __init__(self, table: SequenceTable, new_batcher: Callable[[], DynamicBatcher]) -> None:
-        self._table = table
+        self.affinity = self._table = table
+        self.add, self.expire = table.add, table.expire
         self._batchers: defaultdict[int, DynamicBatcher] = defaultdict(new_batcher)
-        """By lane."""
+        """By instance."""
         table.on_ready = self._offer
+        table.on_closed = self._forget
 
-    def add(self, request: InferRequest) -> None:
-        self._table.add(request)
+    def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest]:
+        return self._batchers[instance].take(now_ns, idle=idle)
 
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
-        return self._batchers[lane].take(now_ns, idle=idle)
-
-    def open_lane(self, lane: int, now_ns: int) -> None:
-        self._table.open_lane(lane, now_ns)
-
-    def close_lane(self, lane: int) -> bool:
-        vacant = self._table.close_lane(lane)
-        if vacant:
-            self._batchers.pop(lane, None)
-        return vacant
-
-    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        for request in requests:
-            self._table.done(request, now_ns)
-
-    def dropped(self, request: InferRequest, now_ns: int) -> Sequence[Refusal]:
-        return self._table.drop(request, now_ns)
-
-    def expire(self, now_ns: int) -> Sequence[Refusal]:
-        return self._table.expire(now_ns)
-
-    def weed(self, now_ns: int) -> Sequence[Refusal]:
-        refusals = self._table.weed(now_ns)
-        left = [refusal for batcher in self._batchers.values() for refusal in batcher.weed(now_ns)]
+    def purge_cancelled(self, now_ns: int) -> Sequence[Refusal]:
+        refusals = self._table.purge_cancelled(now_ns)
+        left = [refusal for batcher in self._batchers.values() for refusal in batcher.purge_cancelled(now_ns)]
         for refusal in left:
-            refusals += [refusal, *self._table.drop(refusal.request, now_ns)]
+            refusals += [refusal, *self._table.dropped(refusal.request, now_ns)]
         return refusals
 
     def wake_ns(self, now_ns: int) -> int | None:
@@ -135,19 +89,18 @@ class OldestSequences:
         ]
         return min((at for at in times if at is not None and at > now_ns), default=None)
 
-    @property
-    def live(self) -> int:
-        return self._table.live
-
     def __len__(self) -> int:
         return self._table.waiting + sum(len(batcher) for batcher in self._batchers.values())
+
+    def _forget(self, instance: int) -> None:
+        self._batchers.pop(instance, None)
 
     def _offer(self, sequence: LiveSequence) -> None:
         shapes = self._table.state_shapes(sequence) if self._table.varies else None
         request = self._table.take(sequence)
         if shapes is not None:
             request.head = request.head.with_states(shapes)
-        self._batchers[sequence.lane].add(request)
+        self._batchers[sequence.instance].add(request)
 
 
 def _arrived_ns(sequence: LiveSequence) -> int:

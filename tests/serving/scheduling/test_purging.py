@@ -9,10 +9,9 @@ from tests.serving.fakes import MS, request_of
 from tests.serving.scheduling.replay import present
 from tpx.errors import Cancelled, Overloaded
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
+from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
-from tpx.serving.scheduling.iterative import IterativeSequences
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
 from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
@@ -24,9 +23,9 @@ def table() -> SequenceTable:
     return SequenceTable("net", 1, SLOTS, 1000 * MS, lambda _: None)
 
 
-def iterative() -> IterativeSequences:
-    slots = table()
-    return IterativeSequences(DirectSequences(slots, SLOTS, 0, 0), slots, "net")
+def iterative() -> DirectSequences:
+    slots = SequenceTable("net", 1, SLOTS, 1000 * MS, lambda _: None, iterative=True)
+    return DirectSequences(slots, SLOTS, 0, 0)
 
 
 def levels(**policy: int | bool) -> DynamicBatcher:
@@ -56,8 +55,9 @@ def scheduler(request: pytest.FixtureRequest) -> Scheduler:
 
 
 def queued(scheduler: Scheduler, count: int) -> list[InferRequest]:
-    """Requests that wait, each a sequence of its own where the scheduler has sequences."""
-    sequences = isinstance(scheduler, SequenceScheduler) and not isinstance(scheduler, IterativeSequences)
+    """Requests that wait, each a sequence of its own where clients begin sequences."""
+    affinity = scheduler.affinity
+    sequences = isinstance(affinity, SequenceTable) and not affinity.iterative
     requests = []
     for number in range(1, count + 1):
         more = {"sequence_id": number, "sequence_start": True, "sequence_end": True} if sequences else {}
@@ -75,8 +75,7 @@ def drained(scheduler: Scheduler) -> list[InferRequest]:
         if not batch:
             return sorted(left, key=lambda request: request.arrived_ns)
         left += batch
-        if isinstance(scheduler, SequenceScheduler):
-            scheduler.finished(batch, now_ns)
+        scheduler.affinity.finished(batch, now_ns)
     raise AssertionError
 
 
@@ -86,7 +85,7 @@ def test_those_that_are_left_alone_are_computed_and_the_others_are_given_up(
     requests = queued(scheduler, 9)
     for request in requests[::2]:
         request.cancel()
-    refusals = scheduler.weed(3 * MS)
+    refusals = scheduler.purge_cancelled(3 * MS)
     assert {id(refusal.request) for refusal in refusals} == {id(request) for request in requests[::2]}
     assert all(isinstance(refusal.error, Cancelled) for refusal in refusals)
     assert len(scheduler) == 4
@@ -96,14 +95,14 @@ def test_those_that_are_left_alone_are_computed_and_the_others_are_given_up(
 
 def test_nobody_is_given_up_while_somebody_waits(scheduler: Scheduler) -> None:
     requests = queued(scheduler, 3)
-    assert not scheduler.weed(3 * MS)
+    assert not scheduler.purge_cancelled(3 * MS)
     assert drained(scheduler) == requests
 
 
 def test_a_queue_of_which_all_have_left_is_empty_and_takes_others(scheduler: Scheduler) -> None:
     for request in queued(scheduler, 5):
         request.cancel()
-    assert len(scheduler.weed(3 * MS)) == 5
+    assert len(scheduler.purge_cancelled(3 * MS)) == 5
     assert len(scheduler) == 0
     assert scheduler.wake_ns(4 * MS) is None
     assert drained(scheduler) == []
@@ -117,5 +116,5 @@ def test_a_queue_has_room_again_for_those_who_wait() -> None:
         request.cancel()
     with pytest.raises(Overloaded):
         scheduler.add(request_of())
-    scheduler.weed(MS)
+    scheduler.purge_cancelled(MS)
     assert len(queued(scheduler, 2)) == 2
