@@ -15,8 +15,10 @@ def default_of(field: Field) -> str:
     default = field.default
     if field.option.default_text:
         return field.option.default_text
-    if field.repeatable or default is None or default == "":
+    if default is None or default in ("", (), {}):
         return ""
+    if field.repeatable:
+        return ",".join(map(str, default))
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
@@ -40,7 +42,7 @@ def rows(config: type) -> Iterator[str]:
             continue
         if field.section != section:
             section = field.section
-            yield f"\n### {section}\n\n| option | default | |\n| --- | --- | --- |\n"
+            yield f"\n## {section}\n\n| option | default | |\n| --- | --- | --- |\n"
         names = ", ".join(f"`{name}`" for name in field.spellings)
         values = values_of(field).replace("|", "\\|")
         words = option.help.replace("|", "\\|") + ("; changes nothing" if option.inert else "")

@@ -8,7 +8,7 @@ import pytest
 from tpx.cli.exits import MEANINGS, Exit
 from tpx.cli.main import run
 
-PAGE = Path(__file__).parents[2] / "docs" / "perf.md"
+PAGE = Path(__file__).parents[2] / "docs" / "perf" / "reports.md"
 
 
 def test_the_page_has_every_exit_code_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""The table of options in docs/perf.md is what the options are.
+"""The table of options in docs/reference/perf.md is what the options are.
 
 `TPX_WRITE_DOCS=1 pytest tests/cli/test_perf_tables.py` writes it anew.
 """
@@ -12,7 +12,7 @@ from tpx.cli.main import run
 from tpx.options import fields_of
 from tpx.perf.options.words import REFUSED, PerfWords
 
-PAGE = Path(__file__).parents[2] / "docs" / "perf.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "perf.md"
 
 
 def test_the_page_has_every_option_as_it_is() -> None:

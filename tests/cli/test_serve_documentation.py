@@ -1,4 +1,4 @@
-"""The table of options in docs/serve.md is what the options are.
+"""The table of options in docs/reference/serve.md is what the options are.
 
 `TPX_WRITE_DOCS=1 pytest tests/cli/test_serve_documentation.py` writes it anew.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.option_tables import check_page
 from tpx.serving.options import ServeConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "serve.md"
 
 
 def test_the_page_has_every_option_as_it_is() -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "deviations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "deviations.md"
 SAME_WORDS = "## The same words, another status"
 _COLUMNS = 5
 
@@ -21,7 +21,7 @@ class Deviation:
 
 
 def listed() -> list[Deviation]:
-    """The rows of `docs/deviations.md` whose last column names cases."""
+    """The rows of `docs/reference/deviations.md` whose last column names cases."""
     rows, section = [], ""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):

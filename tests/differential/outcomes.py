@@ -58,7 +58,7 @@ class Server:
         if "content-encoding" in got:
             data = _UNPACK[got["content-encoding"]](data)
         size = int(got.get("inference-header-content-length", len(data)))
-        # of an error and of nothing at all the type differs (docs/deviations.md), and nobody reads it
+        # of an error and of nothing at all the type differs (a listed deviation), and no client reads it
         if answer.status == 200 and data:
             seen["content-type"] = seen.get("content-type", "").lower().replace("; ", ";")
         else:

@@ -1,4 +1,4 @@
-"""The same requests to a real Triton and to tpx: the same answers, but for what docs/deviations.md lists."""
+"""Send the same requests to a real Triton and to tpx: only listed deviations may differ."""
 
 from pathlib import Path
 from typing import Any

@@ -40,7 +40,7 @@ _PAGES = {
     ("perf",): _Page(
         "tpx.perf.options.words:PerfWords",
         "Measure throughput and latency of a served model.\n\n"
-        "Options, output and exit codes are those of perf_analyzer; docs/perf.md says what numbers mean.\n\n"
+        "Options, output and exit codes are those of perf_analyzer.\n\n"
         "\b\nExamples:\n"
         "  tpx perf -m mnist                                  one request at a time\n"
         "  tpx perf -m mnist --concurrency-range 1:64:x2      1, 2, 4, ... in flight\n"

@@ -1,4 +1,4 @@
-"""The backend and the agent that docs/backends.md shows, installed as packages are, and served."""
+"""The backend and the agent that docs/reference/backends.md shows, installed as packages are, and served."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ from cryptography.fernet import Fernet
 from tests.serving.installed import install
 from tests.serving.live import Answer, serving
 
-PAGE = (Path(__file__).parents[3] / "docs" / "backends.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "backends.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

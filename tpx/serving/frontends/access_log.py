@@ -1,4 +1,4 @@
-"""The access log: its lines name this file, as docs/serve.md shows."""
+"""The access log: its lines name this file, as docs/serve/logs-and-traces.md shows."""
 
 import logging
 import time

@@ -1,6 +1,6 @@
 """Instances that compute on GPUs: a stream of their own, staging through pinned memory, CUDA graphs.
 
-Written against PyTorch's API; see docs/serve.md for what has run on a GPU.
+Written against PyTorch's API; see docs/serve/pytorch.md for what has run on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
