@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.analyzer.results.measurement import Variant
 from tpx.errors import MeasurementError
+from tpx.protocol.tensors import Array
 
 REQUESTS = 3
 TIMEOUT_S = 30.0
 STRING_LENGTH = 8
 
-Answers = Sequence[Mapping[str, npt.NDArray[Any]]]
+Answers = Sequence[Mapping[str, Array]]
 """Of each request, outputs by name."""
 
 _INTEGERS = {f"TYPE_{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
@@ -87,7 +87,7 @@ def difference(reference: Answers, answers: Answers, gate: Gate) -> str:
     return ""
 
 
-def _differs(wanted: npt.NDArray[Any], found: npt.NDArray[Any], tolerance: float) -> str:
+def _differs(wanted: Array, found: Array, tolerance: float) -> str:
     if not np.issubdtype(wanted.dtype, np.floating):
         differing = int((wanted != found).sum())
         return f"differs from the default's in {differing} of {wanted.size} elements" if differing else ""
@@ -113,7 +113,7 @@ def _data(kind: str, count: int, chance: np.random.Generator) -> list[Any]:
     return [float(each) for each in chance.random(count)]
 
 
-def _ask(address: str, model: str, request: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+def _ask(address: str, model: str, request: Mapping[str, Any]) -> dict[str, Array]:
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
     try:
@@ -129,7 +129,7 @@ def _ask(address: str, model: str, request: Mapping[str, Any]) -> dict[str, npt.
     return {output["name"]: _array(output) for output in body["outputs"]}
 
 
-def _array(output: Mapping[str, Any]) -> npt.NDArray[Any]:
+def _array(output: Mapping[str, Any]) -> Array:
     floating = str(output["datatype"]).startswith(("FP", "BF"))
     kind = np.float64 if floating else np.object_
     return np.asarray(output["data"], dtype=kind).reshape(output["shape"])

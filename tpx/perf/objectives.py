@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tpx.errors import UsageError
 from tpx.perf.statistics.distributions import binomial_at_most
 from tpx.perf.statistics.intervals import Interval
+from tpx.protocol.tensors import Array
 from tpx.report.digits import latency, rounded
 
 Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate"]
@@ -74,7 +75,7 @@ class Objective:
             return self.inclusive
         return (value < self.bound) is self.below
 
-    def outside(self, latencies_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def outside(self, latencies_ns: Array) -> npt.NDArray[np.bool_]:
         """Which of the latencies are on the wrong side."""
         compare: Callable[[Any, Any], npt.NDArray[np.bool_]] = {
             (True, False): np.greater_equal,

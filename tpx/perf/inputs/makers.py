@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
@@ -18,7 +17,7 @@ from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.values import bf16_bits, check_fit, encode_array, tensor_of_raw
 from tpx.perf.settings import Shape
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Tensor, encode_bytes
+from tpx.protocol.tensors import Array, Tensor, encode_bytes
 
 Dims = tuple[int, ...]
 """Dimensions without that of the batch; -1 where neither the model nor the user says."""
@@ -153,12 +152,12 @@ class Generator:
         letters = _LETTERS[rng.integers(0, len(_LETTERS), (count, length))]
         return encode_bytes([row.tobytes() for row in letters])
 
-    def _values(self, dims: Dims, rng: np.random.Generator) -> npt.NDArray[Any]:
+    def _values(self, dims: Dims, rng: np.random.Generator) -> Array:
         source, datatype = self._source, self._spec.datatype
         dtype = BY_NAME[datatype].numpy
         floats = dtype.kind == "f" or datatype == "BF16"
         if source.kind == "ones":
-            values: npt.NDArray[Any] = np.ones(dims, np.float32 if floats else dtype)
+            values: Array = np.ones(dims, np.float32 if floats else dtype)
         elif floats:
             values = np.asarray(rng.random(dims, dtype=np.float64 if dtype.itemsize == 8 else np.float32))
             if source.kind == "range":
@@ -215,9 +214,9 @@ def maker_of_file(spec: TensorSpec, dims: Dims, path: Path, where: str = "") -> 
     return Same(tensor_of_raw(spec, data, dims, where))
 
 
-def _array(path: Path, where: str) -> npt.NDArray[Any]:
+def _array(path: Path, where: str) -> Array:
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as exc:
         raise UsageError(
             f"{where}: {path} is no array of numpy that can be read without pickle: {exc}"
@@ -239,7 +238,7 @@ class Same:
 class Rows:
     """Implements Maker: an array of the input's shape, or with one dimension more, whose rows are steps."""
 
-    def __init__(self, spec: TensorSpec, dims: Dims, array: npt.NDArray[Any], where: str) -> None:
+    def __init__(self, spec: TensorSpec, dims: Dims, array: Array, where: str) -> None:
         self._spec = spec
         self._where = where
         self._rows = array if array.ndim == len(dims) + 1 else array[np.newaxis]

@@ -12,7 +12,7 @@ from tpx.perf.inputs.base import EXACT, Tolerance
 from tpx.perf.inputs.steps import named
 from tpx.perf.inputs.values import bf16_floats, decode_strings, shown
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Array, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = E
     )
 
 
-def _values(tensor: Tensor) -> npt.NDArray[Any]:
+def _values(tensor: Tensor) -> Array:
     """Flat; BF16 as floats, and the small floats wide enough to compute with."""
     if tensor.datatype == "BYTES":
         elements = decode_strings(tensor.data)
@@ -90,15 +90,13 @@ def _values(tensor: Tensor) -> npt.NDArray[Any]:
         out[:] = elements
         return out
     dtype = BY_NAME[tensor.datatype].numpy
-    flat: npt.NDArray[Any] = np.frombuffer(tensor.data, dtype)
+    flat: Array = np.frombuffer(tensor.data, dtype)
     if tensor.datatype == "BF16":
         return bf16_floats(flat)
     return flat.astype(np.float64) if dtype.kind == "f" else flat
 
 
-def _unequal(
-    expected: Tensor, actual: Tensor, wanted: npt.NDArray[Any], found: npt.NDArray[Any]
-) -> npt.NDArray[np.bool_]:
+def _unequal(expected: Tensor, actual: Tensor, wanted: Array, found: Array) -> npt.NDArray[np.bool_]:
     """By bits, as -0 is not 0 and one NaN not another where nothing is tolerated."""
     if expected.datatype == "BYTES":
         return np.array([a != b for a, b in zip(found, wanted, strict=True)])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tpx.errors import InvalidRequest, UsageError
 from tpx.perf.clients.model import TensorSpec
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Buffer, Tensor, decode_bytes, encode_bytes, raw_bytes
+from tpx.protocol.tensors import Array, Buffer, Tensor, decode_bytes, encode_bytes, raw_bytes
 
 MAX_DEPTH = 32
 
@@ -93,7 +93,7 @@ def encode_values(flat: Sequence[Any], datatype: str, where: str) -> Buffer:
 BF16_SOURCE = np.dtype(np.float32)
 
 
-def encode_array(array: npt.NDArray[Any], datatype: str, where: str) -> Buffer:
+def encode_array(array: Array, datatype: str, where: str) -> Buffer:
     """An array's elements as raw bytes of a datatype. BF16 is rounded from floats, or taken from uint16 bits.
 
     Raises UsageError where the array's type does not go with it, or a value does not fit.
@@ -107,7 +107,7 @@ def encode_array(array: npt.NDArray[Any], datatype: str, where: str) -> Buffer:
     return raw_bytes(_checked(array, datatype, where))
 
 
-def _checked(array: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
+def _checked(array: Array, datatype: str, where: str) -> Array:
     target = BY_NAME[datatype].numpy
     if array.dtype.kind not in _KINDS[target.kind]:
         raise UsageError(f"{where}: an array of {array.dtype} holds no {datatype}")
@@ -125,14 +125,14 @@ def _checked(array: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[
     return out
 
 
-def bf16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+def bf16_bits(array: Array) -> npt.NDArray[np.uint16]:
     """FP32 values as the bits of the nearest BF16, ties to even."""
     bits = np.ascontiguousarray(array, dtype="<f4").view(np.uint32)
     rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
-def bf16_floats(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def bf16_floats(bits: Array) -> npt.NDArray[np.float32]:
     """The values of BF16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.perf.records import ROW, SUCCESS, Records, Rows, Times
+from tpx.protocol.tensors import Array
 
 CAPACITY = 1 << 16
 TIMES = 4
@@ -41,11 +40,11 @@ NO_TIMES: Times = np.zeros(0, np.int64)
 class Circle:
     """An array that is written and read round and round, and how many items of it each end has seen."""
 
-    def __init__(self, items: npt.NDArray[Any], seen: Times) -> None:
+    def __init__(self, items: Array, seen: Times) -> None:
         self._items = items
         self._seen = seen
 
-    def put(self, items: npt.NDArray[Any]) -> int:
+    def put(self, items: Array) -> int:
         """Write as many items as there is room for; returns how many."""
         capacity, written = len(self._items), int(self._seen[_WRITTEN])
         count = min(len(items), capacity - (written - int(self._seen[_READ])))
@@ -56,7 +55,7 @@ class Circle:
         self._seen[_WRITTEN] = written + count
         return count
 
-    def take(self, most: int | None = None) -> npt.NDArray[Any]:
+    def take(self, most: int | None = None) -> Array:
         """Return the items written since the last call, each once."""
         capacity, read = len(self._items), int(self._seen[_READ])
         count = int(self._seen[_WRITTEN]) - read

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from tpx.perf.statistics.intervals import (
     too_few,
 )
 from tpx.perf.statistics.latency import EXTRA_PERCENTILES, rank, reported_percentiles
+from tpx.protocol.tensors import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,8 +36,8 @@ class Sample:
 
     start_ns: int
     end_ns: int
-    ends: npt.NDArray[Any]
-    latencies: npt.NDArray[Any]
+    ends: Array
+    latencies: Array
     ok: npt.NDArray[np.bool_]
 
     @property
@@ -46,7 +46,7 @@ class Sample:
         return int(np.count_nonzero(self.ok))
 
     @property
-    def good(self) -> npt.NDArray[Any]:
+    def good(self) -> Array:
         """Latencies of those that succeeded."""
         return self.latencies[self.ok]
 
@@ -91,7 +91,7 @@ class Estimator:
         self._place: Integers = place[sample.ok].astype(np.int64)
         self._good = sample.good
         self._requests = np.bincount(self._place, minlength=k)
-        self._ordered: npt.NDArray[Any] | None = None
+        self._ordered: Array | None = None
 
     def throughput(self, batch_size: int, confidence: float = CONFIDENCE) -> Interval:
         """Return the interval of inferences per second."""
@@ -201,7 +201,7 @@ def _assess_errors(objective: Objective, sample: Sample, confidence: float) -> A
 
 
 def _assess_percentile(
-    objective: Objective, good: npt.NDArray[Any], estimator: Estimator, confidence: float
+    objective: Objective, good: Array, estimator: Estimator, confidence: float
 ) -> Assessment:
     share = objective.percentile / 100
     outside = objective.outside(good)

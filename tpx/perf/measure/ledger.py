@@ -11,10 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
@@ -26,6 +24,7 @@ from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdo
 from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.latency import rank, summarize
+from tpx.protocol.tensors import Array
 
 log = logging.getLogger(__name__)
 Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
@@ -288,7 +287,7 @@ def client_times(rows: Rows) -> ClientTimes | None:
     return ClientTimes(send_ns=send, wait_ns=max(0, total - send - receive), receive_ns=receive)
 
 
-def p99(values: npt.NDArray[Any]) -> int:
+def p99(values: Array) -> int:
     """Return the value that one in a hundred exceeds; 0 of none. np.quantile would import numpy.ma."""
     if not len(values):
         return 0

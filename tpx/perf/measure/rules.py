@@ -5,10 +5,9 @@ the latency lies."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.perf.measure.estimates import Estimator, Sample, assess, joined
 from tpx.perf.objectives import Assessment, Objective, Outcome
@@ -16,6 +15,7 @@ from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.perf.statistics.intervals import Interval
+from tpx.protocol.tensors import Array
 
 STABILITY_WINDOWS = 3
 GROUP = 5
@@ -272,7 +272,7 @@ def _reach(interval: Interval) -> str:
     return f"+-{interval.half_width / max(interval.value, 1e-9) * 100:.1f}%"
 
 
-def _sliced(sample: Sample, slices: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _sliced(sample: Sample, slices: int) -> tuple[Array, Array]:
     """Successful requests and their mean latency in each slice of a window; the window's mean where a slice
     is empty."""
     span = max(sample.end_ns - sample.start_ns, 1)
@@ -284,7 +284,7 @@ def _sliced(sample: Sample, slices: int) -> tuple[npt.NDArray[Any], npt.NDArray[
     return counts.astype(np.float64), means
 
 
-def steady_from(values: npt.NDArray[Any]) -> int:
+def steady_from(values: Array) -> int:
     """Return the index of the first value of the steady part, at most the middle; a multiple of five.
 
     MSER-5 cuts off a beginning that only widens the error of the mean: K. P. White, "An effective truncation

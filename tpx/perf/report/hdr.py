@@ -8,7 +8,6 @@ import struct
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Records, succeeded
 from tpx.perf.report.recorders import TextFile
+from tpx.protocol.tensors import Array
 
 DIGITS = 3
 """Significant decimal digits that are kept."""
@@ -27,7 +27,7 @@ _COMPRESSED_COOKIE = 0x1C849304 | 0x10
 _HEADER = struct.Struct(">iiiiqqd")
 
 
-def encode(values: npt.NDArray[Any]) -> str:
+def encode(values: Array) -> str:
     """Whole values of at least 0 as a compressed histogram in base64."""
     counts = np.bincount(_places(values)) if len(values) else np.zeros(0, np.int64)
     payload = _zigzag(counts.tolist())
@@ -37,7 +37,7 @@ def encode(values: npt.NDArray[Any]) -> str:
     return base64.b64encode(struct.pack(">ii", _COMPRESSED_COOKIE, len(squeezed)) + squeezed).decode()
 
 
-def _places(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _places(values: Array) -> npt.NDArray[np.int64]:
     """The index of each value's count."""
     whole = np.maximum(values, 0).astype(np.int64)
     # the exponent of a double is the bit length of a whole number below 2**53

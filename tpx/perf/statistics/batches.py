@@ -2,10 +2,11 @@
 not."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tpx.protocol.tensors import Array
 
 BATCHES = 25
 BATCH_REQUESTS = 10
@@ -55,8 +56,8 @@ def batch_count(requests: int) -> int:
 
 
 def cut(
-    end_ns: npt.NDArray[Any],
-    latency_ns: npt.NDArray[Any],
+    end_ns: Array,
+    latency_ns: Array,
     ok: npt.NDArray[np.bool_],
     span_ns: tuple[int, int],
     count: int | None = None,
@@ -90,13 +91,13 @@ def _distinct(values: Integers) -> tuple[Integers, Integers]:
     return found, np.searchsorted(found, values)
 
 
-def bin_of(latency_ns: npt.NDArray[Any]) -> Integers:
+def bin_of(latency_ns: Array) -> Integers:
     """The bin of each latency."""
     bins: Integers = np.floor(np.log2(np.maximum(latency_ns, 1)) * BINS_PER_OCTAVE).astype(np.int64)
     return bins
 
 
-def quantiles(histograms: npt.NDArray[Any], bins: Integers, probability: float) -> Floats:
+def quantiles(histograms: Array, bins: Integers, probability: float) -> Floats:
     """The quantile in ns of each row of `histograms`, interpolated within its bin; NaN of an empty row."""
     below = np.cumsum(histograms, axis=1, dtype=np.float64)
     total = below[:, -1] if len(bins) else np.zeros(len(histograms))

@@ -4,14 +4,13 @@ and the correction for making many such tests."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Floats, quantiles
 from tpx.perf.statistics.distributions import normal_quantile, normal_two_sided, t_quantile
 from tpx.perf.statistics.intervals import widening
+from tpx.protocol.tensors import Array
 
 RESAMPLES = 2000
 
@@ -125,7 +124,7 @@ def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Float
     return hidden
 
 
-def mann_whitney(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float:
+def mann_whitney(first: Array, second: Array) -> float:
     """Return how probable it is that two samples of the same distribution are ordered as differently as
     these.
 

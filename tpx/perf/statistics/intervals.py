@@ -7,12 +7,11 @@ percentiles by binomial order statistics, over as many independent requests as t
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.perf.statistics.distributions import binomial_at_most, normal_quantile, t_quantile
+from tpx.protocol.tensors import Array
 
 CONFIDENCE = 0.95
 SAFE_CONFIDENCE = 0.99
@@ -48,14 +47,14 @@ class Interval:
         return self.low <= value and (self.high is None or value <= self.high)
 
 
-def lag_one(values: npt.NDArray[Any]) -> float:
+def lag_one(values: Array) -> float:
     """The correlation of neighbouring values; 0 where they do not vary."""
     centred = values - values.mean()
     total = float(np.dot(centred, centred))
     return float(np.dot(centred[:-1], centred[1:])) / total if total > 0 else 0.0
 
 
-def widening(residuals: npt.NDArray[Any]) -> float:
+def widening(residuals: Array) -> float:
     """By how much dependent batches widen a standard error: that of a first-order autoregression."""
     count = len(residuals)
     # an estimate from few values is too low by (1 + 3 rho) / n (Kendall 1954)
@@ -66,9 +65,7 @@ def widening(residuals: npt.NDArray[Any]) -> float:
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 
-def ratio_interval(
-    sums: npt.NDArray[Any], weights: npt.NDArray[Any], confidence: float = CONFIDENCE
-) -> Interval:
+def ratio_interval(sums: Array, weights: Array, confidence: float = CONFIDENCE) -> Interval:
     """Return the interval of sum(sums) / sum(weights), both given by batch (at least two): requests by
     seconds, or nanoseconds by requests.
 
@@ -91,7 +88,7 @@ def ratio_interval(
     )
 
 
-def _skewness(residuals: npt.NDArray[Any], spread: float) -> float:
+def _skewness(residuals: Array, spread: float) -> float:
     count = len(residuals)
     if spread <= 0 or count < 3:
         return 0.0
@@ -107,9 +104,7 @@ def _corrected(t: float, beta: float) -> float:
     return (math.cbrt(1 + 6 * beta * (t - beta)) - 1) / (2 * beta)
 
 
-def design_effect(
-    inside: npt.NDArray[Any], requests: npt.NDArray[Any], confidence: float = CONFIDENCE
-) -> float:
+def design_effect(inside: Array, requests: Array, confidence: float = CONFIDENCE) -> float:
     """How many dependent requests say as much as one independent request, at least 1.
 
     Of the share of requests with some property, `inside` of `requests` by batch: its variance over that of
@@ -147,7 +142,7 @@ def too_few(percentile: float, count: int, effect: float = 1.0) -> str:
 
 
 def quantile_interval(
-    ordered: npt.NDArray[Any],
+    ordered: Array,
     value: float,
     probability: float,
     effect: float = 1.0,

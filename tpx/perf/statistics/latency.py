@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tpx.protocol.tensors import Array
 
 REPORTED_PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 EXTRA_PERCENTILES = (99.9,)
@@ -44,7 +45,7 @@ def rank(percentile: float, count: int) -> int:
     return int(percentile / 100 * (count - 1) + 0.5)
 
 
-def summarize(durations_ns: npt.NDArray[Any], percentiles: Iterable[float] = ()) -> LatencySummary:
+def summarize(durations_ns: Array, percentiles: Iterable[float] = ()) -> LatencySummary:
     """The statistics of at least one duration; `percentiles` are computed beside the usual ones."""
     ordered = np.sort(durations_ns)
     count = len(ordered)

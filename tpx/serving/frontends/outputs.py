@@ -5,13 +5,12 @@ Classes follow Triton's server/src/classification.cc.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.tensors import Tensor, encode_bytes
+from tpx.protocol.tensors import Array, Tensor, encode_bytes
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.request import BoundOutput, InferRequest, RequestHead
 
@@ -38,7 +37,7 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
     return Tensor(tensor.name, "BYTES", shape, encode_bytes(elements))
 
 
-def _descending(row: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+def _descending(row: Array) -> npt.NDArray[np.intp]:
     """Indices from the largest value down; equal values keep their order, what is not a number comes last."""
     if row.dtype.kind == "f":
         return np.argsort(-row, kind="stable")

@@ -2,13 +2,12 @@
 but the wanted outputs comes back."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
 from tpx.errors import ExecutionError
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.execution import Conversions
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
@@ -65,7 +64,7 @@ class BoundExecutor:
         self._buffers.clear()
         del self._binding, self.session
 
-    def _filled(self, name: str, array: npt.NDArray[Any]) -> ort.OrtValue:
+    def _filled(self, name: str, array: Array) -> ort.OrtValue:
         buffers = self._buffers[name]
         buffer = buffers.get(array.shape)
         if buffer is None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tpx.errors import LoadError
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.executor import Call, guarded
 
@@ -46,7 +46,7 @@ class Staging:
         """The copies of the last run have been waited for."""
         self._next = 0
 
-    def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+    def tensor(self, array: Array) -> torch.Tensor:
         if not self._pinned or not array.nbytes:
             return torch.from_numpy(array.copy()).to(self._device)
         staged = self._buffer(array.nbytes)[: array.nbytes]

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.interface import DTYPES
 from tpx.serving.backends.pytorch.naming import beyond
@@ -24,7 +24,7 @@ class _Window:
 
     __slots__ = ("__array_interface__", "array")
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
+    def __init__(self, array: Array) -> None:
         interface = array.__array_interface__
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface
@@ -45,7 +45,7 @@ class Lender:
         self._watches = writes is None
         self._lent: list[torch.Tensor] = []
 
-    def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+    def tensor(self, array: Array) -> torch.Tensor:
         if array.nbytes < _COPY_BELOW_BYTES:
             return torch.from_numpy(array.copy())
         flags = array.flags
@@ -126,7 +126,7 @@ class Outputs:
             _check(name, found[name], datatype)
         return found
 
-    def array(self, value: Any) -> npt.NDArray[Any]:
+    def array(self, value: Any) -> Array:
         """A result that is in the memory of this process, as an array: a view where it is the model's no
         more. Raises ExecutionError."""
         if isinstance(value, list):
@@ -138,7 +138,7 @@ class Outputs:
                 tensor = tensor.clone()
             if tensor.dtype is torch.bfloat16:
                 tensor = tensor.view(torch.uint16)
-            array: npt.NDArray[Any] = tensor.numpy()
+            array: Array = tensor.numpy()
         except (RuntimeError, TypeError) as exc:  # sparse, say, or without memory
             raise ExecutionError(
                 f"the model gave a tensor ({tensor.layout}, on {tensor.device}) that cannot be sent: {exc}"
@@ -146,7 +146,7 @@ class Outputs:
         return array if array.shape else array.reshape(1)
 
 
-def _texts(name: str, array: npt.NDArray[Any]) -> list[str]:
+def _texts(name: str, array: Array) -> list[str]:
     try:
         return [element.decode() for element in array.flat]
     except UnicodeDecodeError as exc:

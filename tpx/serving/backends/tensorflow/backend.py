@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import (
     Arrays,
     Description,
@@ -254,13 +254,13 @@ class _CallExecutor:
         self._leave()
 
 
-def _to_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> npt.NDArray[Any]:
+def _to_runtime(array: Array, tensor: ModelTensor) -> Array:
     if tensor.ranked and not tensor.shape:
         array = array.reshape(())  # to the client a scalar is one element
     return array.view(BFLOAT16) if tensor.datatype == "BF16" else array
 
 
-def _from_runtime(result: Any, tensor: ModelTensor) -> npt.NDArray[Any]:
+def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
     if isinstance(result, bytes):
         array = np.empty(1, dtype=np.object_)
         array[0] = result

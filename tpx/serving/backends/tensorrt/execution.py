@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.cuda_driver import CudaDriver, CudaError
 from tpx.errors import ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.tensorrt.facts import EngineFacts, EngineTensor
 from tpx.serving.backends.tensorrt.profiles import check_values, suiting
@@ -19,8 +19,6 @@ from tpx.serving.backends.tensorrt.settings import Priority, TensorRtSettings
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _LEAST_BYTES = 256  # an address is wanted of empty tensors, too
-
-Array = npt.NDArray[Any]
 
 
 class DeviceBuffer:
