@@ -61,6 +61,10 @@ class Option:
     """An integer option that is a switch: its value is how often it is given."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
+    common: bool = False
+    """Among the options of a command that most people use, which its short help shows."""
+    completes: Literal["", "models", "served models", "files"] = ""
+    """Where a shell's completion finds values, where the type does not say it."""
 
 
 def option(default: T, help: str, *names: str, **more: Any) -> T:  # noqa: A002 (as Option has it)

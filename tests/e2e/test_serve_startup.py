@@ -307,7 +307,7 @@ def test_nothing_is_imported_that_no_model_needs(tmp_path: Path) -> None:
 import os, signal, sys, threading
 from tpx.cli import serve
 def look():
-    heavy = {"onnxruntime", "onnx", "torch", "grpc", "jinja2", "typer", "tritonclient", "typst"}
+    heavy = {"onnxruntime", "onnx", "torch", "grpc", "jinja2", "click", "tritonclient", "typst"}
     print("HEAVY", sorted(heavy & set(sys.modules)), flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 threading.Timer(1.0, look).start()

@@ -2,10 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 
@@ -20,16 +19,17 @@ from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, Verdict, judge
 from tpx.cli.analyze_runs import read_with_warnings, show_written
+from tpx.cli.commands import COMMANDS, below
 from tpx.cli.exits import Exit
+from tpx.cli.help import show
 from tpx.cli.launching import measure
-from tpx.cli.perf_terminal import terminal_width
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
 from tpx.report.digits import latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
-from tpx.report.text import wrapped
+from tpx.report.text import terminal_width, wrapped
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -40,17 +40,14 @@ def main(argv: Sequence[str]) -> int:
     try:
         mode, argv = _mode_of(argv)
         if not argv:
-            from tpx.cli.help import show  # late: only help needs typer
-
-            return show(["analyze", "--help"])
+            return show(("analyze",))
         name, *words = argv
-        if name not in COMMANDS:
-            print(f"Error: no command 'tpx analyze {name}'{nearest(name, COMMANDS)}", file=sys.stderr)
-            print(f"Commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        if ("analyze", name) not in COMMANDS:
+            known = below(("analyze",))
+            print(f"Error: no command 'tpx analyze {name}'{nearest(name, known)}", file=sys.stderr)
+            print(f"Commands: {', '.join(known)}", file=sys.stderr)
             return Exit.FAILED
-        module, _, function = COMMANDS[name].partition(":")
-        command = cast("Callable[[Sequence[str]], int]", getattr(import_module(module), function))
-        return command([*words, *mode] if name in WITH_MODE else words)
+        return COMMANDS["analyze", name].function()([*words, *mode] if name in WITH_MODE else words)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return Exit.FAILED
@@ -102,17 +99,6 @@ def analyze(argv: Sequence[str]) -> int:
     return profile(argv)
 
 
-COMMANDS = {
-    "profile": "tpx.cli.analyze:profile",
-    "analyze": "tpx.cli.analyze:analyze",
-    "plan": "tpx.cli.analyze_plan:plan",
-    "doctor": "tpx.cli.analyze_doctor:doctor",
-    "report": "tpx.cli.analyze_report:report",
-    "compare": "tpx.cli.analyze_compare:compare",
-    "apply": "tpx.cli.analyze_apply:apply",
-    "rollback": "tpx.cli.analyze_apply:rollback",
-}
-"""Name -> where it is."""
 WITH_MODE = frozenset({"profile", "analyze", "plan", "doctor", "report"})
 """What Model Analyzer's `-m online`, before the command, says something to."""
 

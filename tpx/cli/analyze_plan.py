@@ -25,9 +25,8 @@ from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze_runs import read_with_warnings
 from tpx.cli.exits import Exit
 from tpx.cli.launching import open_runner
-from tpx.cli.perf_terminal import terminal_width
 from tpx.perf.run import event_loop
-from tpx.report.text import Table, wrapped
+from tpx.report.text import Table, terminal_width, wrapped
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000

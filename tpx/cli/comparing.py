@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.cli.exits import Exit
-from tpx.cli.perf_terminal import tell, terminal_width
 from tpx.options import option
 from tpx.perf.options.measuring import check_strictness, parse_share
+from tpx.report.text import terminal_width
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness
@@ -46,6 +46,7 @@ def report_comparison(
     everything: bool = True,
 ) -> Exit:
     """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
+    from tpx.cli.perf_terminal import tell
     from tpx.perf.report.comparison import comparison_document, write_comparison  # late, as above
     from tpx.report import text
 

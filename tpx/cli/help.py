@@ -1,200 +1,231 @@
-"""`--help` and shell completion: typer commands made from the config dataclasses.
+"""`--help`: pages made from the table of commands and the options of their config dataclasses.
 
-Typer shows and completes; the words of a command line are read by tpx.options, with getopt's rules.
+`--help` shows the options that most people use, `--help-all` every one, `--help WORD` those of a section, or
+those whose name or text has the word.
 """
 
-import inspect
 import os
-from collections.abc import Sequence
-from dataclasses import MISSING, dataclass
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
-import typer
-from typer.core import TyperCommand
+from tpx.cli.commands import COMMANDS, Command, below
+from tpx.cli.exits import MEANINGS, Exit
+from tpx.options import Field, fields_of, nearest
 
-import tpx
-from tpx.cli.exits import ANALYZE, COMPARE, DONE, MEANINGS, PERF, PERF_COMPARE, Exit
-from tpx.options import Field, fields_of
+PURPOSE = "Serve models, measure how fast they are served, find the configuration that serves them best."
+COLUMN_SHARE = 0.4
+COLUMN_MOST = 40
+WIDTH_LEAST = 40
+_BOLD, _CYAN, _PLAIN = "\033[1m", "\033[36m", "\033[0m"
 
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """A command's help: its config dataclass, imported only when it is shown, and what it does."""
-
-    config: str
-    summary: str
-    exits: tuple[Exit, ...] = DONE
+Row = tuple[str, str]
 
 
-_COMPARE = ("perf", "compare")
-_ANALYZE = "Find the configuration that serves a model best."
-_PAGES = {
-    ("serve",): _Page(
-        "tpx.serving.options:ServeConfig",
-        "Serve models over HTTP and gRPC as Triton does.\n\n"
-        "Without models and repositories: ./models, or the example models where there is none.\n\n"
-        "Examples:  tpx serve model.onnx   |   tpx serve --model-repository /models --http-port 9000",
-    ),
-    ("perf",): _Page(
-        "tpx.perf.options.words:PerfWords",
-        "Measure throughput and latency of a served model.\n\n"
-        "Options, output and exit codes are those of perf_analyzer.\n\n"
-        "\b\nExamples:\n"
-        "  tpx perf -m mnist                                  one request at a time\n"
-        "  tpx perf -m mnist --concurrency-range 1:64:x2      1, 2, 4, ... in flight\n"
-        "  tpx perf -m mnist -i grpc --request-rate-range 200 200 requests a second\n"
-        "  tpx perf -m mnist --slo 'p99<20ms'                 the most that meets this\n"
-        "  tpx perf -m mnist --dry-run                        the plan and one request\n"
-        "  tpx perf -m mnist -f out.csv --json out.json --html out.html\n"
-        "  tpx perf compare before.json after.json            what became worse",
-        PERF,
-    ),
-    _COMPARE: _Page(
-        "tpx.cli.perf_compare:CompareConfig",
-        "Tell what changed from one run of `tpx perf --json` to another; exit with 5 where something became "
-        "worse.\n\nExample:  tpx perf compare before.json after.json",
-        PERF_COMPARE,
-    ),
-    ("analyze", "profile"): _Page(
-        "tpx.analyzer.options:ProfileSpec",
-        "Measure models under many configurations and report the best of them.\n\n"
-        "Options and YAML files are Model Analyzer's.\n\n"
-        "Examples:  tpx analyze profile --model-repository models --profile-models mnist --budget 10m   |   "
-        "tpx analyze profile -f config.yml --dry-run",
-        ANALYZE,
-    ),
-    ("analyze", "plan"): _Page(
-        "tpx.analyzer.options:ProfileSpec",
-        "Tell what `profile` with these options would measure, how much of it, and for how long.\n\n"
-        "Example:  tpx analyze plan --model-repository models --profile-models mnist",
-    ),
-    ("analyze", "doctor"): _Page(
-        "tpx.analyzer.options:ProfileSpec",
-        "Tell whether `profile` with these options can be made; every model is served once.\n\n"
-        "Example:  tpx analyze doctor --triton-launch-mode remote --profile-models mnist",
-    ),
-    ("analyze", "report"): _Page(
-        "tpx.cli.analyze_report:ReportConfig",
-        "Write the reports of a finished run again, of all of it or of single configurations.\n\n"
-        "Example:  tpx analyze report -e results -n mnist_config_3,mnist_config_default -o html,pdf",
-    ),
-    ("analyze", "compare"): _Page(
-        "tpx.cli.analyze_compare:CompareConfig",
-        "Tell what changed from one run to another; exit with 5 where something became worse.\n\n"
-        "Example:  tpx analyze compare main branch",
-        COMPARE,
-    ),
-    ("analyze", "apply"): _Page(
-        "tpx.cli.analyze_apply:ApplyConfig",
-        "Write the recommended configuration into a model repository, with a backup.\n\n"
-        "Example:  tpx analyze apply -e results -m models --dry-run",
-    ),
-    ("analyze", "rollback"): _Page(
-        "tpx.cli.analyze_apply:RollbackConfig",
-        "Put back the configuration that `apply` has replaced.\n\n"
-        "Example:  tpx analyze rollback mnist -m models",
-    ),
-    ("analyze", "analyze"): _Page(
-        "tpx.analyzer.options:ProfileSpec",
-        "The same as `profile`; Model Analyzer's former name for it.",
-        ANALYZE,
-    ),
-    ("quickstart",): _Page(
-        "tpx.cli.quickstart:QuickstartConfig", "Write the example models as a model repository."
-    ),
-    ("doctor",): _Page(
-        "tpx.cli.doctor:DoctorConfig",
-        "Tell which backends and features can be used on this machine, and the command that would enable the "
-        "others.\n\nExample:  tpx doctor --require onnxruntime,pytorch",
-    ),
-}
-
-
-def show(argv: Sequence[str]) -> int:
-    """Run typer on words that ask for help or completion; returns the exit status."""
-    completing = "_TPX_COMPLETE" in os.environ
-    wanted = tuple(word for word in argv if not word.startswith("-"))
-    pages = {words for words in _PAGES if completing or words == wanted[: len(words)]}
-    try:
-        _app(pages)(list(argv), prog_name="tpx")
-    except SystemExit as exc:
-        return Exit.FAILED if exc.code else Exit.OK
+def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
+    """Print the help of a command or a group; 1 where it has nothing about the topic."""
+    page = _Page()
+    fields = options_of(COMMANDS[path]) if path in COMMANDS else []
+    if topic:
+        fields = _about(fields, topic)
+        if not fields:
+            _nothing_about(path, topic)
+            return Exit.FAILED
+    elif not whole:
+        fields = _common(fields)
+    page.usage(path)
+    if path not in COMMANDS:
+        page.text(PURPOSE)
+    elif not topic:
+        command = COMMANDS[path]
+        page.text(command.summary, command.details)
+        page.examples(command.examples)
+    page.options(fields)
+    if not topic:
+        page.rows("Commands", [(" ".join(words[len(path) :]), each.summary) for words, each in _listed(path)])
+        if path not in COMMANDS:
+            page.rows("Options", _ROOT_OPTIONS)
+        elif COMMANDS[path].config:
+            page.rows("Exit codes", [(str(code.value), MEANINGS[code]) for code in COMMANDS[path].exits])
+    page.text(_more(path, shown=len(fields)))
+    print("\n".join(page.lines))
     return Exit.OK
 
 
-def _app(whole: set[tuple[str, ...]]) -> typer.Typer:
-    """All commands; those in `whole` with their options."""
-    root = typer.Typer(
-        name="tpx",
-        help=tpx.__doc__,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
-    analyze = typer.Typer(help=_ANALYZE, no_args_is_help=True)
-    groups = {"analyze": analyze}
-    if _COMPARE in whole and ("serve",) not in whole:
-        # `perf` is a command to typer, except where the word behind it is asked about
-        groups["perf"] = typer.Typer()
-        groups["perf"].callback()(lambda: None)
-    for words, page in _PAGES.items():
-        fields = _fields(page) if words in whole else []
-        if len(words) == 1 and words[0] not in groups:
-            _add(root, words[0], page, fields)
-        elif len(words) == 2 and words[0] in groups:
-            _add(groups[words[0]], words[1], page, fields)
-    for name, group in groups.items():
-        root.add_typer(group, name=name)
-    return root
+_ROOT_OPTIONS: list[Row] = [
+    ("-V, --version", "print the version"),
+    ("--install-completion [SHELL]", "set up completion for bash, zsh or fish; your shell unless named"),
+    ("--show-completion [SHELL]", "print what that would install"),
+    ("-h, --help", "show this; behind a command its help"),
+]
 
 
-def _fields(page: _Page) -> list[Field]:
-    module, _, name = page.config.partition(":")
+def options_of(command: Command) -> list[Field]:
+    """Return the options of a command; imports its config."""
+    if not command.config:
+        return []
+    module, _, name = command.config.partition(":")
     return fields_of(getattr(import_module(module), name))
 
 
-def _add(parent: typer.Typer, name: str, page: _Page, fields: Sequence[Field]) -> None:
-    """Add a command whose help shows its options, in their sections, and its exit codes."""
-
-    class Sections(TyperCommand):
-        def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (typer's signature)
-            for title, rows in _sections(fields).items():
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-            with formatter.section("Exit codes"):
-                formatter.write_dl([(str(code.value), MEANINGS[code]) for code in page.exits])
-
-    def command(**_: Any) -> None:
-        raise AssertionError("only shown, never called")
-
-    parameters = [_parameter(field) for field in fields]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    parent.command(name, cls=Sections, help=page.summary)(command)
+def choices_of(field: Field) -> list[str]:
+    """Return the words that an option takes, where they are listed."""
+    given = get_args(field.item_type) if get_origin(field.item_type) is Literal else ()
+    return [str(choice) for choice in given if choice != ""]
 
 
-def _sections(fields: Sequence[Field]) -> dict[str, list[tuple[str, str]]]:
-    """Rows of (spellings, help) by section, in the order of the fields."""
-    out: dict[str, list[tuple[str, str]]] = {}
-    for field in fields:
-        option = field.option
-        metavar = option.metavar or _METAVARS.get(field.item_type, "TEXT")
-        choices = get_args(field.item_type) if get_origin(field.item_type) is Literal else ()
-        if choices:
-            metavar = "|".join(str(choice) for choice in choices if choice != "")
-        if option.positional:
-            out.setdefault("Arguments", []).append((metavar, option.help))
-            continue
-        spelled = ", ".join(
-            sorted(field.spellings, key=lambda name: (name.startswith("--"), name != field.flag))
-        )
-        if not field.is_switch:
-            spelled += f" {metavar}"
-        out.setdefault(field.section, []).append((spelled, option.help + _default(field)))
-    out.setdefault("Options", []).append(("--help", "show this and exit"))
-    return out
+def _listed(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
+    """The commands of a group; from the top also those of the commands that have options of their own."""
+    for words, command in COMMANDS.items():
+        if words[: len(path)] == path and len(words) > len(path):
+            parent = words[:-1]
+            if parent == path or COMMANDS[parent].config:
+                yield words, command
+
+
+def _common(fields: Sequence[Field]) -> list[Field]:
+    """The options for a first look: those marked as common, all where none is."""
+    return [field for field in fields if field.option.common] or list(fields)
+
+
+def _about(fields: Sequence[Field], topic: str) -> list[Field]:
+    """The options of the sections whose titles have the topic, else those that have it themselves."""
+    word = topic.lower()
+    found = [field for field in fields if word == field.section.lower()]
+    found = found or [field for field in fields if word in field.section.lower()]
+    dashed = word.lstrip("-").replace("_", "-").replace(" ", "-")
+    return found or [
+        field
+        for field in fields
+        if any(dashed in name for name in field.spellings) or word in field.option.help.lower()
+    ]
+
+
+def _sections(path: tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys(field.section for field in options_of(COMMANDS[path])))
+
+
+def _nothing_about(path: tuple[str, ...], topic: str) -> None:
+    name = " ".join(("tpx", *path))
+    if path not in COMMANDS or not COMMANDS[path].config:
+        print(f"tpx: no command '{topic}'{nearest(topic, below(path))}", file=sys.stderr)
+        return
+    sections = {section.lower(): section for section in _sections(path)}
+    print(
+        f"{name}: no section or option about '{topic}'{nearest(topic.lower(), sections)}\n"
+        f"sections: {', '.join(sections)}",
+        file=sys.stderr,
+    )
+
+
+def _more(path: tuple[str, ...], *, shown: int) -> str:
+    """Say how to see the options that are not shown."""
+    name = " ".join(("tpx", *path))
+    if path not in COMMANDS or not COMMANDS[path].config:
+        return f"More about a command: {name} COMMAND --help"
+    total = len(options_of(COMMANDS[path]))
+    if shown == total:
+        return ""
+    sections = ", ".join(section.lower() for section in _sections(path))
+    return (
+        f"{shown} of {total} options. All: {name} --help-all. Those of a section, or about a word: "
+        f"{name} --help WORD. Sections: {sections}."
+    )
+
+
+class _Page:
+    """The lines of a help page, as wide and as colourful as the terminal that shows it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._width = max(WIDTH_LEAST, shutil.get_terminal_size().columns)
+        self._coloured = _in_colour()
+
+    def usage(self, path: tuple[str, ...]) -> None:
+        words = ["tpx", *path]
+        if path not in COMMANDS or not COMMANDS[path].config:
+            words.append("COMMAND")
+        else:
+            fields = options_of(COMMANDS[path])
+            words += ["[OPTIONS]", *(_positional(field) for field in fields if field.option.positional)]
+        self.lines += [f"{self._bold('Usage:')} {' '.join(words)}", ""]
+
+    def text(self, *paragraphs: str) -> None:
+        for paragraph in filter(None, paragraphs):
+            self.lines += [*_wrapped(paragraph, self._width), ""]
+
+    def examples(self, examples: Sequence[str]) -> None:
+        if examples:
+            self.lines += [self._bold("Examples:"), *(f"  {example}" for example in examples), ""]
+
+    def options(self, fields: Sequence[Field]) -> None:
+        """A section for each heading, in the order of the fields."""
+        sections: dict[str, list[Row]] = {}
+        for field in fields:
+            title = "Arguments" if field.option.positional else field.section
+            sections.setdefault(title, []).append(_row(field))
+        for title, rows in sections.items():
+            self.rows(title, rows)
+
+    def rows(self, title: str, rows: Sequence[Row]) -> None:
+        """Two columns below a heading; the first is as wide as its cells ask for, within bounds."""
+        if not rows:
+            return
+        most = min(COLUMN_MOST, round(self._width * COLUMN_SHARE))
+        column = max((len(left) for left, _ in rows if len(left) <= most), default=most - 4) + 4
+        self.lines.append(self._bold(f"{title}:"))
+        for left, right in rows:
+            told = _wrapped(right, self._width - column)
+            shown = f"  {_CYAN}{left}{_PLAIN}" if self._coloured else f"  {left}"
+            if len(left) + 4 > column:
+                self.lines.append(shown)
+            else:
+                self.lines.append(shown + " " * (column - len(left) - 2) + (told.pop(0) if told else ""))
+            self.lines += [" " * column + line for line in told]
+        self.lines.append("")
+
+    def _bold(self, text: str) -> str:
+        return f"{_BOLD}{text}{_PLAIN}" if self._coloured else text
+
+
+def _in_colour() -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    return forced or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _row(field: Field) -> Row:
+    """The spellings of an option and its help."""
+    if field.option.positional:
+        return _metavar(field), field.option.help
+    spelled = ", ".join(sorted(field.spellings, key=lambda name: (name.startswith("--"), name != field.flag)))
+    if not field.is_switch:
+        spelled += f" {_metavar(field)}"
+    return spelled, field.option.help + _default(field)
+
+
+def _metavar(field: Field) -> str:
+    given = field.option.metavar or _METAVARS.get(field.item_type, "TEXT")
+    return "|".join(choices_of(field)) or given
+
+
+def _positional(field: Field) -> str:
+    shown = f"{_metavar(field)}..." if field.repeatable and " " not in _metavar(field) else _metavar(field)
+    return (
+        shown
+        if field.default is MISSING
+        else f"[{shown.removesuffix('...')}]" + "..." * shown.endswith("...")
+    )
 
 
 _METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
@@ -211,16 +242,3 @@ def _default(field: Field) -> str:
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     text = field.option.default_text or text
     return f" [default: {text}]" if text else ""
-
-
-def _parameter(field: Field) -> inspect.Parameter:
-    """What completion needs of an option: its names and whether it takes a value."""
-    if field.option.positional:
-        declared: Any = typer.Argument(help=field.option.help, metavar=field.option.metavar or None)
-    else:
-        declared = typer.Option(*field.spellings, help=field.option.help)
-    shown: Any = bool if field.is_switch else list[str] if field.repeatable else str | None
-    default: Any = False if field.is_switch else None
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[shown, declared]
-    )

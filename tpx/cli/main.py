@@ -2,24 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import cast
+from collections.abc import Sequence
 
 from tpx import __version__
+from tpx.cli.commands import COMMANDS, below, command_of
 from tpx.cli.exits import Exit
 from tpx.options import nearest
 
-# name -> module with main(argv) -> status
-COMMANDS = {
-    "serve": "tpx.cli.serve",
-    "perf": "tpx.cli.perf",
-    "analyze": "tpx.cli.analyze",
-    "quickstart": "tpx.cli.quickstart",
-    "doctor": "tpx.cli.doctor",
-}
-
-_HELP_FLAGS = {"-h", "-?", "--help"}
+_HELP_FLAGS = {"-h", "-?", "--help", "--help-all"}
 _COMPLETION = {"--install-completion", "--show-completion"}
 
 
@@ -39,24 +29,45 @@ def main() -> None:
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
     if _COMPLETION.intersection(argv[:1]) or "_TPX_COMPLETE" in os.environ:
-        return _show(argv)
-    if argv[:1] == ["--version"]:
-        print(f"tpx {__version__}")
-        return 0
-    helping = not argv or bool(_HELP_FLAGS.intersection(argv)) or "help" in argv[:2]
-    words = [word for word in argv if not word.startswith("-") and not (helping and word == "help")]
-    word = argv[0] if not helping else words[0] if words else ""
-    if word and word not in COMMANDS:
-        print(f"tpx: no command '{word}'{nearest(word, COMMANDS)}\n", file=sys.stderr)
-        _show(["--help"])
-        return Exit.FAILED
-    if helping:
-        return _show([*words, "--help"])
-    command = cast("Callable[[Sequence[str]], int]", import_module(COMMANDS[word]).main)
-    return command(argv[1:])
+        from tpx.cli import completion  # late, as help: only they need what they import
+
+        return completion.main(argv)
+    if argv[:1] in (["-V"], ["--version"]):
+        return version(argv[1:])
+    flag = next((i for i, word in enumerate(argv) if word in _HELP_FLAGS), None)
+    if not argv or flag is not None or "help" in argv[:2]:
+        return _help(argv, len(argv) if flag is None else flag)
+    if (argv[0],) not in COMMANDS:
+        return _unknown(argv[0], ())
+    return COMMANDS[argv[0],].function()(argv[1:])
 
 
-def _show(argv: Sequence[str]) -> int:
-    from tpx.cli.help import show  # late: only help needs typer
+def version(_: Sequence[str]) -> int:
+    """`tpx version`."""
+    print(f"tpx {__version__}")
+    return Exit.OK
 
-    return show(argv)
+
+def _help(argv: Sequence[str], flag: int) -> int:
+    """Show the help of the command that is named before the help flag or right behind it."""
+    from tpx.cli import help as pages
+
+    before = [word for word in argv[:flag] if word != "help"]
+    behind = list(argv[flag + 1 :])
+    named = before or [word for word in behind if not word.startswith("-")]
+    path = command_of(named)
+    rest = named[len(path) :]
+    if rest and not rest[0].startswith("-") and (not path or not COMMANDS[path].config):
+        return _unknown(rest[0], path)
+    topic = behind if before and flag < len(argv) else rest
+    if len(topic) > 1 and topic[0].startswith("-"):  # more options of a command line, not a question
+        topic = []
+    return pages.show(path, topic=" ".join(topic), whole="--help-all" in argv)
+
+
+def _unknown(word: str, path: tuple[str, ...]) -> int:
+    from tpx.cli import help as pages
+
+    print(f"tpx: no command '{' '.join((*path, word))}'{nearest(word, below(path))}\n", file=sys.stderr)
+    pages.show(path)
+    return Exit.FAILED

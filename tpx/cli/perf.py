@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tpx import __version__
+from tpx.cli.commands import COMMANDS
 from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import Terminal, every_step, tell
@@ -36,9 +37,7 @@ def main(argv: Sequence[str]) -> int:
     kind: str = "triton"
     try:
         if argv[:1] == ["compare"]:
-            from tpx.cli import perf_compare  # late, as all that not every run needs: starting costs CPU
-
-            return perf_compare.main(argv[1:])
+            return COMMANDS["perf", "compare"].function()(argv[1:])
         if "--version" in spelled_out(argv):
             print(f"Perf Analyzer Version {__version__} (tpx perf)", file=sys.stderr)
             return Exit.OK

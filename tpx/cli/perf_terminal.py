@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,11 +33,6 @@ def tell(text: str) -> None:
         # what is left in the buffer would fail again when the interpreter ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise MeasurementError(f"cannot write to stdout: {exc.strerror}") from exc
-
-
-def terminal_width() -> int | None:
-    """Return the columns of the terminal that stdout is; None where it is a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 EVERY_STEP = 2

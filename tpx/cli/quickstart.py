@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.cli.perf_terminal import terminal_width
 from tpx.errors import TpxError
 from tpx.options import from_argv, option
-from tpx.report.text import Table
+from tpx.report.text import Table, terminal_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,13 @@ class ModelSpec:
     """Options about the models of a server."""
 
     models: tuple[Path | StorePlace, ...] = option(
-        (), "model files or model repositories to serve", positional=True, metavar="MODEL", parse=place_of
+        (),
+        "model files or model repositories to serve",
+        positional=True,
+        metavar="MODEL",
+        parse=place_of,
+        common=True,
+        completes="files",
     )
     model_repository: tuple[Path | StorePlace, ...] = option(
         (),
@@ -130,8 +136,10 @@ class ModelSpec:
         "--model-store",
         metavar="DIR",
         parse=place_of,
+        common=True,
+        completes="files",
     )
-    exit_on_error: bool = option(True, "end if a model fails to load at startup")
+    exit_on_error: bool = option(True, "end if a model fails to load at startup", common=True)
     disable_auto_complete_config: bool = option(False, "take config.pbtxt as it is: it must then be complete")
     strict_model_config: bool | None = option(
         None, "deprecated: --disable-auto-complete-config says the same"
@@ -141,6 +149,7 @@ class ModelSpec:
         "none",
         "when models are loaded: all at startup, also as their files change, as clients ask, or when the "
         "first request for them comes",
+        common=True,
     )
     repository_poll_secs: int = option(
         15,
@@ -151,6 +160,8 @@ class ModelSpec:
         (),
         "loaded at startup in explicit and lazy mode; * is all; repeatable",
         metavar="NAME",
+        common=True,
+        completes="models",
     )
     model_config_name: str = option(
         "",
@@ -169,6 +180,7 @@ class ModelSpec:
         "in explicit and lazy mode; 0 is without limit",
         metavar="BYTES",
         minimum=0,
+        common=True,
     )
     model_namespacing: bool = option(
         False,
@@ -179,6 +191,7 @@ class ModelSpec:
         (),
         "response cache for the models that ask for one: local,size=BYTES",
         metavar="CACHE,KEY=VALUE",
+        common=True,
     )
     response_cache_byte_size: int = option(0, "the same as --cache-config local,size=BYTES", minimum=0)
     rate_limit: Literal["off", "execution_count"] = option(
@@ -199,7 +212,9 @@ class ModelSpec:
         Path("/opt/tritonserver/repoagents"),
         "where repository agents are: `<name>/agent.py`",
     )
-    backend_config: tuple[str, ...] = option((), "backend setting; repeatable", metavar="BACKEND,KEY=VALUE")
+    backend_config: tuple[str, ...] = option(
+        (), "backend setting; repeatable", metavar="BACKEND,KEY=VALUE", common=True
+    )
 
     @property
     def auto_complete(self) -> bool:

@@ -30,11 +30,12 @@ class ServerSpec:
         "seconds after the signal to stop in which the server is not ready but serves everything: "
         "load balancers send their requests elsewhere",
         minimum=0,
+        common=True,
     )
     exit_timeout_secs: int = option(
         30, "seconds that requests in flight and sequences then have to end", minimum=0
     )
-    max_connections: int = option(10_000, "connections accepted per endpoint", minimum=1)
+    max_connections: int = option(10_000, "connections accepted per endpoint", minimum=1, common=True)
     max_connections_per_client: int = option(
         0,
         "of these, from one address; 0 as many as there are, since a proxy is one address",
@@ -91,8 +92,8 @@ class HttpSpec:
     """The HTTP endpoint."""
 
     allow_http: bool = option(True, "serve HTTP")
-    http_address: str = option("127.0.0.1", "address to listen on")
-    http_port: int = option(8000, "port; 0 chooses a free one", minimum=0, maximum=65535)
+    http_address: str = option("127.0.0.1", "address to listen on", common=True)
+    http_port: int = option(8000, "port; 0 chooses a free one", minimum=0, maximum=65535, common=True)
     reuse_http_port: bool = option(False, "share the port with other servers")
     http_max_input_size: int = option(64 << 20, "largest request body in bytes", minimum=1)
     http_header_timeout_secs: int = option(
@@ -112,9 +113,9 @@ class HttpSpec:
         "parts of the API that only requests with this header may use; repeatable",
         metavar="PART[,PART]:HEADER=VALUE",
     )
-    http_use_ssl: bool = option(False, "serve HTTPS")
-    http_server_cert: Path | None = option(None, "PEM certificate chain")
-    http_server_key: Path | None = option(None, "PEM private key")
+    http_use_ssl: bool = option(False, "serve HTTPS", common=True)
+    http_server_cert: Path | None = option(None, "PEM certificate chain", common=True)
+    http_server_key: Path | None = option(None, "PEM private key", common=True)
     http_root_cert: Path | None = option(None, "PEM certificates that clients must be signed by")
 
 
@@ -124,7 +125,7 @@ class GrpcSpec:
 
     allow_grpc: bool = option(True, "serve gRPC")
     grpc_address: str = option("127.0.0.1", "address to listen on")
-    grpc_port: int = option(8001, "port; 0 chooses a free one", minimum=0, maximum=65535)
+    grpc_port: int = option(8001, "port; 0 chooses a free one", minimum=0, maximum=65535, common=True)
     reuse_grpc_port: bool = option(False, "share the port with other servers")
     grpc_max_message_size: int = option(2**31 - 1, "largest message in bytes", minimum=1)
     grpc_max_concurrent_streams: int = option(10_000, "calls in flight on one connection", minimum=1)
@@ -203,19 +204,21 @@ class MetricsSpec:
         metavar="SETTING=VALUE",
     )
     metrics_address: str = option("", "address to listen on; that of HTTP if not given")
-    metrics_port: int = option(8002, "port; 0 chooses a free one", minimum=0, maximum=65535)
+    metrics_port: int = option(8002, "port; 0 chooses a free one", minimum=0, maximum=65535, common=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSpec:
     """The log: its levels, format and place."""
 
-    log_verbose: int = option(0, "1 and more: log every request", metavar="INT", parse=_verbosity)
+    log_verbose: int = option(
+        0, "1 and more: log every request", metavar="INT", parse=_verbosity, common=True
+    )
     log_info: bool = option(True, "log what happens")
     log_warning: bool = option(True, "log what may be wrong")
     log_error: bool = option(True, "log what failed")
-    log_format: LogFormat = option("default", "how a line gives its time")
-    log_file: str = option("", "log to this file instead of the console", metavar="PATH")
+    log_format: LogFormat = option("default", "how a line gives its time", common=True)
+    log_file: str = option("", "log to this file instead of the console", metavar="PATH", common=True)
 
     @property
     def settings(self) -> LogSettings:
@@ -242,6 +245,7 @@ class TracingSpec:
         "opentelemetry,bsp_schedule_delay=MS, opentelemetry,bsp_max_export_batch_size=N; repeatable",
         metavar="[MODE,]SETTING=VALUE",
         parse=trace_flag,
+        common=True,
     )
     trace_file: str = option("", "deprecated: --trace-config triton,file=PATH", metavar="PATH")
     trace_level: tuple[Level, ...] = option(

@@ -26,6 +26,7 @@ class GoalSpec:
         metavar="TAG,TAG|{TAG: WEIGHT}",
         parse=from_yaml_text(read_objectives),
         read=read_objectives,
+        common=True,
     )
     constraints: tuple[Constraint, ...] = option(
         (),
@@ -33,10 +34,11 @@ class GoalSpec:
         metavar="TAG<=N,TAG>=N",
         parse=from_yaml_text(read_constraints),
         read=read_constraints,
+        common=True,
     )
     weighting: float | None = option(None, "of one model among several: a key of that model in the file")
     latency_budget: float | None = option(
-        None, "p99 latency in milliseconds that a configuration may have", metavar="MS"
+        None, "p99 latency in milliseconds that a configuration may have", metavar="MS", common=True
     )
     min_throughput: float | None = option(
         None, "inferences per second that a configuration must reach", metavar="N"
@@ -47,6 +49,7 @@ class GoalSpec:
         "constraints), conclusive (status 7 where no configuration is certain to be better)",
         metavar="satisfied,conclusive",
         comma=True,
+        common=True,
     )
     allow_partial: bool = option(
         False, "do not exit with 130 when Ctrl-C cuts the run short: judge what it measured"
@@ -122,8 +125,11 @@ class MeasurementSpec:
         "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
         metavar="NAME:D,D",
         parse=parse_shape,
+        common=True,
     )
-    input_data: Literal["zero", "random"] = option("random", "what the inputs hold", metavar="zero|random")
+    input_data: Literal["zero", "random"] = option(
+        "random", "what the inputs hold", metavar="zero|random", common=True
+    )
     perf_analyzer_flags: Flags = option(
         {},
         "options of tpx perf by name",

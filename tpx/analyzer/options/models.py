@@ -114,18 +114,19 @@ class ModelsSpec:
     """Models, alone or together, and what they are composed of."""
 
     config_file: Path | None = option(
-        None,
-        "YAML file with these options as keys; the command line wins",
-        "-f",
-        metavar="FILE",
+        None, "YAML file with these options as keys; the command line wins", "-f", metavar="FILE", common=True
     )
-    model_repository: Path | None = option(None, "directory that holds the models", "-m", metavar="DIR")
+    model_repository: Path | None = option(
+        None, "directory that holds the models", "-m", metavar="DIR", common=True
+    )
     profile_models: tuple[ModelToProfile, ...] = option(
         (),
         "models to profile, one after the other; in the file each may have settings of its own",
         metavar="A,B",
         parse=parse_models,
         read=read_models,
+        common=True,
+        completes="models",
     )
     run_config_profile_models_concurrently_enable: bool = option(
         False, "profile all models together, each under a load of its own"
@@ -153,7 +154,7 @@ class ModelsSpec:
         metavar="DIR",
     )
     override_output_model_repository: bool = option(
-        False, "replace the variants that an earlier run left there"
+        False, "replace the variants that an earlier run left there", common=True
     )
 
     @property

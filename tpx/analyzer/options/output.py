@@ -32,14 +32,14 @@ class OutputSpec:
         "online",
         "what reports look at: online latency and memory, offline throughput and batches",
     )
-    export_path: Path = option(Path(), "directory for results and reports", "-e", metavar="DIR")
+    export_path: Path = option(Path(), "directory for results and reports", "-e", metavar="DIR", common=True)
     checkpoint_directory: Path | None = option(
         None,
         "directory of run.jsonl, which every report is made from (results in the export path when not given)",
         "-s",
         metavar="DIR",
     )
-    resume: bool = option(False, "go on with the run in run.jsonl: nothing is measured twice")
+    resume: bool = option(False, "go on with the run in run.jsonl: nothing is measured twice", common=True)
     retry_failed: bool = option(
         False,
         "go on with the run in run.jsonl, also a complete one, and try again what failed: as --resume, "
@@ -68,14 +68,14 @@ class OutputSpec:
     skip_summary_reports: bool = option(False, "no report of the whole run but those that are named")
     skip_detailed_reports: bool = option(False, "no reports of single configurations")
     html: Path | None = option(
-        None, "HTML report (report.html in the export path when not given)", metavar="FILE"
+        None, "HTML report (report.html in the export path when not given)", metavar="FILE", common=True
     )
-    pdf: Path | None = option(None, "the same report as PDF (tpx[report])", metavar="FILE")
+    pdf: Path | None = option(None, "the same report as PDF (tpx[report])", metavar="FILE", common=True)
     markdown: Path | None = option(None, "the verdict and a table as Markdown", metavar="FILE")
-    json: Path | None = option(None, "every figure as JSON", metavar="FILE")
+    json: Path | None = option(None, "every figure as JSON", metavar="FILE", common=True)
     junit: Path | None = option(None, "verdicts and constraints as JUnit's XML", metavar="FILE")
     step_summary: bool = option(False, "add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job")
-    dry_run: bool = option(False, "tell what would be measured and for how long, and end")
+    dry_run: bool = option(False, "tell what would be measured and for how long, and end", common=True)
     quiet: bool = option(False, "no progress on stderr", "-q")
     verbose: bool = option(False, "tell every step on stderr", "-v")
 

@@ -21,6 +21,7 @@ class StrategySpec:
         None,
         "how the space is searched (brute, unless other options or the model ask for another mode)",
         metavar="|".join(SEARCH_MODES),
+        common=True,
     )
     run_config_search_disable: bool = option(False, "measure only what is listed, search nothing")
     run_config_search_min_instance_count: int = option(1, "least number of instances")
@@ -75,7 +76,7 @@ class LoadsSpec:
     """Loads that configurations are compared under."""
 
     batch_sizes: tuple[int, ...] = option(
-        (1,), "inferences in one request", "-b", metavar="N,N", comma=True, read=numbers
+        (1,), "inferences in one request", "-b", metavar="N,N", comma=True, read=numbers, common=True
     )
     concurrency: tuple[int, ...] = option(
         (),
@@ -84,6 +85,7 @@ class LoadsSpec:
         metavar="N,N",
         comma=True,
         read=numbers,
+        common=True,
     )
     request_rate: tuple[int, ...] = option(
         (), "exactly these requests per second", metavar="N,N", comma=True, read=numbers

@@ -42,6 +42,7 @@ class ServerSpec:
         metavar="local|remote|inprocess|docker",
         parse=parse_launch_mode,
         read=parse_launch_mode,
+        common=True,
     )
     triton_server_path: str = option(
         "", "local: the server program; `tpx serve` when not given", metavar="PROGRAM"
@@ -53,7 +54,9 @@ class ServerSpec:
         "remote: page of the server's metrics",
         metavar="URL",
     )
-    client_protocol: Literal["http", "grpc"] = option("grpc", "protocol of the load", metavar="http|grpc")
+    client_protocol: Literal["http", "grpc"] = option(
+        "grpc", "protocol of the load", metavar="http|grpc", common=True
+    )
     client_max_retries: int = option(50, "seconds that a server and its model have to become ready", "-r")
     reload_model_disable: bool = option(False, "remote: never load or unload, measure what is loaded")
     triton_server_flags: Flags = option(

@@ -137,6 +137,7 @@ class Limits:
         metavar="TIME",
         parse=seconds,
         read=seconds,
+        common=True,
     )
     max_measurements: int | None = option(None, "measurements of each model at most; as --budget")
     final_rounds: int = option(

@@ -104,6 +104,7 @@ class ServiceSpec:
         "and local), openai, torchserve or tfserving",
         metavar="KIND",
         parse=parse_kind,
+        common=True,
     )
     endpoint: str = option("", "openai: the path of the service, such as v1/chat/completions", metavar="PATH")
     model_signature_name: str = option(

@@ -65,7 +65,9 @@ class WireSpec:
 
     asynchronous: bool = option(False, "measure as with perf_analyzer's asynchronous calls", "--async", "-a")
     sync: bool = option(False, "measure as with its blocking calls")
-    streaming: bool = option(False, "gRPC: send over bidirectional streams; OpenAI: have answers streamed")
+    streaming: bool = option(
+        False, "gRPC: send over bidirectional streams; OpenAI: have answers streamed", common=True
+    )
     stream_per_request: bool = option(
         False,
         "--streaming: a stream of its own for every request, which ends with the last response to it; "

@@ -137,12 +137,13 @@ def parse_data(text: str) -> str:
 class InputSpec:
     """Inputs of requests."""
 
-    batch_size: int = option(1, "inferences in one request", "-b")
+    batch_size: int = option(1, "inferences in one request", "-b", common=True)
     shape: tuple[Shape, ...] = option(
         (),
         "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
         metavar="NAME:D,D",
         parse=parse_shape,
+        common=True,
     )
     declare: tuple[TensorSpec, ...] = option(
         (),
@@ -157,6 +158,7 @@ class InputSpec:
         "a directory with a file for each input (repeatable); BYTES are random strings also for zero",
         metavar="zero|random|PATH",
         parse=parse_data,
+        common=True,
     )
     input: tuple[InputSource, ...] = option(
         (),
@@ -177,6 +179,7 @@ class InputSpec:
         "none",
         "where tensors are that the server shares instead of receiving them: none, system or cuda",
         parse=_shared_memory,
+        common=True,
     )
     output_shared_memory_size: int = option(
         102400, "bytes of shared memory for an output of unknown size", metavar="BYTES"

@@ -35,6 +35,7 @@ class LoadSpec:
         "an end of 0 goes on until the latency threshold is met",
         metavar="START:END:STEP",
         parse=parse_concurrency,
+        common=True,
     )
     request_rate_range: LevelRange | None = option(
         None,
@@ -42,6 +43,7 @@ class LoadSpec:
         "and fractions",
         metavar="START:END:STEP",
         parse=parse_rates,
+        common=True,
     )
     request_intervals: Intervals | None = option(
         None,
@@ -68,7 +70,7 @@ class LoadSpec:
     binary_search: bool = option(
         False, "halve the range to find the highest load under the latency threshold"
     )
-    request_count: int | None = option(None, "send exactly this many requests per level")
+    request_count: int | None = option(None, "send exactly this many requests per level", common=True)
     warmup_request_count: int = option(0, "requests sent before each level and not measured")
 
     def __post_init__(self) -> None:

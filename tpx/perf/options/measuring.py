@@ -32,16 +32,19 @@ class WindowSpec:
         "milliseconds of a window; like perf_analyzer's it lasts 1.2 times this "
         "(default 5000; with --stability ci 1000, and just that)",
         "-p",
+        common=True,
     )
     measurement_request_count: int = option(50, "samples that a window has at least in count_windows mode")
     stability_percentage: float = option(
-        10.0, "spread of three windows that counts as stable, in percent", "-s"
+        10.0, "spread of three windows that counts as stable, in percent", "-s", common=True
     )
     max_trials: int | None = option(
         None, "windows that a level has at most (default 10; with --stability ci 60)", "-r"
     )
     latency_threshold: int = option(0, "latency limit in milliseconds that ends the search; 0: none", "-l")
-    percentile: float = option(-1.0, "percentile that stands for latency instead of the mean; -1: the mean")
+    percentile: float = option(
+        -1.0, "percentile that stands for latency instead of the mean; -1: the mean", common=True
+    )
     max_errors: ErrorBudget = option(
         ANY_NUMBER,
         "failed requests that end the run: a count, or a share such as 1%; any number without it",
@@ -115,6 +118,7 @@ class AnswerSpec:
         "(repeatable); without a range from 1 upwards; exit with 4 where no level does",
         metavar="FIGURE<VALUE",
         parse=parse_objectives,
+        common=True,
     )
     slo_confidence: float = option(0.99, "confidence with which an objective is called met, or broken")
     knee: bool = option(False, "show where more load stops paying, and the predicted peak")
@@ -154,6 +158,7 @@ class ComparingSpec:
         "measure these servers in turns, block by block, and tell whether they differ: "
         "--ab URL1 URL2 ... (the first is the base)",
         metavar="URL",
+        common=True,
     )
     ab_blocks: int = option(12, "blocks of each server with --ab")
     alpha: float = option(0.05, "how often a difference may be found where there is none (--ab)")

@@ -19,23 +19,30 @@ class OutputSpec:
         "server and answered, the requests, and each window when it ends",
         "-v",
         counted=True,
+        common=True,
     )
-    dry_run: bool = option(False, "say what would be done, send one request, compare the shapes, and end")
-    live: bool = option(True, "show how it goes while it is measured, where stderr is a terminal")
+    dry_run: bool = option(
+        False, "say what would be done, send one request, compare the shapes, and end", common=True
+    )
+    live: bool = option(
+        True, "show how it goes while it is measured, where stderr is a terminal", common=True
+    )
     no_live: bool = option(False, "nothing that moves, also on a terminal")
-    csv: Path | None = option(None, "write perf_analyzer's CSV", "-f", metavar="FILE")
+    csv: Path | None = option(None, "write perf_analyzer's CSV", "-f", metavar="FILE", common=True)
     verbose_csv: bool = option(False, "further columns in the CSV")
     profile_export_file: Path | None = option(
         None,
         "write every request with its inputs, outputs and times, for genai-perf; must not exist",
         metavar="FILE",
     )
-    json: Path | None = option(None, "write every level as JSON", metavar="FILE")
+    json: Path | None = option(None, "write every level as JSON", metavar="FILE", common=True)
     jsonl: Path | None = option(None, "write a line of JSON for every request", metavar="FILE")
     hdr_log: Path | None = option(None, "write a HdrHistogram of each window as a log", metavar="FILE")
     junit: Path | None = option(None, "write a test case for every level and objective", metavar="FILE")
     markdown: Path | None = option(None, "write a summary for a CI job's page", metavar="FILE")
-    html: Path | None = option(None, "write a report with plots that needs no other file", metavar="FILE")
+    html: Path | None = option(
+        None, "write a report with plots that needs no other file", metavar="FILE", common=True
+    )
     pdf: Path | None = option(None, "write the same as PDF (tpx[report])", metavar="FILE")
     step_summary: bool = option(False, "add the summary to $GITHUB_STEP_SUMMARY, the page of a GitHub job")
 
@@ -91,7 +98,9 @@ def parse_metric(text: str) -> str:
 class MetricsSpec:
     """Which page, how often, and what of it."""
 
-    collect_metrics: bool = option(False, "look at the server's Prometheus metrics while it is measured")
+    collect_metrics: bool = option(
+        False, "look at the server's Prometheus metrics while it is measured", common=True
+    )
     metrics_url: str = option(
         "",
         "where they are (the server's host, port 8002, /metrics)",

@@ -40,7 +40,7 @@ class SessionSpec:
     output: OutputSpec = group(OutputSpec, "Output")
     inputs: InputSpec = group(InputSpec, "Input data")
     pace: PaceSpec = group(PaceSpec, "Pace")
-    course: CourseSpec = group(CourseSpec, "Course")
+    course: CourseSpec = group(CourseSpec, "Warm-up and cool-down")
     sequences: SequenceSpec = group(SequenceSpec, "Sequences")
     metrics: MetricsSpec = group(MetricsSpec, "Server metrics")
     mlperf: ScenarioSpec = group(ScenarioSpec, "MLPerf scenarios")

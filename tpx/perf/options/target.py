@@ -20,7 +20,9 @@ _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be eithe
 class TargetSpec:
     """A model, a server, and the way there."""
 
-    model: str = option("", "model to send requests to", "-m", metavar="NAME")
+    model: str = option(
+        "", "model to send requests to", "-m", metavar="NAME", common=True, completes="served models"
+    )
     models: tuple[ModelShare, ...] | None = option(
         None,
         "several models at once instead of -m, each request one of them by weight",
@@ -32,8 +34,9 @@ class TargetSpec:
         "",
         "host:port of the server (localhost:8000, for grpc localhost:8001), https://host:port for TLS",
         "-u",
+        common=True,
     )
-    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", parse=_protocol)
+    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", parse=_protocol, common=True)
     header: tuple[Header, ...] = option(
         (),
         "header, or gRPC metadata, of every request (repeatable)",

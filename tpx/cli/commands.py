@@ -1,0 +1,148 @@
+"""Every command: what runs it, the options it takes, and what its help says."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
+
+from tpx.cli.exits import ANALYZE, COMPARE, DONE, PERF, PERF_COMPARE, Exit
+
+Path = tuple[str, ...]
+"""The words of a command: ("analyze", "profile")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command, or a group of them; modules are named, and imported when they are needed."""
+
+    run: str
+    """`module:function`, which takes the words behind the command and returns the exit status."""
+    summary: str
+    config: str = ""
+    """`module:class` of the options; empty for a group."""
+    details: str = ""
+    examples: tuple[str, ...] = ()
+    exits: tuple[Exit, ...] = DONE
+
+    def function(self) -> Callable[[Sequence[str]], int]:
+        """Import what runs it."""
+        module, _, name = self.run.partition(":")
+        return cast("Callable[[Sequence[str]], int]", getattr(import_module(module), name))
+
+
+COMMANDS: dict[Path, Command] = {
+    ("serve",): Command(
+        run="tpx.cli.serve:main",
+        config="tpx.serving.options:ServeConfig",
+        summary="Serve models over HTTP and gRPC as Triton does.",
+        details="Without models and repositories: ./models, or the example models where there is none.",
+        examples=(
+            "tpx serve model.onnx",
+            "tpx serve --model-repository /models --http-port 9000",
+            "tpx serve --model-repository s3://bucket/models --model-control-mode poll",
+        ),
+    ),
+    ("perf",): Command(
+        run="tpx.cli.perf:main",
+        config="tpx.perf.options.words:PerfWords",
+        summary="Measure throughput and latency of a served model.",
+        details="Options, output and exit codes are those of perf_analyzer. What figures mean: docs/perf/reports.md.",
+        examples=(
+            "tpx perf -m mnist                                   one request at a time",
+            "tpx perf -m mnist --concurrency-range 1:64:x2       1, 2, 4, ... in flight",
+            "tpx perf -m mnist -i grpc --request-rate-range 200  200 requests per second",
+            "tpx perf -m mnist --slo 'p99<20ms'                  the most that meets this",
+            "tpx perf -m mnist --dry-run                         the plan and one request",
+            "tpx perf -m mnist -f out.csv --json out.json --html out.html",
+            "tpx perf compare before.json after.json             what became worse",
+        ),
+        exits=PERF,
+    ),
+    ("perf", "compare"): Command(
+        run="tpx.cli.perf_compare:main",
+        config="tpx.cli.perf_compare:CompareConfig",
+        summary="Compare two runs of `tpx perf --json`; exit 5 if anything regressed.",
+        examples=("tpx perf compare before.json after.json",),
+        exits=PERF_COMPARE,
+    ),
+    ("analyze",): Command(
+        run="tpx.cli.analyze:main", summary="Find the configuration that serves a model best."
+    ),
+    ("analyze", "profile"): Command(
+        run="tpx.cli.analyze:profile",
+        config="tpx.analyzer.options:ProfileSpec",
+        summary="Measure models under many configurations and report the best of them.",
+        details="Options and YAML files are Model Analyzer's.",
+        examples=(
+            "tpx analyze profile -m models --profile-models mnist --budget 10m",
+            "tpx analyze profile -f config.yml --dry-run",
+        ),
+        exits=ANALYZE,
+    ),
+    ("analyze", "plan"): Command(
+        run="tpx.cli.analyze_plan:plan",
+        config="tpx.analyzer.options:ProfileSpec",
+        summary="Show what `profile` with these options would measure, and how long it would take.",
+        examples=("tpx analyze plan -m models --profile-models mnist",),
+    ),
+    ("analyze", "doctor"): Command(
+        run="tpx.cli.analyze_doctor:doctor",
+        config="tpx.analyzer.options:ProfileSpec",
+        summary="Check that `profile` with these options can run; serves every model once.",
+        examples=("tpx analyze doctor --triton-launch-mode remote --profile-models mnist",),
+    ),
+    ("analyze", "report"): Command(
+        run="tpx.cli.analyze_report:report",
+        config="tpx.cli.analyze_report:ReportConfig",
+        summary="Write the reports of a finished run again, whole or for single configurations.",
+        examples=("tpx analyze report -e results -n mnist_config_3 -o html,pdf",),
+    ),
+    ("analyze", "compare"): Command(
+        run="tpx.cli.analyze_compare:compare",
+        config="tpx.cli.analyze_compare:CompareConfig",
+        summary="Compare two runs; exit 5 if anything regressed.",
+        examples=("tpx analyze compare main branch",),
+        exits=COMPARE,
+    ),
+    ("analyze", "apply"): Command(
+        run="tpx.cli.analyze_apply:apply",
+        config="tpx.cli.analyze_apply:ApplyConfig",
+        summary="Write the recommended configuration into a model repository, with a backup.",
+        examples=("tpx analyze apply -e results -m models --dry-run",),
+    ),
+    ("analyze", "rollback"): Command(
+        run="tpx.cli.analyze_apply:rollback",
+        config="tpx.cli.analyze_apply:RollbackConfig",
+        summary="Put back the configuration that `apply` has replaced.",
+        examples=("tpx analyze rollback mnist -m models",),
+    ),
+    ("analyze", "analyze"): Command(
+        run="tpx.cli.analyze:analyze",
+        config="tpx.analyzer.options:ProfileSpec",
+        summary="The same as `profile`; Model Analyzer's former name for it.",
+        exits=ANALYZE,
+    ),
+    ("quickstart",): Command(
+        run="tpx.cli.quickstart:main",
+        config="tpx.cli.quickstart:QuickstartConfig",
+        summary="Write the example models as a model repository.",
+        examples=("tpx quickstart models",),
+    ),
+    ("doctor",): Command(
+        run="tpx.cli.doctor:main",
+        config="tpx.cli.doctor:DoctorConfig",
+        summary="Show which backends and features work here, and how to enable the rest.",
+        examples=("tpx doctor --require onnxruntime,pytorch",),
+    ),
+    ("version",): Command(run="tpx.cli.main:version", summary="Print the version; so do -V and --version."),
+}
+
+
+def below(path: Path) -> list[str]:
+    """Return the names of the commands of a group; those of tpx for an empty path."""
+    return [words[-1] for words in COMMANDS if words[:-1] == path]
+
+
+def command_of(argv: Sequence[str]) -> Path:
+    """Return the longest command that these words begin with, empty where they begin with none."""
+    return max((path for path in ((), *COMMANDS) if tuple(argv[: len(path)]) == path), key=len)
