@@ -46,7 +46,7 @@ COMMANDS: dict[Path, Command] = {
         run="tpx.cli.perf:main",
         config="tpx.perf.options.words:PerfWords",
         summary="Measure throughput and latency of a served model.",
-        details="Options, output and exit codes are those of perf_analyzer. What figures mean: docs/perf/reports.md.",
+        details="Options, output and exit codes are those of perf_analyzer.",
         examples=(
             "tpx perf -m mnist                                   one request at a time",
             "tpx perf -m mnist --concurrency-range 1:64:x2       1, 2, 4, ... in flight",
