@@ -25,6 +25,7 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
+from tpx.serving.repository.layout import LocalRepository
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.stores.store import open_repository
 from tpx.serving.repository.table import ModelRepository
@@ -209,8 +210,8 @@ def _keep_freed_memory() -> None:
 def control_settings(config: ServeConfig) -> ControlSettings:
     """Return where models come from, and when they are loaded. Raises UsageError."""
     return ControlSettings(
-        paths=[
-            place if isinstance(place, Path) else open_repository(place)
+        places=[
+            LocalRepository(place) if isinstance(place, Path) else open_repository(place)
             for place in (*config.repository.model_repository, *config.repository.models)
         ],
         mode=config.repository.model_control_mode,

@@ -11,12 +11,13 @@ import pytest
 from onnx import helper
 
 from tests.serving.onnx_files import graph, node, save, value
+from tests.serving.repository.places import opened
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
-from tpx.serving.repository.layout import Place
+from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.table import ModelRepository
@@ -100,7 +101,7 @@ async def ask(model: Served) -> float:
 
 @asynccontextmanager
 async def controlled(
-    *paths: Place,
+    *paths: Path | Repository,
     limiter: Any = None,
     agents: Any = Path("/nowhere"),
     namespaces: Any = False,
@@ -115,7 +116,7 @@ async def controlled(
     )
     loader = Loader(loading, Completions(loop), loop)
     chosen = ControlSettings(
-        paths=paths, **{"mode": "explicit", "load_threads": 2, "settle_s": 0.03, **settings}
+        places=opened(paths), **{"mode": "explicit", "load_threads": 2, "settle_s": 0.03, **settings}
     )
     control = Coordinator(repository, loader, chosen)
     try:

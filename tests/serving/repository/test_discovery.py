@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests.serving.onnx_files import write_model
+from tests.serving.repository.places import repositories, scan
 from tpx.errors import UsageError
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import (
     Stamps,
     misplaced_configs,
-    misplaced_models,
     plan_poll,
     plan_start,
 )
-from tpx.serving.repository.layout import scan
 
 A, B = ModelId("a"), ModelId("b")
 NEW, CHANGED, SAME, GONE = (ModelId(name) for name in ("new", "changed", "same", "gone"))
@@ -24,7 +23,7 @@ def test_a_model_file_in_the_repository_itself_has_another_place(tmp_path: Path)
     (tmp_path / "net" / "1").mkdir(parents=True)
     for name in ("digits.onnx", "export.py", "README.md", ".hidden.onnx"):
         (tmp_path / name).write_bytes(b"")
-    assert misplaced_models([tmp_path]) == [
+    assert repositories(tmp_path).misplaced() == [
         f"'{tmp_path}/digits.onnx' is not served: its place is '{tmp_path}/digits/1/model.onnx', or "
         f"'tpx serve {tmp_path}/digits.onnx' serves it by itself"
     ]
@@ -32,7 +31,7 @@ def test_a_model_file_in_the_repository_itself_has_another_place(tmp_path: Path)
 
 def test_a_repository_without_models_is_told(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_bytes(b"")
-    assert misplaced_models([tmp_path]) == [
+    assert repositories(tmp_path).misplaced() == [
         f"'{tmp_path}' holds no models: the file of one has a place such as '{tmp_path}/NAME/1/model.onnx'"
     ]
 
@@ -41,7 +40,7 @@ def test_models_and_single_files_give_no_cause(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     file = tmp_path / "net" / "model.onnx"
     file.write_bytes(b"")
-    assert misplaced_models([tmp_path, file, tmp_path / "nowhere"]) == []
+    assert repositories(tmp_path, file, tmp_path / "nowhere").misplaced() == []
 
 
 @pytest.mark.parametrize("name", ["config.pbtx", "Config.pbtxt", "config.pbtxt.txt", "1/config.pbtxt"])

@@ -12,20 +12,17 @@ from typing import Any
 import pytest
 
 from tests.serving.onnx_files import write_model
+from tests.serving.repository.places import repositories, scan
 from tpx.errors import ConfigError, LoadError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.layout import (
     ModelSource,
-    Place,
-    find,
-    find_all,
+    Repository,
     read_labels,
-    scan,
     versions_in,
     wanted_versions,
 )
-from tpx.serving.repository.layout import names as names_in
 
 
 def config(text: str = "") -> Any:
@@ -184,6 +181,10 @@ class Bucket:
     def __str__(self) -> str:
         return self._place
 
+    @property
+    def key(self) -> str:
+        return self._place
+
     def scan(self) -> list[ModelSource]:
         found = self.find("net")
         return [] if found is None else [found]
@@ -193,8 +194,11 @@ class Bucket:
             raise UsageError(f"cannot read '{self._place}'")
         return ModelSource(name=name, directory=Path(name)) if name == "net" else None
 
-    def names(self) -> list[str]:
-        return names(self.scan())
+    def names(self) -> dict[str, str]:
+        return {source.name: source.place for source in self.scan()}
+
+    def misplaced(self) -> list[str]:
+        return []
 
 
 def test_as_namespaces_repositories_may_have_the_same_names(tmp_path: Path) -> None:
@@ -202,25 +206,27 @@ def test_as_namespaces_repositories_may_have_the_same_names(tmp_path: Path) -> N
     write_model(tmp_path / "one", "other")
     file = write_model(tmp_path / "apart", "net") / "1" / "model.onnx"
     file = file.rename(tmp_path / "net.onnx")
-    places: list[Place] = [tmp_path / "one", file, Bucket("s3://models/net")]
+    places: list[Path | Repository] = [tmp_path / "one", file, Bucket("s3://models/net")]
     every = [ModelId("net", str(place)) for place in places]
     found = scan(places, namespaces=True)
     assert {source.model_id for source in found} == {*every, ModelId("other", str(tmp_path / "one"))}
     assert not any(source.fault for source in found)
-    assert set(names_in(places, namespaces=True)) == {source.model_id for source in found}
-    assert sorted(find_all(places, "net")) == sorted(every)
+    there = repositories(*places, namespaces=True)
+    assert set(there.names()) == {source.model_id for source in found}
+    assert sorted(there.find_all("net")) == sorted(every)
     for model in every:
-        one = find(places, model)
+        one = there.find(model)
         assert one is not None
         assert (one.model_id, one.fault) == (model, "")
-    assert find(places, ModelId("other", "s3://models/net")) is None
+    assert there.find(ModelId("other", "s3://models/net")) is None
 
 
 def test_a_repository_that_cannot_be_read_hides_no_model_of_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model(tmp_path, "net")
-    assert find_all([Bucket("s3://gone", readable=False), tmp_path], "net") == [ModelId("net", str(tmp_path))]
+    there = repositories(Bucket("s3://gone", readable=False), tmp_path, namespaces=True)
+    assert there.find_all("net") == [ModelId("net", str(tmp_path))]
     assert "failed to look for model 's3://gone::net': cannot read 's3://gone'" in caplog.text
 
 

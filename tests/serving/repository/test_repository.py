@@ -12,6 +12,7 @@ from onnx import helper
 
 from tests.serving import onnx_files
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
+from tests.serving.repository.places import opened
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
@@ -32,7 +33,7 @@ def loaded(paths: Path | Sequence[Path], look: Callable[[ModelRepository], Any],
         loader = Loader(options, Completions(loop), loop)
         every = [paths] if isinstance(paths, Path) else paths
         repository = ModelRepository()
-        control = Coordinator(repository, loader, ControlSettings(paths=every, load_threads=2))
+        control = Coordinator(repository, loader, ControlSettings(places=opened(every), load_threads=2))
         try:
             await control.start()
             return look(repository)

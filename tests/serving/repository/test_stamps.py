@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.serving.onnx_files import write_model
+from tests.serving.repository.places import repositories, scan
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import Stamps, stamps_of
-from tpx.serving.repository.layout import find, scan
 
 
 def stamps(path: Path, config_name: str = "") -> Stamps:
     """Of the model `net`."""
-    source = find([path], ModelId("net"), config_name=config_name)
+    source = repositories(path, config_name=config_name).find(ModelId("net"))
     assert source is not None
     return stamps_of(source)
 

@@ -34,12 +34,11 @@ from tpx.serving.repository.discovery import (
     check_name,
     fetch,
     misplaced_configs,
-    misplaced_models,
     plan_poll,
     plan_start,
 )
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade, plan_order
-from tpx.serving.repository.layout import ModelSource, Place
+from tpx.serving.repository.layout import ModelSource, Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import Loads, LoadThreads, absent
 from tpx.serving.repository.memory import ModelMemory, resident_bytes
@@ -55,7 +54,7 @@ log = logging.getLogger(__name__)
 class ControlSettings:
     """Where models are, and when they are loaded."""
 
-    paths: Sequence[Place]
+    places: Sequence[Repository]
     mode: ControlMode = "none"
     startup: Sequence[str] = ()
     """--load-model: what explicit mode loads at startup."""
@@ -106,7 +105,7 @@ class Coordinator:
         self._settings = settings
         self.metrics = CustomMetrics() if metrics is None else metrics
         self._repositories = Repositories(
-            paths=settings.paths, config_name=settings.config_name, namespaces=repository.namespaces
+            places=settings.places, config_name=settings.config_name, namespaces=repository.namespaces
         )
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
@@ -151,7 +150,7 @@ class Coordinator:
         settings = self._settings
         found = await self._scan()
         if settings.mode not in CLIENTS_DECIDE:
-            for warning in await asyncio.to_thread(misplaced_models, settings.paths):
+            for warning in await asyncio.to_thread(self._repositories.misplaced):
                 log.warning("%s", warning)
         models = plan_start(settings.mode, settings.startup, found)
         self._note_names(found)

@@ -6,6 +6,7 @@ Also what changed since they were last read, and files that are in the wrong pla
 import asyncio
 import difflib
 import hashlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tpx.errors import InvalidRequest, UsageError
-from tpx.serving.backends.table import RECOGNISED_FILES
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository import layout
-from tpx.serving.repository.layout import ModelSource, Origin, Place
+from tpx.serving.repository.layout import ModelSource, Origin, Repository, versions_in
 from tpx.serving.repository.overrides import MAX_NAME_BYTES, Override, OverrideFiles
+
+log = logging.getLogger(__name__)
 
 ControlMode = Literal["none", "poll", "explicit", "lazy"]
 CLIENTS_DECIDE: Final = ("explicit", "lazy")
@@ -130,28 +131,67 @@ class Snapshot:
 class Repositories:
     """The repositories of a server. Reading them blocks, and raises UsageError where one cannot be read."""
 
-    paths: Sequence[Place]
+    places: Sequence[Repository]
     config_name: str = ""
     namespaces: bool = False
     """Models are known by their repositories, too."""
 
     def scan(self) -> dict[ModelId, ModelSource]:
-        """Return all models."""
-        found = layout.scan(self.paths, config_name=self.config_name, namespaces=self.namespaces)
-        return {source.model_id: source for source in found}
+        """Return all models, by name.
+
+        A place given twice counts once. A name that two places have belongs to neither, and has a fault,
+        unless they are namespaces.
+        """
+        found: dict[ModelId, list[ModelSource]] = {}
+        for place in self._distinct():
+            for source in place.scan():
+                each = self._placed(source, self._namespace(place))
+                found.setdefault(each.model_id, []).append(each)
+        return {model: _unique(model, sources) for model, sources in sorted(found.items())}
+
+    def find(self, model: ModelId) -> ModelSource | None:
+        """Return what `scan` would find of this model, reading nothing else."""
+        name = model.name
+        if not name or "/" in name or "\0" in name or name.startswith("."):
+            return None
+        places = [place for place in self._distinct() if model.namespace in ("", str(place))]
+        there = [source for place in places if (source := place.find(name)) is not None]
+        return _unique(model, [self._placed(each, model.namespace) for each in there]) if there else None
+
+    def names(self) -> dict[ModelId, str]:
+        """Return the models that `scan` would find, each with the fault of not being unique, or ""."""
+        found: dict[ModelId, list[str]] = {}
+        for place in self._distinct():
+            for name, where in place.names().items():
+                found.setdefault(ModelId(name, self._namespace(place)), []).append(where)
+        return {model: _fault_of(places) for model, places in sorted(found.items())}
+
+    def misplaced(self) -> list[str]:
+        """Return warnings of model files that are not where models are expected."""
+        return [warning for place in self.places for warning in place.misplaced()]
+
+    def _distinct(self) -> Iterable[Repository]:
+        """Return each place once, however it is spelt."""
+        return {place.key: place for place in reversed(self.places)}.values()
+
+    def _namespace(self, place: Repository) -> str:
+        return str(place) if self.namespaces else ""
+
+    def _placed(self, source: ModelSource, namespace: str) -> ModelSource:
+        return replace(source, namespace=namespace, config_name=self.config_name)
 
     def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
         """Return all models of the repositories that can be read, and why the others cannot."""
         with suppress(UsageError):
             return self.scan(), []
         readable, faults = [], []
-        for path in self.paths:
+        for place in self.places:
             try:
-                layout.scan([path], config_name=self.config_name)
-                readable.append(path)
+                place.scan()
+                readable.append(place)
             except UsageError as exc:
                 faults.append(exc.message)
-        return replace(self, paths=readable).scan(), faults
+        return replace(self, places=readable).scan(), faults
 
     def snapshot(self) -> Snapshot:
         """Return all models as polling compares them."""
@@ -161,17 +201,23 @@ class Repositories:
             duplicates={model: source.fault for model, source in found.items() if source.duplicate},
         )
 
-    def names(self) -> dict[ModelId, str]:
-        """Return all models, each with the fault of not being unique, or ""."""
-        return layout.names(self.paths, namespaces=self.namespaces)
-
     async def find_named(self, names: Iterable[str]) -> list[ModelId]:
         """Return the models of these names without blocking; a repository that cannot be read is left out."""
         if not self.namespaces:
             return [ModelId(name) for name in names]
-        return await asyncio.to_thread(
-            lambda: [model for name in names for model in layout.find_all(self.paths, name)]
-        )
+        return await asyncio.to_thread(lambda: [model for name in names for model in self.find_all(name)])
+
+    def find_all(self, name: str) -> list[ModelId]:
+        """Return the models of a name in all namespaces; a repository that cannot be read is left out."""
+        found = []
+        for place in self._distinct():
+            model = ModelId(name, str(place))
+            try:
+                if self.find(model) is not None:
+                    found.append(model)
+            except UsageError as exc:
+                log.error("failed to look for model '%s': %s", model, exc)
+        return found
 
     def discover(self, model: ModelId, override: Override | None = None) -> DiscoveredModel | None:
         """Return a model of the repositories, or of the files in a request; None where there is none.
@@ -179,7 +225,7 @@ class Repositories:
         Raises InvalidRequest, LoadError.
         """
         if override is None or not override.files:
-            source = layout.find(self.paths, model, config_name=self.config_name)
+            source = self.find(model)
             if source is None:
                 return None
             return fetch(replace(source, override=override.config) if override else source)
@@ -189,10 +235,24 @@ class Repositories:
             name=model.name,
             namespace=model.namespace,
             directory=files.directory,
-            versions=layout.versions_in(files.directory),
+            versions=versions_in(files.directory),
             override=override.config,
         )
         return DiscoveredModel(source=source, files=files)
+
+
+def _unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
+    fault = _fault_of([source.place for source in sources])
+    if not fault:
+        return sources[0]
+    log.error("failed to poll model '%s': not unique across all model repositories: %s", model.name, fault)
+    return ModelSource(name=model.name, directory=sources[0].directory, fault=fault, duplicate=True)
+
+
+def _fault_of(places: Sequence[str]) -> str:
+    if len(places) == 1:
+        return ""
+    return "model appears in two or more repositories: " + ", ".join(f"'{place}'" for place in places)
 
 
 def fetch(source: ModelSource) -> DiscoveredModel:
@@ -270,21 +330,6 @@ def _check_new_name(name: str) -> None:
         )
 
 
-def misplaced_models(paths: Iterable[Place]) -> list[str]:
-    """Return a warning for each model file beside the models, and for each repository without a model."""
-    found = []
-    for path in paths:
-        if isinstance(path, Path) and path.is_dir():
-            entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
-            files = [_misplaced(entry) for entry in entries if entry.is_file() and _is_model(entry)]
-            empty = not files and not any(entry.is_dir() for entry in entries)
-            nothing = (
-                f"'{path}' holds no models: the file of one has a place such as '{path}/NAME/1/model.onnx'"
-            )
-            found += [nothing] if empty else files
-    return found
-
-
 def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:
     """Return a warning for each file that looks like the configuration of a model that has none."""
     found = []
@@ -303,13 +348,3 @@ def _misplaced_config(source: ModelSource) -> Path | None:
     inside = [directory / source.config_path.name for directory in source.versions.values()]
     found = [source.directory / name for name in close] + [path for path in inside if path.is_file()]
     return found[0] if found else None
-
-
-def _is_model(file: Path) -> bool:
-    """Tell a model file by its suffix; a Python file may be anything."""
-    return f"model{file.suffix}" in RECOGNISED_FILES and file.suffix != ".py"
-
-
-def _misplaced(file: Path) -> str:
-    place = file.parent / file.stem / "1" / f"model{file.suffix}"
-    return f"'{file}' is not served: its place is '{place}', or 'tpx serve {file}' serves it by itself"

@@ -7,7 +7,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -58,20 +58,27 @@ class Origin(Protocol):
         """Also the files of one version. Raises LoadError."""
 
 
-class Elsewhere(Protocol):
-    """A repository on no disk of this machine; as a string what the server was told of it.
+class Repository(Protocol):
+    """A place where models are; as a string what the server was told of it.
 
-    Its calls raise UsageError where it cannot be read.
+    Its calls block, and raise UsageError where it cannot be read.
     """
 
-    def scan(self) -> list["ModelSource"]: ...
+    @property
+    def key(self) -> str:
+        """Equal for two spellings of one place."""
 
-    def find(self, name: str) -> "ModelSource | None": ...
+    def scan(self) -> list["ModelSource"]:
+        """Return every model."""
 
-    def names(self) -> list[str]: ...
+    def find(self, name: str) -> "ModelSource | None":
+        """Return what `scan` would find of this name, reading nothing else."""
 
+    def names(self) -> dict[str, str]:
+        """Return the names of the models, each with where it is, in words."""
 
-Place = Path | Elsewhere
+    def misplaced(self) -> list[str]:
+        """Return warnings of model files that are not where models are expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,96 +145,67 @@ class ModelSource:
         return self.override is not None or self.file is not None or self.config_path.is_file()
 
 
-def scan(paths: Sequence[Place], *, config_name: str = "", namespaces: bool = False) -> list[ModelSource]:
-    """The models of repositories and single files, by name. Raises UsageError for a path that is neither.
+class LocalRepository:
+    """Implements Repository with a directory of models, or a single model file."""
 
-    A path given twice counts once; a name that two of them have belongs to neither, and has a fault, unless
-    they are `namespaces`.
-    """
-    found: dict[ModelId, list[ModelSource]] = {}
-    for path in _places(paths):
-        for source in _sources(path, config_name):
-            each = replace(source, namespace=str(path)) if namespaces else source
-            found.setdefault(each.model_id, []).append(each)
-    return [_unique(model, sources) for model, sources in sorted(found.items())]
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
+    def __str__(self) -> str:
+        return str(self._path)
 
-def _sources(path: Place, config_name: str) -> list[ModelSource]:
-    if not isinstance(path, Path):
-        return [replace(source, config_name=config_name) for source in path.scan()]
-    return [_single_file(path)] if path.is_file() else _repository(path, config_name)
+    @property
+    def key(self) -> str:
+        return os.path.realpath(self._path)
 
+    def scan(self) -> list[ModelSource]:
+        path = self._path
+        if path.is_file():
+            return [_single_file(path)]
+        directories = _model_directories(path)
+        if (path / "config.pbtxt").is_file():
+            raise UsageError(
+                f"'{path}' is a model, and not a repository of models: name the directory it is in"
+            )
+        if version_of(path.resolve().name)[0] is not None and (file := _model_file(path)) is not None:
+            raise UsageError(
+                f"'{path}' is a version of a model, and not a repository of models: name the directory that "
+                f"its model is in, or '{file}' to serve it by itself"
+            )
+        return [_source(directory) for directory in directories]
 
-def find(paths: Sequence[Place], model: ModelId, *, config_name: str = "") -> ModelSource | None:
-    """Return what `scan` would find of this model, reading nothing else."""
-    name = model.name
-    if not name or "/" in name or "\0" in name or name.startswith("."):
-        return None
-    sources = []
-    for path in _places(paths):
-        if model.namespace and model.namespace != str(path):
-            continue
-        if not isinstance(path, Path):
-            there = path.find(name)
-            sources += [replace(there, config_name=config_name)] if there is not None else []
-        elif path.is_file():
-            sources += [_single_file(path)] if path.stem == name else []
-        elif os.path.isdir(path / name):  # noqa: PTH112 (False too where no such name can be)
-            sources.append(_source(path / name, config_name))
-    if not sources:
-        return None
-    return _unique(model, [replace(source, namespace=model.namespace) for source in sources])
+    def find(self, name: str) -> ModelSource | None:
+        path = self._path
+        if path.is_file():
+            return _single_file(path) if path.stem == name else None
+        # False too where no such name can be
+        return _source(path / name) if os.path.isdir(path / name) else None  # noqa: PTH112
 
+    def names(self) -> dict[str, str]:
+        if self._path.is_file():
+            return {self._path.stem: str(self._path)}
+        return {_name_of(entry): str(entry) for entry in _model_directories(self._path)}
 
-def find_all(paths: Sequence[Place], name: str) -> list[ModelId]:
-    """The models of a name in all namespaces; a repository that cannot be read is left out."""
-    found = []
-    for path in _places(paths):
-        model = ModelId(name, str(path))
-        try:
-            if find([path], model) is not None:
-                found.append(model)
-        except UsageError as exc:
-            log.error("failed to look for model '%s': %s", model, exc)
-    return found
-
-
-def names(paths: Sequence[Place], *, namespaces: bool = False) -> dict[ModelId, str]:
-    """The models that `scan` would find, each with the fault of not being unique, or ""."""
-    found: dict[ModelId, list[ModelSource]] = {}
-    for path in _places(paths):
-        for name, directory in _named(path):
-            source = ModelSource(name=name, namespace=str(path) if namespaces else "", directory=directory)
-            found.setdefault(source.model_id, []).append(source)
-    return {model: _fault_of(sources) if len(sources) > 1 else "" for model, sources in sorted(found.items())}
+    def misplaced(self) -> list[str]:
+        path = self._path
+        if not path.is_dir():
+            return []
+        entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
+        files = [entry for entry in entries if entry.is_file() and _is_model(entry)]
+        if not files and not any(entry.is_dir() for entry in entries):
+            return [
+                f"'{path}' holds no models: the file of one has a place such as '{path}/NAME/1/model.onnx'"
+            ]
+        return [
+            f"'{file}' is not served: its place is '{path / file.stem / '1' / f'model{file.suffix}'}', or "
+            f"'tpx serve {file}' serves it by itself"
+            for file in files
+        ]
 
 
-def _named(path: Place) -> list[tuple[str, Path]]:
-    """The names of models in a place, and what to call where they are."""
-    if not isinstance(path, Path):
-        return [(name, Path(name)) for name in path.names()]
-    if path.is_file():
-        return [(path.stem, path)]
-    return [(_name_of(entry), entry) for entry in _model_directories(path)]
-
-
-def _places(paths: Sequence[Place]) -> list[Place]:
-    """Each place once, however it is spelt."""
-    known = {os.path.realpath(path) if isinstance(path, Path) else path: path for path in reversed(paths)}
-    return list(known.values())
-
-
-def _unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
-    if len(sources) == 1:
-        return sources[0]
-    name, fault = model.name, _fault_of(sources)
-    log.error("failed to poll model '%s': not unique across all model repositories: %s", name, fault)
-    return ModelSource(name=name, directory=sources[0].directory, fault=fault, duplicate=True)
-
-
-def _fault_of(sources: Sequence[ModelSource]) -> str:
-    places = ", ".join(f"'{source.place}'" for source in sources)
-    return f"model appears in two or more repositories: {places}"
+def _is_model(file: Path) -> bool:
+    """Tell a model file by its suffix; a Python file may be anything."""
+    return f"model{file.suffix}" in RECOGNISED_FILES and file.suffix != ".py"
 
 
 def _single_file(path: Path) -> ModelSource:
@@ -238,20 +216,8 @@ def _single_file(path: Path) -> ModelSource:
     return ModelSource(name=path.stem, directory=directory, versions={1: directory}, file=path.resolve())
 
 
-def _repository(path: Path, config_name: str) -> list[ModelSource]:
-    directories = _model_directories(path)
-    if (path / "config.pbtxt").is_file():
-        raise UsageError(f"'{path}' is a model, and not a repository of models: name the directory it is in")
-    if version_of(path.resolve().name)[0] is not None and (file := _model_file(path)) is not None:
-        raise UsageError(
-            f"'{path}' is a version of a model, and not a repository of models: name the directory that its "
-            f"model is in, or '{file}' to serve it by itself"
-        )
-    return [_source(directory, config_name) for directory in directories]
-
-
 def _model_file(directory: Path) -> Path | None:
-    """A file or directory in it that a backend takes for a model, unless it is a Python file."""
+    """Return a file or directory in it that a backend takes for a model, unless it is a Python file."""
     names = (name for name in RECOGNISED_FILES if not name.endswith(".py"))
     return next((directory / name for name in names if (directory / name).exists()), None)
 
@@ -268,7 +234,7 @@ def _name_of(directory: Path) -> str:
     return os.fsencode(directory.name).decode(errors="replace")
 
 
-def _source(directory: Path, config_name: str) -> ModelSource:
+def _source(directory: Path) -> ModelSource:
     name = _name_of(directory)
     if name != directory.name:
         fault = f"the name of the directory {os.fsencode(directory)!r} is not UTF-8"
@@ -279,7 +245,7 @@ def _source(directory: Path, config_name: str) -> ModelSource:
         log.error("Poll failed for model directory '%s': %s", name, exc.strerror)
         fault = f"cannot read '{directory}': {exc.strerror}"
         return ModelSource(name=name, directory=directory, fault=fault)
-    return ModelSource(name=name, directory=directory, versions=versions, config_name=config_name)
+    return ModelSource(name=name, directory=directory, versions=versions)
 
 
 def versions_in(directory: Path) -> dict[int, Path]:

@@ -10,10 +10,10 @@ import pytest
 
 from tests.serving.live import serving
 from tests.serving.repository.controlled import controlled, play, write
+from tests.serving.repository.places import repositories, scan
 from tests.serving.repository.stores.s3 import ENVIRONMENT, Bucket
 from tpx.errors import UsageError
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository import layout
 from tpx.serving.repository.stores.places import StorePlace, place_of
 from tpx.serving.repository.stores.store import StoreRepository
 
@@ -147,7 +147,7 @@ def test_markers_of_directories_and_configurations_by_name(s3: Bucket, tmp_path:
     upload(s3, tmp_path, "marks", 2)
     s3.put("marks/ensemble/1/")
     s3.put("marks/ensemble/config.pbtxt", b"platform: 'ensemble'")
-    found = {source.name: source for source in layout.scan([repository(s3, "marks", mount)])}
+    found = {source.name: source for source in scan([repository(s3, "marks", mount)])}
     assert sorted(found) == ["ensemble", "net"]
     assert list(found["ensemble"].versions) == [1]
 
@@ -203,7 +203,7 @@ def test_large_files_come_in_parts(
     monkeypatch.setattr("tpx.serving.repository.stores.store._PART_BYTES", 1000)
     data = os.urandom(12_345)
     s3.put("large/net/1/model.onnx", data)
-    source = layout.find([repository(s3, "large", mount)], ModelId("net"))
+    source = repositories(repository(s3, "large", mount)).find(ModelId("net"))
     assert source is not None
     assert source.origin is not None
     fetched = source.fetched(mount)
@@ -215,7 +215,7 @@ def test_a_file_that_changes_while_it_is_fetched_fails_the_load(
     s3: Bucket, tmp_path: Path, mount: Path
 ) -> None:
     s3.put("moving/net/1/model.onnx", b"first")
-    source = layout.find([repository(s3, "moving", mount)], ModelId("net"))
+    source = repositories(repository(s3, "moving", mount)).find(ModelId("net"))
     assert source is not None
     assert source.origin is not None
     s3.put("moving/net/1/model.onnx", b"other")

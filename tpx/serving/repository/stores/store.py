@@ -53,7 +53,7 @@ _EMPTY = StoredObject(path="", size_bytes=0, tag="", key="")
 
 
 class StoreRepository:
-    """Implements Elsewhere. Its calls take their time, and may be made from several threads."""
+    """Implements Repository. Its calls take their time, and may be made from several threads."""
 
     def __init__(self, place: StorePlace, environment: Mapping[str, str], home: Path) -> None:
         """Raises UsageError; nothing is asked yet."""
@@ -102,13 +102,20 @@ class StoreRepository:
             return None
         return self._source(name, files, fault)
 
-    def names(self) -> list[str]:
-        """The names of the models. Raises UsageError."""
+    @property
+    def key(self) -> str:
+        return str(self.place)
+
+    def misplaced(self) -> list[str]:
+        return []
+
+    def names(self) -> dict[str, str]:
+        """Return the names of the models, with their URLs. Raises UsageError."""
         import obstore
 
         listed = self._asked(lambda: obstore.list_with_delimiter(self._bucket, self.place.path or None))
         below = [self._relative(prefix) for prefix in listed["common_prefixes"]]
-        return sorted(name for name in below if name and not name.startswith("."))
+        return {name: f"{self.place}/{name}" for name in sorted(below) if name and not name.startswith(".")}
 
     def _list(self, name: str) -> list[StoredObject]:
         import obstore
