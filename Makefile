@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit clean
+.PHONY: help demo docs test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit clean
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -18,6 +18,7 @@ help:
 	@echo "make onnx    all 2033 model tests of the onnx package, served and compared; make test asks a sample of the operators"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about an hour)"
+	@echo "make docs    the documentation as a site of files, site/index.html; a broken link is an error"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
 	@echo "make gpu-kit   what proves tpx on a GPU machine without a network, as a folder to carry there"
 	@echo "make clean   remove the environment and everything generated"
@@ -42,7 +43,7 @@ demo: $(VENV)/.run
 	@$(BIN)/python tools/demo.py
 
 # properties are tried on the same examples each time; plain pytest goes on looking for others
-test: $(VENV)/.test check
+test: $(VENV)/.test check docs
 	@tools/system_packages.sh curl nghttp2-client wrk haproxy
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
@@ -102,6 +103,9 @@ onnx: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks $(BENCH)
 
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 schema: $(VENV)/.test
 	cd tpx/protocol/schema && ../../../$(BIN)/python -m grpc_tools.protoc -I. \
 	  --descriptor_set_out=v2.binpb model_config.proto grpc_service.proto health.proto \
@@ -117,5 +121,5 @@ gpu-kit: $(VENV)/.made
 	$(BIN)/python -m tools.gpu_kit.pack
 
 clean:
-	rm -rf $(VENV) .cache demo gpu-kit .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
+	rm -rf $(VENV) .cache demo gpu-kit site .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
 	find tpx tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
