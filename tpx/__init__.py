@@ -10,7 +10,6 @@ Names are imported when they are used, so that `import tpx` costs next to nothin
 """
 
 from importlib import import_module
-from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,7 +36,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'tpx' has no attribute '{name}'")

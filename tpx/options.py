@@ -132,7 +132,7 @@ class Field:
         return self.option.counted or (self.item_type is bool and not self.repeatable)
 
 
-def _without_none(kind: Any) -> Any:
+def _without_none(kind: object) -> object:
     if get_origin(kind) in (Union, types.UnionType):
         rest = [a for a in get_args(kind) if a is not type(None)]
         return rest[0] if len(rest) == 1 else kind
@@ -191,7 +191,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
-def from_mapping(config: type[C], values: Mapping[str, Any], *, source: str = "configuration") -> C:
+def from_mapping(config: type[C], values: Mapping[str, object], *, source: str = "configuration") -> C:
     """A config from a YAML mapping; keys are field names, with underscores or dashes."""
     return build(config, given_in_mapping(config, values, source=source))
 
@@ -219,7 +219,7 @@ def given_in_mapping(
     return chosen
 
 
-def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, Any] | None = None) -> C:
+def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, object] | None = None) -> C:
     """A config from command-line words; `base` holds values that the words override (a YAML file, say)."""
     return build(config, {**(base or {}), **given_in_argv(config, argv)})
 
@@ -227,7 +227,7 @@ def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, Any] | No
 def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
     """The values that command-line words give, by field."""
     chosen: dict[str, Any] = {}
-    given: dict[str, list[Any]] = {}
+    given: dict[str, list[object]] = {}
     for field, name, text in _Words(fields_of(config), argv).pairs():
         given.setdefault(field.name, []).append(_convert(field, text, name))
         chosen[field.name] = _together(field, given[field.name])
@@ -247,7 +247,7 @@ def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
     return [field for field in given.values() if field.option.inert]
 
 
-def build(config: type[C], chosen: Mapping[str, Any]) -> C:
+def build(config: type[C], chosen: Mapping[str, object]) -> C:
     """A config of these values; UsageError where one is missing that has no default."""
     missing = [
         f.option.metavar or f.flag
@@ -263,9 +263,9 @@ def build(config: type[C], chosen: Mapping[str, Any]) -> C:
     return made
 
 
-def _made(config: type[C], left: dict[str, Any]) -> C:
+def _made(config: type[C], left: dict[str, object]) -> C:
     """A config of its part of the values, which is taken out of `left`."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         if "group" in field.metadata:
             values[field.name] = _made(field.metadata["group"], left)
@@ -274,9 +274,9 @@ def _made(config: type[C], left: dict[str, Any]) -> C:
     return config(**values)
 
 
-def _collect(field: Field, items: Sequence[Any]) -> tuple[Any, ...]:
+def _collect(field: Field, items: Sequence[object]) -> tuple[object, ...]:
     if field.option.comma or field.option.parse is not None:
-        flat: list[Any] = []
+        flat: list[object] = []
         for item in items:
             if isinstance(item, tuple):
                 flat.extend(item)
@@ -286,18 +286,18 @@ def _collect(field: Field, items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _read(read: Callable[[Any], Any], value: Any, place: str) -> Any:
+def _read(read: Callable[[object], object], value: object, place: str) -> object:
     try:
         return read(value)
     except (ValueError, UsageError) as exc:
         raise UsageError(f"{place}: {exc}") from exc
 
 
-def _convert(field: Field, text: str, name: str) -> Any:
+def _convert(field: Field, text: str, name: str) -> object:
     try:
         if field.option.parse is not None:
             return field.option.parse(text)
@@ -319,7 +319,7 @@ def _in_range(field: Field, name: str, value: Any) -> Any:
     return value
 
 
-def _number(kind: type, text: str) -> Any:
+def _number(kind: type, text: str) -> object:
     try:
         if "_" in text or text != text.strip():
             raise ValueError(text)  # Python would read 1_000, which is nobody's number
@@ -328,7 +328,7 @@ def _number(kind: type, text: str) -> Any:
         raise ValueError("expected an integer" if kind is int else "expected a number") from None
 
 
-def _scalar(kind: Any, text: str) -> Any:
+def _scalar(kind: object, text: str) -> object:
     """One value of a field's item type; ValueError says what was expected."""
     if kind is bool:
         word = text.lower()

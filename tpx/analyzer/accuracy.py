@@ -103,7 +103,7 @@ def _differs(wanted: Array, found: Array, tolerance: float) -> str:
     return f"differs from the default's by {worst:.2%} of its greatest value (allowed: {tolerance:.2%})"
 
 
-def _data(kind: str, count: int, chance: np.random.Generator) -> list[Any]:
+def _data(kind: str, count: int, chance: np.random.Generator) -> list[object]:
     if kind == "TYPE_STRING":
         return ["".join(map(str, chance.integers(0, 10, STRING_LENGTH))) for _ in range(count)]
     if kind == "TYPE_BOOL":

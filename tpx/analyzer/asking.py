@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
@@ -51,7 +50,7 @@ def members_of(config: ProfileSpec, group: ModelGroup, facts: ModelFacts) -> tup
 
 
 def spec_of(
-    config: ProfileSpec, group: ModelGroup, read: Mapping[str, tuple[ModelFacts, Mapping[str, Any]]]
+    config: ProfileSpec, group: ModelGroup, read: Mapping[str, tuple[ModelFacts, Mapping[str, object]]]
 ) -> tuple[Mode, SearchSpec]:
     """Return the strategy and the spec of a model group.
 
@@ -107,7 +106,7 @@ def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
     return "budgeted" if spec.space.extras.any else "brute"
 
 
-def _listed(config: ProfileSpec, model: ModelToProfile) -> tuple[Mapping[str, Any], ...] | None:
+def _listed(config: ProfileSpec, model: ModelToProfile) -> tuple[Mapping[str, object], ...] | None:
     """Exactly the configurations to measure, where they are not searched for."""
     if model.sweep:
         return tuple(model.sweep.deltas())

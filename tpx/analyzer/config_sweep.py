@@ -72,15 +72,15 @@ def label(path: Path) -> str:
     return text
 
 
-def delta_of(paths: Sequence[Path], values: Sequence[Any]) -> dict[str, Any]:
+def delta_of(paths: Sequence[Path], values: Sequence[object]) -> dict[str, object]:
     """JSON in which the values stand at their paths."""
-    root: dict[str, Any] = {}
+    root: dict[str, object] = {}
     for path, value in zip(paths, values, strict=True):
         _put(root, path, value)
     return root
 
 
-def read_sweep(value: Any) -> ConfigSweep:
+def read_sweep(value: object) -> ConfigSweep:
     """The sweep that a YAML mapping of ModelConfig fields describes. Raises BadField."""
     if not isinstance(value, Mapping):
         raise BadField((), f"expected fields of the model configuration, got {_shown(value)}")
@@ -120,7 +120,7 @@ def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxi
         yield from _field_axes(item, field, (*path, field.name))
 
 
-def _field_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
+def _field_axes(value: object, field: object, path: Path) -> Iterator[ConfigAxis]:
     if _is_map(field):
         yield from _map_axes(value, field, path)
         return
@@ -234,7 +234,7 @@ _KINDS: Mapping[int, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
     return "a list" if isinstance(value, list) else "nothing" if value is None else repr(value)

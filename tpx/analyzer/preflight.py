@@ -12,7 +12,7 @@ from enum import Enum
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.output import unwritable
@@ -52,7 +52,7 @@ class Check:
 class Reader(Protocol):
     """What reads a model's configuration as the server completes it."""
 
-    async def default_config(self, model: str) -> dict[str, Any]: ...
+    async def default_config(self, model: str) -> dict[str, object]: ...
 
 
 def check_machine(config: ProfileSpec) -> Iterator[Check]:

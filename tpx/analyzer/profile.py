@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
 from tpx.analyzer.monitors.gpu import gpu_names
@@ -82,7 +81,7 @@ Event = TrialStarted | TrialEnded | ModelStarted | Remark
 Observer = Callable[[Event], None]
 
 
-Read = dict[str, tuple[ModelFacts, dict[str, Any]]]
+Read = dict[str, tuple[ModelFacts, dict[str, object]]]
 """By model what a search must know of it, and JSON of its effective default configuration."""
 
 

@@ -152,7 +152,7 @@ class Earlier:
         self.elapsed_ns += outcome.duration_ns
 
 
-def check_same_run(earlier: Earlier, settings: Mapping[str, Any], path: object) -> None:
+def check_same_run(earlier: Earlier, settings: Mapping[str, object], path: object) -> None:
     """Raise UsageError where these options would search or measure something else than the run did."""
     if earlier.started is None:
         raise UsageError(f"{path} holds no run to resume: leave out --resume, --retry-failed")

@@ -42,7 +42,7 @@ class TrialRunner:
         self.prepared: Prepared | None = None
         """How the last trial's configuration came onto the server; None where it was there already."""
 
-    async def default_config(self, model: str) -> dict[str, Any]:
+    async def default_config(self, model: str) -> dict[str, object]:
         """JSON of the model's effective default configuration; TpxError when the model cannot be served."""
         self._served = ""
         return await self._runner.default_config(model)

@@ -37,7 +37,7 @@ def within(*keys: str) -> Iterator[None]:
 def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
     """A reader of a flag's text, which is YAML: `{perf_throughput: 10}`."""
 
-    def parse(text: str) -> Any:
+    def parse(text: str) -> object:
         import yaml  # late: most command lines have no such flag
 
         try:
@@ -49,7 +49,7 @@ def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
     return parse
 
 
-def numbers(value: Any) -> tuple[int, ...]:
+def numbers(value: object) -> tuple[int, ...]:
     """`4`, `"1,2,4"`, `[1, 2, 4]`, or `{start: 1, stop: 4, step: 1}` with its stop included."""
     if isinstance(value, Mapping):
         return _stepped(value)
@@ -66,7 +66,7 @@ def words(value: Any) -> tuple[str, ...]:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
 
 
-def seconds(value: Any) -> float:
+def seconds(value: object) -> float:
     """`90`, `90s`, `20m`, `1.5h`."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(value))
     if found is None or isinstance(value, bool):
@@ -74,7 +74,7 @@ def seconds(value: Any) -> float:
     return float(found.group(1)) * _UNITS[found.group(2)]
 
 
-def integer(value: Any) -> int:
+def integer(value: object) -> int:
     """A whole number, also as text."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
         return int(value)
@@ -93,14 +93,14 @@ def number(value: Any) -> float:
         raise ValueError(f"expected a number, got {value!r}") from None
 
 
-def truth(value: Any) -> bool:
+def truth(value: object) -> bool:
     """true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, got {value!r}")
     return value
 
 
-def scalar_text(value: Any) -> str:
+def scalar_text(value: object) -> str:
     """A single value as a command line would have it."""
     if isinstance(value, Mapping | list) or value is None:
         raise ValueError(
@@ -109,7 +109,7 @@ def scalar_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def mapping(value: Any, what: str) -> Mapping[str, Any]:
+def mapping(value: object, what: str) -> Mapping[str, object]:
     """A map with text as keys."""
     if not isinstance(value, Mapping):
         raise ValueError(f"expected {what} as `key: value` lines, got {type(value).__name__}")
@@ -126,7 +126,7 @@ def flags(value: Any) -> Flags:
     return read
 
 
-def environment(value: Any) -> Mapping[str, str]:
+def environment(value: object) -> Mapping[str, str]:
     """Variables of an environment."""
     read = {}
     for key, item in mapping(value, "variables").items():
@@ -135,14 +135,14 @@ def environment(value: Any) -> Mapping[str, str]:
     return read
 
 
-def read_objectives(value: Any) -> tuple[Objective, ...]:
+def read_objectives(value: object) -> tuple[Objective, ...]:
     """`[perf_throughput, perf_latency_p99]`, or a map of tags to weights."""
     if isinstance(value, Mapping):
         return tuple(_objective(str(tag), weight) for tag, weight in value.items())
     return tuple(_objective(tag, LISTED_WEIGHT) for tag in words(value))
 
 
-def read_constraints(value: Any) -> tuple[Constraint, ...]:
+def read_constraints(value: object) -> tuple[Constraint, ...]:
     """`{perf_latency_p99: {max: 10}}`, or `perf_latency_p99<=10,perf_throughput>=100`."""
     if isinstance(value, str):
         return tuple(_compared(part) for part in value.split(",") if part.strip())
@@ -156,7 +156,7 @@ def read_constraints(value: Any) -> tuple[Constraint, ...]:
     return tuple(found)
 
 
-def _stepped(value: Mapping[Any, Any]) -> tuple[int, ...]:
+def _stepped(value: Mapping[object, object]) -> tuple[int, ...]:
     if set(value) - {"start", "stop", "step"} or not {"start", "stop"} <= set(value):
         raise ValueError("expected a value, a list, or start, stop and step")
     try:
@@ -168,7 +168,7 @@ def _stepped(value: Mapping[Any, Any]) -> tuple[int, ...]:
     return tuple(range(start, stop + 1, step))
 
 
-def _objective(tag: str, weight: Any) -> Objective:
+def _objective(tag: str, weight: object) -> Objective:
     with within(tag):
         share = number(weight)
         if not share > 0:
@@ -185,7 +185,7 @@ def _compared(text: str) -> Constraint:
         return _constraint(tag, "max" if sign == "<=" else "min", limit)
 
 
-def _constraint(tag: str, bound: Bound, limit: Any) -> Constraint:
+def _constraint(tag: str, bound: Bound, limit: object) -> Constraint:
     measured = metric(_RENAMED.get(tag, tag))
     sensible = "min" if measured.better == "higher" else "max"
     if bound != sensible and measured.unit != "%":  # a share may be bounded from either side

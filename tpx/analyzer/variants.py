@@ -53,12 +53,14 @@ def merge(base: Any, delta: Any) -> Any:
     return delta
 
 
-def _mappings(value: Any) -> bool:
+def _mappings(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def configure(
-    variant: Variant, default: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] | None = None
+    variant: Variant,
+    default: Mapping[str, object],
+    defaults: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Configuration:
     """The configuration of a variant; `default` is the JSON of the model's effective default, `defaults` are
     those of its members' models. Business logic computes beside its members, ensembles only through them.
@@ -148,13 +150,13 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
     )
 
 
-def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -> dict[str, Any]:
+def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -> dict[str, object]:
     """So many instances, and batches of up to `batch_size` (None leaves batching as it is): Model Analyzer's
     automatic variant.
 
     The dynamic batcher is on, and otherwise the default's, without preferred batch sizes that do not fit.
     """
-    delta: dict[str, Any] = {"instance_group": [{"count": instances, "kind": facts.instance_kind}]}
+    delta: dict[str, object] = {"instance_group": [{"count": instances, "kind": facts.instance_kind}]}
     if batch_size is None:
         return delta
     delta["max_batch_size"] = batch_size

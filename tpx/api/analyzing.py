@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import complete_options
@@ -71,7 +71,7 @@ def analyze(
     repository: str | Path | None = None,
     target: RunningServer | None = None,
     directory: str | Path | None = None,
-    **options: Any,
+    **options: object,
 ) -> AnalysisRun:
     """Search for the best configuration of models, and return everything that was measured.
 
@@ -82,7 +82,7 @@ def analyze(
     MeasurementError.
     """
     place = Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "profile_models": [models] if isinstance(models, str) else list(models),
         "checkpoint_directory": str(place),
         "export_path": str(place / "results"),

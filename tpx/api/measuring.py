@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpx.api.frames import data_frame, embedded
 from tpx.api.serving import RunningServer
@@ -74,7 +74,7 @@ def measure(
     *,
     concurrency: int | Sequence[int] | None = None,
     request_rate: float | Sequence[float] | None = None,
-    **options: Any,
+    **options: object,
 ) -> PerfRun:
     """Measure a model on a server, level by level, until each is stable.
 
@@ -94,7 +94,7 @@ async def measure_async(
     concurrency: int | Sequence[int] | None = None,
     request_rate: float | Sequence[float] | None = None,
     stop: asyncio.Event | None = None,
-    **options: Any,
+    **options: object,
 ) -> PerfRun:
     """Measure on the running event loop, which should have nothing else to do; else as `measure`."""
     return PerfRun(await run(_spec(target, model, concurrency, request_rate, options), stop=stop))
@@ -150,7 +150,7 @@ def _spec(
     model: str,
     concurrency: int | Sequence[int] | None,
     request_rate: float | Sequence[float] | None,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> SessionSpec:
     """The groups of options of a run. Raises UsageError."""
     given = given_in_mapping(SessionSpec, options, source="tpx.measure")

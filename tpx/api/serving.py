@@ -26,7 +26,7 @@ _FREE_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def serve(
-    models: str | Path | Sequence[str | Path], *, process: bool = False, **options: Any
+    models: str | Path | Sequence[str | Path], *, process: bool = False, **options: object
 ) -> "RunningServer":
     """Start a server on model repositories and return it once it is ready; leaving `with` stops it.
 
@@ -184,7 +184,7 @@ class _ProcessServer:
         return self._log.read_text("utf-8", errors="replace")
 
 
-def _words(name: str, value: Any) -> list[str]:
+def _words(name: str, value: object) -> list[str]:
     """An option as command-line words; of a list one for each."""
     flag = f"--{name.replace('_', '-')}"
     values = value if isinstance(value, list | tuple) else [value]

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tpx.perf.loops import event_loop
 
@@ -12,7 +12,7 @@ JOIN_S = 0.2
 """Between two looks for Ctrl-C, which only the main thread gets."""
 
 
-def run_in_thread(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+def run_in_thread(work: Callable[[asyncio.Event], Coroutine[object, object, T]]) -> T:
     """Run `work` to its end on an event loop of its own, in a thread of its own.
 
     It is given an event that Ctrl-C sets, on which it should end with what it has.

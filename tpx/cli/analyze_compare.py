@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from tpx.analyzer.comparison import Comparison, compare_runs
 from tpx.analyzer.results.journal import read_last_run
@@ -71,10 +70,10 @@ def _pairs(found: Comparison) -> Iterator[Against]:
         yield Against(title="Not compared", differences=(), left_out=left_out)
 
 
-def _document(found: Comparison) -> dict[str, Any]:
+def _document(found: Comparison) -> dict[str, object]:
     """Return the differences as JSON has them."""
-    differences: list[dict[str, Any]] = difference_json([pair.difference for pair in found.pairs])
-    pairs: list[dict[str, Any]] = [
+    differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
+    pairs: list[dict[str, object]] = [
         {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
         for p, difference in zip(found.pairs, differences, strict=True)
     ]

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -120,7 +119,7 @@ class PlanningRunner:
     def server(self) -> None:
         return None
 
-    async def default_config(self, model: str) -> dict[str, Any]:
+    async def default_config(self, model: str) -> dict[str, object]:
         return await self._runner.default_config(model)
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:

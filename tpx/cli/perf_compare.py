@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tpx.cli.comparing import ComparisonSpec, report_comparison
 from tpx.errors import UsageError
@@ -49,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     return report_comparison(compared, config.comparison, document)
 
 
-def _document(path: Path) -> Any:
+def _document(path: Path) -> object:
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as exc:

@@ -5,7 +5,6 @@ import struct
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +45,7 @@ class Digits(nn.Module):
 
 def safetensors(tensors: Mapping[str, npt.NDArray[np.float32]]) -> bytes:
     """A file of FP32 tensors: the length of a JSON object, which says what is where, then their bytes."""
-    header: dict[str, Any] = {}
+    header: dict[str, object] = {}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.nbytes

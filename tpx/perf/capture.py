@@ -72,7 +72,7 @@ class Capture:
         """How many rows the level has so far."""
         return len(self._records)
 
-    def store(self, row: int, key: int, response: Any) -> None:
+    def store(self, row: int, key: int, response: object) -> None:
         """The response whose request has become this row."""
         parts = parts_of(response)
         if parts.form not in self._forms:
@@ -173,7 +173,7 @@ class CapturingClient:
         await self._client.renew(slot, call)
         self._listen()
 
-    def failure(self, response: Any) -> Failure:
+    def failure(self, response: object) -> Failure:
         return self._client.failure(response)
 
     async def close(self) -> None:

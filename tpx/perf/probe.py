@@ -54,7 +54,7 @@ async def probe(connected: ConnectedModel, spec: SessionSpec) -> Probe:
     done: asyncio.Future[Probe] = asyncio.get_running_loop().create_future()
     start_ns = perf_counter_ns()
 
-    def answered(response: Any) -> None:
+    def answered(response: object) -> None:
         if not done.done():
             latency_ns = perf_counter_ns() - start_ns
             done.set_result(_judged(connected, spec.inputs.batch_size, response, source.step, latency_ns))

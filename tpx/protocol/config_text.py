@@ -257,7 +257,7 @@ def _meant(complaint: str) -> str:
 
 def _field_meant(message: Descriptor, name: str) -> str:
     """The field of a message that is called nearly so, or where in a configuration one of the name is."""
-    known: Mapping[str, Any] = message.fields_by_name
+    known: Mapping[str, object] = message.fields_by_name
     near = nearest(name, known)
     if near:
         return near

@@ -9,20 +9,19 @@ needs no generated code, so it fits every protobuf runtime.
 """
 
 from importlib import resources
-from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tpx.errors import NotFound
 
 
-def _read() -> tuple[Any, dict[str, Any]]:
+def _read() -> tuple[object, dict[str, object]]:
     """The pool, and by short name everything in it. A name that two packages have is the first file's."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
     )
     pool = descriptor_pool.DescriptorPool()
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for file in files.file:
         pool.Add(file)
     for file in files.file:
@@ -39,7 +38,7 @@ def _read() -> tuple[Any, dict[str, Any]]:
 _pool, _classes = _read()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """A message class, service descriptor or enum descriptor by its short name."""
     try:
         return _classes[name]
@@ -47,7 +46,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"the v2 schema has no '{name}'") from None
 
 
-def message_named(name: str) -> Any:
+def message_named(name: str) -> object:
     """The descriptor of a message by its full name. Raises NotFound."""
     try:
         return _pool.FindMessageTypeByName(name)
@@ -55,7 +54,7 @@ def message_named(name: str) -> Any:
         raise NotFound(f"the schema has no message '{name}'") from exc
 
 
-def enum_named(name: str) -> Any:
+def enum_named(name: str) -> object:
     """The descriptor of an enum by its full name. Raises NotFound."""
     try:
         return _pool.FindEnumTypeByName(name)
@@ -63,7 +62,7 @@ def enum_named(name: str) -> Any:
         raise NotFound(f"the schema has no enum '{name}'") from exc
 
 
-def file_named(name: str) -> Any:
+def file_named(name: str) -> object:
     """The descriptor of a file of the schema. Raises NotFound."""
     try:
         return _pool.FindFileByName(name)
@@ -71,7 +70,7 @@ def file_named(name: str) -> Any:
         raise NotFound(f"the schema has no file '{name}'") from exc
 
 
-def file_of_symbol(symbol: str) -> Any:
+def file_of_symbol(symbol: str) -> object:
     """The descriptor of the file that defines a message, field, enum, service or method, by its full name.
     Raises NotFound."""
     try:

@@ -79,7 +79,7 @@ def from_json(
         raise ConfigError(f"{source}: nested too deeply") from exc
 
 
-def _lenient_value(text: str | bytes) -> Any:
+def _lenient_value(text: str | bytes) -> object:
     """Return what JSON says, or else JSON5. Raises ValueError in the words about JSON."""
     try:
         return json.loads(text)

@@ -369,7 +369,7 @@ def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMe
     ]
 
 
-def _model_statistics(model: Served) -> dict[str, Any]:
+def _model_statistics(model: Served) -> dict[str, object]:
     statistics = model.statistics
     return {
         "name": model.name,

@@ -61,7 +61,7 @@ class Postponed(Exception):
         self._size = size
         self._work = work
 
-    def then(self, go_on: Callable[[Any], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
+    def then(self, go_on: Callable[[object], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
         """As `Offload.decode`."""
         return self._offload.decode(self._size, self._work, go_on, fail)
 

@@ -237,7 +237,7 @@ class RequestHead:
         other.converted = self.converted
         return other
 
-    def remember_rendered(self, key: Any, rendered: Any) -> None:
+    def remember_rendered(self, key: object, rendered: object) -> None:
         """Keep what is the same in every response with these output shapes; the memory is bounded."""
         if len(self.rendered) >= _RENDERED_SHAPES:
             self.rendered.clear()
@@ -246,11 +246,11 @@ class RequestHead:
 
 def rendering_key(
     frontend: str, outputs: Sequence[Tensor], parameters: Mapping[str, Parameter] | None
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return the key of `RequestHead.rendered` for the constant part of a response."""
     if len(outputs) == 1 and not parameters:  # most answers, and less work
         return frontend, outputs[0].shape
-    key: tuple[Any, ...] = (frontend, *[tensor.shape for tensor in outputs])
+    key: tuple[object, ...] = (frontend, *[tensor.shape for tensor in outputs])
     if parameters:
         # True and 1 are equal, but not the same parameter
         key += (*parameters.items(), *map(type, parameters.values()))

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
 
@@ -94,7 +94,7 @@ class Runner(Protocol):
     @property
     def server(self) -> VisibleServer | None: ...
 
-    async def default_config(self, model: str) -> dict[str, Any]:
+    async def default_config(self, model: str) -> dict[str, object]:
         """Return JSON of the model's own configuration as the server completes it."""
         ...
 

@@ -95,7 +95,7 @@ class HttpModelControl:
             )
         return body
 
-    async def _change(self, model: str, verb: str, body: Mapping[str, Any], timeout_s: float) -> None:
+    async def _change(self, model: str, verb: str, body: Mapping[str, object], timeout_s: float) -> None:
         path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
         response = await self._fetch("POST", path, body, timeout_s)
         if response.status != 200:
@@ -105,7 +105,7 @@ class HttpModelControl:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> HttpResponse:
         parts = [] if body is None else [json.dumps(body).encode()]
@@ -118,7 +118,7 @@ class HttpModelControl:
             connection.close()
 
 
-def _json(response: HttpResponse) -> Any:
+def _json(response: HttpResponse) -> object:
     try:
         return json.loads(bytes(response.body))
     except ValueError:
@@ -174,7 +174,7 @@ class GrpcModelControl:
             ) from exc
         return model_config.to_json(messages.ModelConfigResponse.FromString(answer).config)
 
-    async def _change(self, model: str, verb: str, request: Any, timeout_s: float) -> None:
+    async def _change(self, model: str, verb: str, request: object, timeout_s: float) -> None:
         try:
             await self._call(f"RepositoryModel{verb.capitalize()}", request, timeout_s)
         except ResponseError as exc:

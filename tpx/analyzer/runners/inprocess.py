@@ -38,7 +38,7 @@ class InProcessRunner:
     def server(self) -> VisibleServer:
         return VisibleServer(pid=os.getpid())
 
-    async def default_config(self, model: str) -> dict[str, Any]:
+    async def default_config(self, model: str) -> dict[str, object]:
         return await self._try(
             {entry.name: entry for entry in self._models.iterdir() if entry.is_dir()}, model
         )

@@ -218,7 +218,9 @@ def _note(level: LevelResult) -> str:
     return "; ".join(part for part in parts if part)
 
 
-async def _side_by_side(works: Sequence[Callable[[], Coroutine[Any, Any, Measurement]]]) -> list[Measurement]:
+async def _side_by_side(
+    works: Sequence[Callable[[], Coroutine[object, object, Measurement]]],
+) -> list[Measurement]:
     """Measure several models all at once; one that is done stays under load until the others are, too.
 
     Raises what any of them raises.
@@ -263,7 +265,7 @@ def _combined(members: Sequence[Measurement], variant: str, load: Load) -> Measu
     )
 
 
-async def _until(over: asyncio.Event, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
     """Do the same again and again; a fault of it shows in the others' figures or not at all."""
 
     async def repeat() -> None:

@@ -24,7 +24,7 @@ DISTRUST_PATIENCE_S = 1.0
 """Time in which a server that is not to be trusted may end by itself."""
 _BUSY = ("READY", "LOADING", "UNLOADING")
 
-Configs = Mapping[str, Mapping[str, Any] | None]
+Configs = Mapping[str, Mapping[str, object] | None]
 """By model the configuration to load it with; None is the model's own."""
 
 

@@ -4,7 +4,6 @@ the request, and put under load."""
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
 from tpx.analyzer.runners.base import Launch, Preparation, VisibleServer
@@ -47,7 +46,7 @@ class ServedRunner:
             http_address=running.addresses.http,
         )
 
-    async def default_config(self, model: str) -> dict[str, Any]:
+    async def default_config(self, model: str) -> dict[str, object]:
         await self._put(model, {model: None})
         return await self._loader.config(model)
 
@@ -91,7 +90,7 @@ def configs_of(configuration: Configuration) -> Configs:
 
     A model's own configuration is loaded as it is, without one in the request.
     """
-    found: dict[str, Mapping[str, Any] | None] = {}
+    found: dict[str, Mapping[str, object] | None] = {}
     for member in configuration.members:
         found.update(configs_of(member))
     variant = configuration.variant
@@ -102,6 +101,6 @@ def configs_of(configuration: Configuration) -> Configs:
     return found
 
 
-def _json(configuration: Configuration) -> dict[str, Any]:
+def _json(configuration: Configuration) -> dict[str, object]:
     message = model_config.parse(configuration.text, configuration.variant.name)
     return {**model_config.to_json(message, defaults=False), "name": configuration.variant.model}

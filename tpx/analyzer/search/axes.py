@@ -85,7 +85,7 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.choices[0].delta]
 
 
-def _listed(deltas: Sequence[Mapping[str, Any]]) -> Dimension:
+def _listed(deltas: Sequence[Mapping[str, object]]) -> Dimension:
     """The user's own list as one dimension without an order, the default first."""
     choices = (Choice(label="default"), *(Choice(label=str(n), delta=d) for n, d in enumerate(deltas, 1)))
     return Dimension(name="listed", choices=choices, ordered=False)
@@ -158,7 +158,7 @@ def _providers(facts: ModelFacts, providers: Sequence[str], precisions: Sequence
             )
         key = _PRECISION_PARAMETER.get(provider)
         for precision in ("", *(precisions if key else ())):
-            item: dict[str, Any] = {"name": provider}
+            item: dict[str, object] = {"name": provider}
             if key and precision:
                 item["parameters"] = {key: precision}
             delta = {"optimization": {"execution_accelerators": {f"{kind}_execution_accelerator": [item]}}}
@@ -223,7 +223,7 @@ def _by_amount(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda choice: choice.amount))
 
 
-def _label(values: Sequence[Any]) -> str:
+def _label(values: Sequence[object]) -> str:
     return ", ".join(str(value) if value != {} else "as it is" for value in values)
 
 

@@ -126,6 +126,6 @@ class _Listed:
         self._history.decide(text, variant.name)
 
 
-def _shown(delta: Mapping[str, Any]) -> str:
+def _shown(delta: Mapping[str, object]) -> str:
     text = ", ".join(f"{key}: {value}" for key, value in delta.items())
     return text if len(text) <= FIELD_SHOWN else text[:FIELD_SHOWN] + " ..."

@@ -269,7 +269,7 @@ class Names:
         return self._known[key]
 
 
-def _key(members: Sequence[Variant], delta: Mapping[str, Any]) -> str:
+def _key(members: Sequence[Variant], delta: Mapping[str, object]) -> str:
     return ",".join(member.name for member in members) + (json.dumps(delta, sort_keys=True) if delta else "")
 
 

@@ -102,7 +102,7 @@ Levels = Mapping[str, Batches]
 """The batches of a run by their load's name."""
 
 
-def read_levels(document: Any, source: str) -> Levels:
+def read_levels(document: object, source: str) -> Levels:
     """The levels of a run's JSON; raises UsageError naming `source` where it is something else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or "levels" not in document:
         raise UsageError(f"{source} is no result of tpx perf --json (schema {SCHEMA})")
@@ -206,7 +206,7 @@ def _settled(difference: Difference, strictness: Strictness) -> Difference:
     return replace(difference, finding="better" if (difference.relative > 0) is more_is_better else "worse")
 
 
-def difference_json(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+def difference_json(differences: Sequence[Difference]) -> list[dict[str, object]]:
     """Differences for programs; latencies in ns."""
     return [
         {

@@ -35,7 +35,7 @@ class _PartSender(Sender):
         self.abandon()
         self._query_load.one_less()
 
-    def _answered(self, response: Any) -> None:
+    def _answered(self, response: object) -> None:
         if self.start_ns:
             self.start_ns = 0
             self._query_load.answered(self, response)

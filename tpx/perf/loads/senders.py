@@ -107,7 +107,7 @@ class Sender:
         )
         self._ready(self)
 
-    def on_checked(self, response: Any) -> None:
+    def on_checked(self, response: object) -> None:
         """An answer that is compared with what was expected, once the next request is on its way."""
         if self.start_ns:
             step, row = self.source.step, len(self._load.records)

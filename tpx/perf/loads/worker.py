@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
-from typing import Any
 
 from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
@@ -87,7 +86,7 @@ class Worker:
 
     async def _serve(self) -> Load | None:
         """Returns the load that was not stopped."""
-        commands: asyncio.Queue[Any] = asyncio.Queue(16)
+        commands: asyncio.Queue[object] = asyncio.Queue(16)
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
@@ -105,7 +104,7 @@ class Worker:
                 self._pipe.send(Broken(exc))
         return self._end_tasks()
 
-    async def _obey(self, command: Any) -> None:
+    async def _obey(self, command: object) -> None:
         match command:
             case LoadRequest():
                 await self._prepare(command)

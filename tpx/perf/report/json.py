@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from tpx.report import files
 SCHEMA = 1
 T = TypeVar("T")
 
-Json = dict[str, Any]
+Json = dict[str, object]
 
 
 def json_text(report: Report, argv: Sequence[str]) -> str:
@@ -82,7 +82,7 @@ def _document(report: Report, argv: Sequence[str]) -> Json:
     }
 
 
-def _maybe(encode: Callable[[T], Any], value: T | None) -> Any:
+def _maybe(encode: Callable[[T], object], value: T | None) -> object:
     return None if value is None else encode(value)
 
 

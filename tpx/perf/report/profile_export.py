@@ -3,7 +3,6 @@ genai-perf reads. Written level by level, so that no more than one level's recor
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -119,7 +118,7 @@ class ProfileExport:
             return b"[]"  # an answer that cannot be read has no outputs; its request is there all the same
 
 
-def _experiment(level: Level) -> dict[str, Any]:
+def _experiment(level: Level) -> dict[str, object]:
     if level.kind is CONCURRENCY:
         return {"mode": "concurrency", "value": int(level.value)}
     # perf_analyzer has no value for schedules of the user's own

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -81,7 +81,7 @@ class JsonLines:
         columns = {name: rows[name].tolist() for name in (*_TIMES, "status", "step", "sequence")}
         head = {"mode": level.level.mode, "value": level.level.value}
         for i in range(len(rows)):
-            line: dict[str, Any] = head | {"window": windows[i] + 1}
+            line: dict[str, object] = head | {"window": windows[i] + 1}
             line |= {name: columns[name][i] + self._offset_ns for name in _TIMES}
             line["latency_us"] = (columns["end_ns"][i] - columns["intended_ns"][i]) / 1000
             status = columns["status"][i]

@@ -170,7 +170,7 @@ def controls_of(config: ModelConfig) -> list[Control]:
             name = control_input.name
             if kind == "CORRID":
                 datatype = BY_NUMBER[control.data_type]
-                none: Any = b"" if datatype.size == 0 else 0
+                none: object = b"" if datatype.size == 0 else 0
                 controls.append(Control(name=name, kind=kind, datatype=datatype, false=none))
                 continue
             for field, number in (("int32_false_true", 8), ("fp32_false_true", 11), ("bool_false_true", 1)):

@@ -11,12 +11,11 @@ import configparser
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tpx.errors import UsageError
 from tpx.serving.repository.stores.places import Scheme, StorePlace
 
-Settings = dict[str, Any]
+Settings = dict[str, object]
 """Settings of a store, by the names that obstore has for them."""
 
 _FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
@@ -113,7 +112,7 @@ def _said(settings: Settings) -> Settings:
     return {name: value for name, value in settings.items() if value != ""}
 
 
-def _entry(path: Path, place: StorePlace) -> Any:
+def _entry(path: Path, place: StorePlace) -> object:
     """Return what the file of credentials has for a place, None if nothing. Raises UsageError."""
     try:
         by_scheme = json.loads(path.read_text(encoding="utf-8"))
@@ -135,7 +134,7 @@ def _begins(url: str, beginning: str) -> bool:
     return not place or url == place or url.startswith(place + "/")
 
 
-def _aws_environment(entry: Any) -> dict[str, str]:
+def _aws_environment(entry: object) -> dict[str, str]:
     return _renamed(
         entry,
         {
@@ -148,11 +147,11 @@ def _aws_environment(entry: Any) -> dict[str, str]:
     )
 
 
-def _azure_environment(entry: Any) -> dict[str, str]:
+def _azure_environment(entry: object) -> dict[str, str]:
     return _renamed(entry, {"account_str": "AZURE_STORAGE_ACCOUNT", "account_key": "AZURE_STORAGE_KEY"})
 
 
-def _renamed(entry: Any, names: Mapping[str, str]) -> dict[str, str]:
+def _renamed(entry: object, names: Mapping[str, str]) -> dict[str, str]:
     """An entry as the environment would have it. Raises UsageError."""
     if not isinstance(entry, dict) or not entry.keys() <= names.keys():
         raise UsageError(f"{_FILE}: expected an object with the members {', '.join(names)}")
