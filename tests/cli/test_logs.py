@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,28 @@ def test_the_other_format_has_an_iso_time() -> None:
     made.created = 86400 * 365 + 0.75
     line = TritonFormatter("ISO8601").format(made)
     assert re.fullmatch(r'1971-01-01T00:00:00Z W \d+ server\.py:42\] "x"', line)
+
+
+def test_json_has_the_record_and_its_traceback_on_one_line() -> None:
+    try:
+        raise ValueError("a\nb")
+    except ValueError:
+        made = record(logging.ERROR, "model %s\u202e", "net")
+        made.exc_info = sys.exc_info()
+    made.created = 86400 * 365 + 0.75
+    line = TritonFormatter("json").format(made)
+    assert "\n" not in line
+    assert "\u202e" not in line
+    fields = json.loads(line)
+    assert fields.pop("traceback").endswith("ValueError: a\nb")
+    assert fields == {
+        "time": "1971-01-01T00:00:00.750000+00:00",
+        "level": "ERROR",
+        "message": "model net\u202e",
+        "process": made.process,
+        "file": "server.py",
+        "line": 42,
+    }
 
 
 def test_the_time_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:

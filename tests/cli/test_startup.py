@@ -25,8 +25,29 @@ def test_a_table_has_tritons_lines() -> None:
     )
 
 
-def test_an_empty_table_is_its_head() -> None:
-    assert table(("A", "B"), []) == "+---+---+\n| A | B |\n+---+---+\n+---+---+\n"
+def test_a_table_fits_the_terminal() -> None:
+    words = "classification sequence model_repository"
+    made = table(("Option", "Value"), [("server_extensions", words), ("id", "x" * 50)], 48)
+    assert made == (
+        "+-------------------+--------------------------+\n"
+        "| Option            | Value                    |\n"
+        "+-------------------+--------------------------+\n"
+        "| server_extensions | classification sequence  |\n"
+        "|                   | model_repository         |\n"
+        "| id                | xxxxxxxxxxxxxxxxxxxxxxxx |\n"
+        "|                   | xxxxxxxxxxxxxxxxxxxxxxxx |\n"
+        "|                   | xx                       |\n"
+        "+-------------------+--------------------------+\n"
+    )
+    assert len(table(("Value",), [("x" * 300,)]).splitlines()[0]) == 304
+
+
+def test_tables_without_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(tmp_path) as live, caplog.at_level("INFO", "tpx.cli.startup"):
+        log_models(live.server, ServeConfig())
+    assert [record.getMessage() for record in caplog.records if record.name == "tpx.cli.startup"] == [
+        "no models found"
+    ]
 
 
 @pytest.mark.parametrize(("cell", "shown"), [("a\nb", r"a\nb"), ("\x1b[0m", r"\x1b[0m"), ("ü|", "ü|")])

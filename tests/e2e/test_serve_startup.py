@@ -66,7 +66,6 @@ def test_it_says_what_it_loads_what_it_serves_and_where_in_that_order(repository
         marks = [
             "loading: net:1",
             "successfully loaded 'net'",
-            "| Repository Agent | Path |",
             "| onnxruntime | tpx.serving.backends.onnxruntime | {",
             "| Model | Version | Status |",
             "| net   | 1       | READY  |",
@@ -75,7 +74,10 @@ def test_it_says_what_it_loads_what_it_serves_and_where_in_that_order(repository
             "Started GRPCInferenceService at 127.0.0.1:",
             "Started HTTPService at 127.0.0.1:",
             "Started Metrics Service at 127.0.0.1:",
-            f"is ready: http://127.0.0.1:{child.port('HTTPService')}/v2",
+            f"is ready: http://127.0.0.1:{child.port('HTTPService')}/v2, "
+            f"gRPC 127.0.0.1:{child.port('GRPCInferenceService')}, "
+            f"metrics http://127.0.0.1:{child.port('Metrics Service')}/metrics, "
+            f"docs http://127.0.0.1:{child.port('HTTPService')}/v2/docs",
         ]
         at = [text.index(mark) for mark in marks]
         assert at == sorted(at)
@@ -92,6 +94,18 @@ def test_log_lines_have_tritons_form(repository: Path) -> None:
         assert re.fullmatch(
             rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {child.pid} loads\.py:\d+\] "loading: net:1"', line
         )
+
+
+def test_every_line_of_a_json_log_is_an_object(repository: Path) -> None:
+    with serve("--model-repository", repository, "--log-format=json") as child:
+        child.ready()
+        records = [json.loads(line) for line in child.out]
+        messages = [record["message"] for record in records]
+        assert "loading: net:1" in messages
+        assert any("| net   | 1       | READY  |" in message for message in messages)
+        assert "is ready: http://" in messages[-1]
+        assert records[0].keys() == {"time", "level", "message", "process", "file", "line"}
+        assert child.stop() == 0
 
 
 def test_one_file_is_enough(repository: Path) -> None:
@@ -248,7 +262,8 @@ def test_a_port_in_use_is_named(repository: Path, flag: str) -> None:
         done = tpx("serve", f"--model-repository={repository}", *ANY_PORTS, f"{flag}={port}")
     assert done.returncode == 1
     assert f"Socket '127.0.0.1:{port}' already in use" in done.stderr
-    assert f"({flag} and {flag.removesuffix('port')}address say where it shall be)" in done.stderr
+    assert f"(choose another with {flag} or {flag.removesuffix('port')}address)" in done.stderr
+    assert "loading" not in done.stdout, "ports are looked at before models load"
     assert "Traceback" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Logs as Triton writes them: `I1120 12:34:56.123456 1234 server.py:42] "message"`, in UTC."""
+"""Logs as Triton writes them, `I1120 12:34:56.123456 1234 server.py:42] "message"`, or as JSON; in UTC."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def escapes(environment: Mapping[str, str]) -> bool:
 
 
 class TritonFormatter(logging.Formatter):
-    """The two formats of Triton's log lines. A record's `block`, a table say, follows its line as it is."""
+    """Triton's two log formats, and JSON. A record's `block`, a table say, follows its line."""
 
     def __init__(self, log_format: LogFormat = "default", *, escape: bool = True) -> None:
         super().__init__()
@@ -41,6 +41,8 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         block = getattr(record, "block", "")
+        if self.log_format == "json":
+            return self._json(record, block)
         if block:
             return f"{self._start(record)}\n{block}"
         message = record.getMessage()
@@ -48,6 +50,20 @@ class TritonFormatter(logging.Formatter):
         if record.exc_info:
             text += "\n" + self._indented(self.formatException(record.exc_info))
         return text
+
+    def _json(self, record: logging.LogRecord, block: str) -> str:
+        """One object on one line, whatever the record has."""
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname,
+            "message": block or record.getMessage(),
+            "process": record.process,
+            "file": record.filename,
+            "line": record.lineno,
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False).translate(_UNSEEN)
 
     def _start(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC)

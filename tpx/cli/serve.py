@@ -18,6 +18,7 @@ from tpx.cli.logs import configure, finish
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
+from tpx.report.text import terminal_width, wrapped
 from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
@@ -99,15 +100,14 @@ def _with_models(config: ServeConfig) -> ServeConfig:
         return config
     here = Path("models")
     if here.is_dir():
-        print(f"No model repository given: serving ./{here}", flush=True)
+        _tell(config, f"No model repository given: serving ./{here}")
         return _serving(config, here)
     from tpx import examples  # late: only this path writes models
 
     directory = examples.default_directory()
     examples.write(directory)
-    print(
-        f"No model repository given and no ./models here: serving the example models in {directory}",
-        flush=True,
+    _tell(
+        config, f"No model repository given and no ./models here: serving the example models in {directory}"
     )
     return _serving(config, directory)
 
@@ -146,7 +146,7 @@ async def _serve(config: ServeConfig, logs: LogControl) -> int:
     log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)
-    _print_ready(endpoints, "https" if config.http.http_use_ssl else "http")
+    _tell(config, _ready(endpoints, "https" if config.http.http_use_ssl else "http"))
     await stopping
     if not await server.stop():
         log.error("Exit timeout expired. Exiting immediately.")
@@ -169,8 +169,21 @@ def _die(server: Server) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _print_ready(endpoints: Sequence[BoundEndpoint], scheme: str) -> None:
-    urls = {endpoint.service: endpoint.where for endpoint in endpoints}
-    where = f": {scheme}://{urls['HTTPService']}/v2" if "HTTPService" in urls else ""
+def _ready(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
+    """Return the line that says where everything is."""
+    bound = {endpoint.service: endpoint.where for endpoint in endpoints}
+    http, grpc, metrics = map(bound.get, ("HTTPService", "GRPCInferenceService", "Metrics Service"))
+    parts = [f"{scheme}://{http}/v2"] if http else []
+    parts += [f"gRPC {grpc}"] if grpc else []
+    parts += [f"metrics http://{metrics}/metrics"] if metrics else []
+    parts += [f"docs {scheme}://{http}/v2/docs"] if http else []
+    return f"tpx {__version__} is ready: {', '.join(parts)}"
+
+
+def _tell(config: ServeConfig, text: str) -> None:
+    """Print a line that is no part of the log, unless the log is what a program reads."""
+    if config.logging.log_format == "json":
+        log.info("%s", text)
+        return
     with suppress(OSError):  # a full disk, or nobody reads: the log has told
-        print(f"tpx {__version__} is ready{where}", flush=True)
+        print(wrapped(text, terminal_width()), flush=True)

@@ -2,9 +2,12 @@
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from tpx import __version__
+from tpx.report.text import terminal_width
 from tpx.serving.backends.table import whereabouts
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
@@ -14,33 +17,49 @@ from tpx.serving.server import Server
 log = logging.getLogger(__name__)
 
 Row = tuple[str, ...]
+CELL_LEAST = 20
+"""The narrowest that a broken column becomes, in characters."""
 
 
 def log_models(server: Server, config: ServeConfig) -> None:
     """Repository agents, backends and models: after loading, also if that failed."""
-    _log(table(("Repository Agent", "Path"), _agent_rows(server, config)))
-    _log(table(("Backend", "Path", "Config"), _backend_rows(server, config)))
+    _log(("Repository Agent", "Path"), _agent_rows(server, config))
+    _log(("Backend", "Path", "Config"), _backend_rows(server, config))
     models = server.status()
-    _log(table(("Model", "Version", "Status"), model_rows(models)))
+    _log(("Model", "Version", "Status"), model_rows(models))
     if not models:
         log.info("no models found")
 
 
 def log_options(server: Server, config: ServeConfig) -> None:
     """What the server was told."""
-    _log(table(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions)))
+    _log(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions))
 
 
-def table(headers: Row, rows: Iterable[Row]) -> str:
-    """A table of ASCII lines, ended by a newline as Triton's are."""
+def table(headers: Row, rows: Iterable[Row], width: int | None = None) -> str:
+    """Return a table of ASCII lines, ended by a newline as Triton's are.
+
+    The widest column is broken into several lines where the table would be wider than `width`.
+    """
     lines = [headers, *(tuple(map(_one_line, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    excess = sum(widths) + 3 * len(widths) + 1 - width if width else 0
+    if excess > 0:
+        widest = widths.index(max(widths))
+        widths[widest] = max(widths[widest] - excess, CELL_LEAST)
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    texts = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    ]
+    texts = ["\n".join(_laid_out(line, widths)) for line in lines]
     return "\n".join([rule, texts[0], rule, *texts[1:], rule, ""])
+
+
+def _laid_out(row: Row, widths: Sequence[int]) -> Iterator[str]:
+    """The lines of a row, whose cells are broken where they are wider than their columns."""
+    cells = [
+        textwrap.wrap(cell, width, break_on_hyphens=False) if len(cell) > width else [cell]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    for line in zip_longest(*cells, fillvalue=""):
+        yield "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
 
 
 def model_rows(entries: Sequence[RepositoryEntry]) -> list[Row]:
@@ -104,5 +123,7 @@ def _one_line(cell: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
-def _log(text: str) -> None:
-    log.info("", extra={"block": text})
+def _log(headers: Row, rows: Sequence[Row]) -> None:
+    """Log a table that has rows, as wide as the terminal where there is one."""
+    if rows:
+        log.info("", extra={"block": table(headers, rows, terminal_width())})

@@ -109,7 +109,20 @@ def client_of(peername: object) -> str:
 
 
 async def listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
-    """A socket for each address that the name stands for. Raises OSError."""
+    """Listen on each address that the name stands for. Raises OSError."""
+    out = await bound_sockets(address, port, reuse_port=reuse_port)
+    try:
+        for sock in out:
+            sock.listen(BACKLOG)
+    except OSError:
+        for sock in out:
+            sock.close()
+        raise
+    return out
+
+
+async def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Bind a socket to each address that the name stands for. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     out: list[socket.socket] = []
@@ -132,7 +145,6 @@ def _bound(family: int, sockaddr: object, *, reuse_port: bool) -> socket.socket:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(sockaddr)  # type: ignore[arg-type]
-        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
         sock.close()

@@ -10,6 +10,7 @@ from tpx.errors import UsageError
 from tpx.protocol.grpc.keepalive import KeepaliveLimits
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
+from tpx.protocol.handshakes import bound_sockets
 from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.inflation import Inflater
@@ -146,6 +147,15 @@ class Endpoints:
             )
         return services
 
+    async def probe(self) -> None:
+        """Bind every port and release it. Raises UsageError for one that is in use, before models load."""
+        for service in self._services:
+            try:
+                for sock in await bound_sockets(service.address, service.port, reuse_port=service.reuse_port):
+                    sock.close()
+            except OSError as exc:
+                raise _in_use(service, exc) from exc
+
     async def listen(self) -> list[BoundEndpoint]:
         """Begin to accept connections. Raises UsageError for a port that is in use."""
         return [await self._listen(service) for service in self._services]
@@ -167,10 +177,7 @@ class Endpoints:
                 reuse_port=service.reuse_port,
             )
         except OSError as exc:
-            raise UsageError(
-                f"Socket '{service.address}:{service.port}' already in use or not available: {exc.strerror} "
-                f"(--{service.flag}-port and --{service.flag}-address say where it shall be)"
-            ) from exc
+            raise _in_use(service, exc) from exc
         if service.flag != "metrics":
             self.serving.append(listener)
         self.listeners.append((listener, service.observe))
@@ -188,6 +195,13 @@ class Endpoints:
         for listener, _ in self.listeners:
             listener.close()
         self._inflater.close()
+
+
+def _in_use(service: _Service, error: OSError) -> UsageError:
+    return UsageError(
+        f"Socket '{service.address}:{service.port}' already in use or not available: {error.strerror} "
+        f"(choose another with --{service.flag}-port or --{service.flag}-address)"
+    )
 
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:

@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args
 
 from tpx.errors import InvalidRequest, NotReady, Unsupported
 
-LogFormat = Literal["default", "ISO8601"]
+LogFormat = Literal["default", "ISO8601", "json"]
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
 LogValue = str | bool | int
 Protocol = Literal["HTTP", "GRPC"]

@@ -24,7 +24,9 @@ def _verbosity(text: str) -> int:
 class ServerSpec:
     """Connections of all endpoints, memory, and the end of the server."""
 
-    id: str = option("triton", "name of this server in its metadata")
+    id: str = option(
+        "tpx", "name of this server in its metadata; `triton` for clients that look for it", "--server-name"
+    )
     drain_secs: int = option(
         0,
         "seconds after the signal to stop in which the server is not ready but serves everything: "
@@ -217,7 +219,9 @@ class LoggingSpec:
     log_info: bool = option(True, "log what happens")
     log_warning: bool = option(True, "log what may be wrong")
     log_error: bool = option(True, "log what failed")
-    log_format: LogFormat = option("default", "how a line gives its time", common=True)
+    log_format: LogFormat = option(
+        "default", "Triton's lines with their time in two forms, or a JSON object per record", common=True
+    )
     log_file: str = option("", "log to this file instead of the console", metavar="PATH", common=True)
 
     @property

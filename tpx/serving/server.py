@@ -161,6 +161,7 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(None, self.tracer.close)
 
     async def _load_and_listen(self) -> list[BoundEndpoint]:
+        await self.endpoints.probe()
         await self.control.start()
         failed = self.repository.failures()
         if failed and self._config.repository.exit_on_error:

@@ -30,7 +30,7 @@ def test_health(channel: Channel) -> None:
 
 def test_server_metadata(channel: Channel) -> None:
     answer = channel.call("ServerMetadata")
-    assert (answer.name, answer.version) == ("triton", __version__)
+    assert (answer.name, answer.version) == ("tpx", __version__)
     assert "binary_tensor_data" in answer.extensions
 
 

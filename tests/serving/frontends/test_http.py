@@ -48,12 +48,18 @@ def test_a_model_that_is_not_there_is_not_ready(live: Live, path: str) -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
+def test_the_root_leads_to_the_page_about_the_api(live: Live) -> None:
+    answer = live.get("/")
+    assert (answer.status, answer.headers["location"]) == (302, "/v2/docs")
+    assert live.get(answer.headers["location"]).status == 200
+
+
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
 def test_server_metadata(live: Live, path: str) -> None:
     answer = live.get(path)
     assert answer.status == 200
     assert list(answer.json.items()) == [
-        ("name", "triton"),
+        ("name", "tpx"),
         ("version", __version__),
         ("extensions", EXTENSIONS),
     ]
@@ -165,7 +171,6 @@ UNKNOWN = [
     ("//v2", 404, "Not Found"),
     ("/V2", 404, "Not Found"),
     ("/v3", 404, "Not Found"),
-    ("/", 404, "Not Found"),
     ("/v2/models/double/versions/1/trace/setting", 404, "Not Found"),
     ("/v2/models/DOUBLE", 404, "Request for unknown model: 'DOUBLE' is not found"),
 ]

@@ -153,6 +153,7 @@ class HttpDocumentation:
         return [
             route("/v2/openapi.json", "metadata", GET=self._document),
             route("/v2/docs[/]", "metadata", GET=self._page),
+            route("/", "metadata", GET=_to_page),
         ]
 
     def _document(self, request: HttpRequest, _: re.Match[str]) -> None:
@@ -171,6 +172,11 @@ class HttpDocumentation:
 
         making = asyncio.get_running_loop().run_in_executor(None, work)
         when_done(request, making, lambda made: request.respond(200, made[0], (made[1],)))
+
+
+def _to_page(request: HttpRequest, _: re.Match[str]) -> None:
+    """Lead a browser that was given the address alone to the page."""
+    request.respond(302, b"Location: /v2/docs\r\n")
 
 
 def _rendered(document: dict[str, Any]) -> _Made:

@@ -17,7 +17,7 @@ from tests.serving.live import Live, floats, infer_message
         ("GET", "/metrics/", 200, False),
         ("GET", "/metrics?name=x", 200, False),
         ("HEAD", "/metrics", 200, True),
-        ("GET", "/", 200, True),
+        ("GET", "/", 302, True),
         ("GET", "/other", 200, True),
         ("POST", "/metrics", 405, True),
         ("POST", "/other", 405, True),
@@ -27,6 +27,10 @@ from tests.serving.live import Live, floats, infer_message
 def test_paths_and_methods(live: Live, method: str, path: str, status: int, empty: bool) -> None:
     answer = ask(live.ports["Metrics Service"], path, method)
     assert (answer.status, not answer.text) == (status, empty)
+
+
+def test_the_root_leads_to_the_page(live: Live) -> None:
+    assert ask(live.ports["Metrics Service"], "/").headers["location"] == "/metrics"
 
 
 def test_the_content_type_is_tritons(live: Live) -> None:

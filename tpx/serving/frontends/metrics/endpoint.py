@@ -90,9 +90,11 @@ class MetricsFrontend:
         self._sources = sources
 
     def serve(self, request: HttpRequest) -> None:
-        """As Triton: any other path is an empty page."""
+        """Answer with the page; / leads to it, and any other path is an empty page, as Triton's."""
         if request.head.method not in (b"GET", b"HEAD"):
             request.respond(405, b"Allow: GET, HEAD\r\n")
+        elif request.head.path == b"/":
+            request.respond(302, b"Location: /metrics\r\n")
         elif request.head.path not in _PATHS:
             request.respond(200, _TEXT)
         else:
