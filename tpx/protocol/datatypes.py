@@ -58,7 +58,7 @@ def datatype(name: str) -> DataType:
         raise InvalidRequest(f"unknown datatype '{name}' (known: {', '.join(BY_NAME)})") from None
 
 
-def from_numpy(dtype: np.dtype[Any]) -> DataType:
+def from_numpy(dtype: np.dtype[np.generic]) -> DataType:
     """The datatype that carries a numpy type; strings and bytes of any width are BYTES."""
     if dtype.kind in "SUO":
         return BY_NAME["BYTES"]

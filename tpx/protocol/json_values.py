@@ -15,6 +15,10 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import MAX_JSON_DEPTH, flat_list, pieces
 from tpx.protocol.tensors import Array, Buffer, Tensor, as_array, decode_in_pieces, encode_bytes
 
+JsonValue = Any
+"""A value of JSON as a parser makes it: its type is known only after it was looked at."""
+JsonObject = dict[str, Any]
+"""An object of JSON, of any members."""
 _ELEMENTS_AT_ONCE = 16 << 10
 """Encoded without letting other threads run."""
 
@@ -30,7 +34,7 @@ def checked_text(what: str, text: str) -> str:
     return text
 
 
-def json_values(name: str, data: Any) -> Any:
+def json_values(name: str, data: JsonValue) -> JsonValue:
     """The Python value of an input's `data`."""
     if not isinstance(data, msgspec.Raw):
         return data
@@ -68,7 +72,7 @@ def encode_list(name: str, datatype: str, text: Buffer, check: Callable[[int], N
     return count, b"".join(parts)
 
 
-def _piece_values(name: str, piece: bytes) -> list[Any]:
+def _piece_values(name: str, piece: bytes) -> list[JsonValue]:
     try:
         values = orjson.loads(piece)
     except orjson.JSONDecodeError as exc:
@@ -78,7 +82,7 @@ def _piece_values(name: str, piece: bytes) -> list[Any]:
             values = json.loads(piece)
         except ValueError as other:
             raise _not_json(name, other) from other
-    out: list[Any] = values
+    out: list[JsonValue] = values
     return out
 
 
@@ -103,7 +107,7 @@ def _check_json_type(name: str, datatype: str) -> None:
         )
 
 
-def encode_values(name: str, datatype: str, count: int, values: Any) -> Buffer:
+def encode_values(name: str, datatype: str, count: int, values: JsonValue) -> Buffer:
     """JSON values as the raw bytes of `count` elements."""
     _check_json_type(name, datatype)
     flat = values
@@ -113,7 +117,7 @@ def encode_values(name: str, datatype: str, count: int, values: Any) -> Buffer:
     return _encode(name, datatype, flat)
 
 
-def _encode(name: str, datatype: str, flat: list[Any]) -> Buffer:
+def _encode(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
     """The raw bytes of elements."""
     if datatype != "BYTES":
         return _numbers(name, datatype, flat).data.cast("B") if flat else b""
@@ -127,16 +131,16 @@ def _encode(name: str, datatype: str, flat: list[Any]) -> Buffer:
         raise InvalidRequest("Unable to parse 'data': a string is not Unicode text") from exc
 
 
-def _flatten(values: Any) -> list[Any]:
+def _flatten(values: JsonValue) -> list[JsonValue]:
     """The leaves of nested lists, row-major."""
     if not isinstance(values, list):
         raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
-    leaves: list[Any] = []
+    leaves: list[JsonValue] = []
     _collect(values, leaves, MAX_JSON_DEPTH)
     return leaves
 
 
-def _collect(values: list[Any], leaves: list[Any], depth: int) -> None:
+def _collect(values: list[JsonValue], leaves: list[JsonValue], depth: int) -> None:
     """Add the leaves of lists that are at most `depth` deep. Each value is looked at once, however deep
     another one is."""
     kinds = set(map(type, values))
@@ -164,7 +168,7 @@ _TYPE_WORDS = {
 }
 
 
-def _numbers(name: str, datatype: str, flat: list[Any]) -> Array:
+def _numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
     """A flat array of the datatype; nothing is rounded, wrapped or guessed."""
     target = BY_NAME[datatype].numpy
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")

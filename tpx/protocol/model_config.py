@@ -11,6 +11,7 @@ from google.protobuf import json_format, text_format
 
 from tpx.errors import ConfigError
 from tpx.protocol import config_text, messages
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 
 MAX_CONFIG_BYTES = 16 << 20
@@ -93,7 +94,7 @@ def _lenient_value(text: str | bytes) -> object:
         raise
 
 
-def to_json(config: ModelConfig, *, defaults: bool = True) -> dict[str, Any]:
+def to_json(config: ModelConfig, *, defaults: bool = True) -> JsonObject:
     """The config as clients read it: proto field names, defaults printed, 64-bit integers as numbers.
 
     Without `defaults` it has no fields that a server with an older schema lacks, unless they are set.
@@ -104,7 +105,7 @@ def to_json(config: ModelConfig, *, defaults: bool = True) -> dict[str, Any]:
     return _members(out, config.DESCRIPTOR)
 
 
-def _members(values: dict[str, Any], descriptor: Any) -> dict[str, Any]:
+def _members(values: JsonObject, descriptor: Any) -> JsonObject:
     """The members of a message in the order of its fields, which is the order that Triton prints."""
     named = [field for field in descriptor.fields if field.name in values]
     return {field.name: _with_numbers(values[field.name], field) for field in named}

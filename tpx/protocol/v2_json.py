@@ -14,6 +14,7 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import LARGE_BYTES, MAX_JSON_DEPTH, check_request, cut_lists, mark_of
 from tpx.protocol.json_values import (
+    JsonObject,
     check_at_most,
     check_count,
     checked_text,
@@ -43,7 +44,7 @@ class _Input(msgspec.Struct):
     datatype: str
     shape: list[int]
     data: Any = None
-    parameters: dict[str, Any] = {}
+    parameters: JsonObject = {}
 
 
 class _DeferredInput(_Input):
@@ -52,13 +53,13 @@ class _DeferredInput(_Input):
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: JsonObject = {}
 
 
 class _Request(msgspec.Struct):
     inputs: list[_Input]
     id: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: JsonObject = {}
     outputs: list[_Output] = []
 
 
@@ -308,14 +309,14 @@ def _mistyped(_: str, key: str, kind: type) -> InvalidRequest:
     return InvalidRequest(f"Unable to parse '{key}': {_no(word)}")
 
 
-def _bool_parameter(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:
+def _bool_parameter(parameters: Mapping[str, object], key: str, *, default: bool) -> bool:
     value = parameters.get(key, default)
     if not isinstance(value, bool):
         raise InvalidRequest(f"Unable to parse '{key}': {_no('boolean')}")
     return value
 
 
-def _parameters(raw: Mapping[str, Any]) -> dict[str, Parameter]:
+def _parameters(raw: JsonObject) -> dict[str, Parameter]:
     out: dict[str, Parameter] = {}
     for key, value in raw.items():
         if key == "binary_data_output":
@@ -353,17 +354,17 @@ def encode_infer_request(
 
     `outputs` None asks for all of them, in the same form as the inputs.
     """
-    items: list[dict[str, Any]] = []
+    items: list[JsonObject] = []
     tail: list[Buffer] = []
     for tensor in inputs:
-        item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
         if binary:
             item["parameters"] = {"binary_data_size": len(tensor.data)}
             tail.append(tensor.data)
         else:
             item["data"] = orjson.Fragment(json_data(tensor))
         items.append(item)
-    head: dict[str, Any] = {"id": request_id} if request_id else {}
+    head: JsonObject = {"id": request_id} if request_id else {}
     settings: dict[str, Parameter] = dict(parameters or {})
     if outputs is None and binary:
         settings["binary_data_output"] = True

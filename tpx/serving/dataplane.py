@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
 from tpx.serving.logs import LogControl
@@ -219,7 +220,7 @@ class DataPlane:
 
     # statistics
 
-    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
+    def statistics(self, name: str, version: str) -> list[JsonObject]:
         """The members of `model_stats`: of one version, of all of a model, or with an empty name of all
         models."""
         served = self._repository.served()

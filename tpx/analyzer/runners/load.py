@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tpx.analyzer.results.measurement import (
     Answers,
@@ -228,7 +228,7 @@ async def _side_by_side(
     over = asyncio.Event()
     left = len(works)
 
-    async def one(work: Callable[[], Coroutine[Any, Any, Measurement]]) -> Measurement:
+    async def one(work: Callable[[], Coroutine[object, object, Measurement]]) -> Measurement:
         nonlocal left
         found = await work()
         left -= 1

@@ -99,7 +99,7 @@ class ModelLoader:
             return Preparation(how="loaded")
         return Preparation(how="started" if first else "restarted", why=why)
 
-    async def guard(self, work: "asyncio.Task[Any]", limit_s: float) -> None:
+    async def guard(self, work: "asyncio.Task[object]", limit_s: float) -> None:
         """Wait for work on the server: until it is done, or the time is over, or the server has died.
 
         Raises MeasurementError for the latter two, ServerLost for a server that is not ours; after that,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tpx.perf.statistics.differences import (
     quantile_figure,
     rate_figure,
 )
+from tpx.protocol.json_values import JsonObject
 
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
@@ -124,7 +125,7 @@ def _unused(name: str, levels: Levels) -> str:
     return next(each for each in names if each not in levels)
 
 
-def _batches(members: Mapping[str, Any]) -> Batches:
+def _batches(members: JsonObject) -> Batches:
     def row(text: str) -> Integers:
         return np.array([int(number) for number in text.split()], dtype=np.int64)
 

@@ -5,8 +5,7 @@ The history is the messages of every turn and, behind them, the message that ans
 together from the pieces of a stream. perf_analyzer: session_concurrency/payload_json_utils.cc.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import orjson
 
@@ -14,9 +13,10 @@ from tpx.errors import UsageError
 from tpx.perf.clients.base import brief
 from tpx.protocol.http1.client import HttpClientConnection
 from tpx.protocol.http1.head import HeadCache
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer
 
-Message = Mapping[str, Any]
+Message = JsonObject
 
 NO_MESSAGE = "the answer holds no message that the conversation could go on with: no choices[0].message"
 _END = b"\n\n"
@@ -71,9 +71,7 @@ class ChatTurn:
 
     __slots__ = ("_answer", "_body", "_encode", "_number", "_session", "encoded")
 
-    def __init__(
-        self, body: Mapping[str, Any], session: list["ChatTurn"], encode: Callable[[bytes], bytes]
-    ) -> None:
+    def __init__(self, body: JsonObject, session: list["ChatTurn"], encode: Callable[[bytes], bytes]) -> None:
         """The next turn of `session`, which it joins; `encode` makes a request of a body.
 
         Raises UsageError for a body without messages.
@@ -140,7 +138,7 @@ def streamed_message(body: Buffer) -> Message | None:
     return {"role": role, "content": "", **{n: "".join(t) for n, t in texts.items()}} if found else None
 
 
-def _deltas(body: Buffer) -> Iterator[Mapping[str, Any]]:
+def _deltas(body: Buffer) -> Iterator[JsonObject]:
     """The pieces of the first choice."""
     for data in EventParser().feed(bytes(body) + _END):
         try:

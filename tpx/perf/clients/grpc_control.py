@@ -24,6 +24,7 @@ from tpx.perf.clients.model import (
 from tpx.protocol import messages, model_config
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
+from tpx.protocol.json_values import JsonObject
 
 log = logging.getLogger(__name__)
 SERVICE = "/inference.GRPCInferenceService/"
@@ -136,7 +137,7 @@ class GrpcControl(GrpcAsker):
             return ""
         return instead(model, index_entries(_as_mapping(answer).get("models", ())))
 
-    async def _config(self, model: ModelKey) -> Mapping[str, Any] | None:
+    async def _config(self, model: ModelKey) -> JsonObject | None:
         """None where the server has no such extension."""
         request = messages.ModelConfigRequest(name=model.name, version=model.version)
         try:
@@ -146,7 +147,7 @@ class GrpcControl(GrpcAsker):
         return model_config.to_json(answer.config)
 
 
-def _as_mapping(message: Any) -> Mapping[str, Any]:
+def _as_mapping(message: Any) -> JsonObject:
     """The message as HTTP's JSON has it, but for 64-bit integers, which are text."""
-    answer: Mapping[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    answer: JsonObject = MessageToDict(message, preserving_proto_field_name=True)
     return answer

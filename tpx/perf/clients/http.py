@@ -28,7 +28,7 @@ from tpx.perf.clients.http_control import HttpControl, error_text, host_header, 
 from tpx.perf.clients.tls import tls_context
 from tpx.perf.clients.wire import WireSpec
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request
-from tpx.protocol.json_values import json_data
+from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
 
@@ -151,7 +151,7 @@ def infer_body(
 
     Raises UsageError for a tensor that JSON cannot hold.
     """
-    head: dict[str, Any] = {"id": fields.id} if fields.id else {}
+    head: JsonObject = {"id": fields.id} if fields.id else {}
     parameters = fields.all_parameters
     if wire.output_binary and not fields.outputs:
         parameters = {"binary_data_output": True} | parameters
@@ -166,8 +166,8 @@ def infer_body(
     return words, tail
 
 
-def _input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> dict[str, Any]:
-    item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+def _input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> JsonObject:
+    item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
     place = fields.shared_inputs.get(tensor.name)
     if place is not None:
         item["parameters"] = _place(place)
@@ -194,8 +194,8 @@ def _json(tensor: Tensor) -> bytes:
     return json_data(tensor)
 
 
-def _output(output: RequestedOutput, *, binary: bool) -> dict[str, Any]:
-    parameters: dict[str, Any] = dict(output.parameters)
+def _output(output: RequestedOutput, *, binary: bool) -> JsonObject:
+    parameters: JsonObject = dict(output.parameters)
     if output.classification:
         parameters["classification"] = output.classification
     if output.shared_memory is not None:
@@ -205,8 +205,8 @@ def _output(output: RequestedOutput, *, binary: bool) -> dict[str, Any]:
     return {"name": output.name, "parameters": parameters}
 
 
-def _place(place: SharedMemoryRange) -> dict[str, Any]:
-    out: dict[str, Any] = {"shared_memory_region": place.region, "shared_memory_byte_size": place.byte_size}
+def _place(place: SharedMemoryRange) -> JsonObject:
+    out: JsonObject = {"shared_memory_region": place.region, "shared_memory_byte_size": place.byte_size}
     return out | ({"shared_memory_offset": place.offset} if place.offset else {})
 
 

@@ -5,7 +5,6 @@ import base64
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import quote
 
 from tpx.errors import MeasurementError, WireError
@@ -24,6 +23,7 @@ from tpx.perf.clients.model import (
     server_description,
 )
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
+from tpx.protocol.json_values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class HttpControl:
             raise MeasurementError(f"failed to set trace settings: {error_text(response)}")
 
     async def register(self, region: Region) -> None:
-        document: dict[str, Any] = {"byte_size": region.byte_size}
+        document: JsonObject = {"byte_size": region.byte_size}
         if region.handle:
             handle = {"b64": base64.b64encode(region.handle).decode()}
             document |= {"raw_handle": handle, "device_id": region.device}
@@ -112,7 +112,7 @@ class HttpControl:
         if self._connection is not None:
             self._connection.close()
 
-    async def _post(self, region: Region, verb: str, document: Mapping[str, Any]) -> None:
+    async def _post(self, region: Region, verb: str, document: JsonObject) -> None:
         path = f"/v2/{region.kind}sharedmemory/region/{quote(region.name, safe='')}/{verb}"
         response = await self._fetch(path, json.dumps(document).encode())
         if response.status != 200:
@@ -127,7 +127,7 @@ class HttpControl:
             return ""
         return instead(model, index_entries(models)) if isinstance(models, list) else ""
 
-    async def _get(self, path: str, what: str) -> Mapping[str, Any]:
+    async def _get(self, path: str, what: str) -> JsonObject:
         response = await self._fetch(path)
         if response.status != 200:
             said = f"HTTP {response.status}, {error_text(response)}"
@@ -147,7 +147,7 @@ class HttpControl:
         return response
 
 
-def _parse(response: HttpResponse) -> Mapping[str, Any]:
+def _parse(response: HttpResponse) -> JsonObject:
     try:
         answer = json.loads(bytes(response.body))
     except ValueError as exc:

@@ -10,6 +10,7 @@ from typing import Any
 from tpx.errors import MeasurementError
 from tpx.options import nearest
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.json_values import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def _read(what: str) -> Iterator[None]:
         ) from exc
 
 
-def server_description(answer: Mapping[str, Any]) -> ServerDescription:
+def server_description(answer: JsonObject) -> ServerDescription:
     """From the answer of `GET v2`."""
     with _read("description of itself"):
         return ServerDescription(
@@ -95,7 +96,7 @@ def server_description(answer: Mapping[str, Any]) -> ServerDescription:
         )
 
 
-def model_description(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelDescription:
+def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelDescription:
     """From the answers of `GET v2/models/M` and, where the server has that extension, `.../config`.
 
     The metadata's shapes carry the batch dimension of a batching model, which is left out here.
@@ -116,7 +117,7 @@ def model_description(metadata: Mapping[str, Any], config: Mapping[str, Any] | N
         )
 
 
-def _tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], kind: str) -> tuple[TensorSpec, ...]:
+def _tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[TensorSpec, ...]:
     batches = int(config.get("max_batch_size", 0)) > 0
     configured = {item["name"]: item for item in config.get(kind, ())}
     out = []
@@ -141,14 +142,14 @@ def _tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], kind: str) 
     return tuple(out)
 
 
-def _scheduler(config: Mapping[str, Any]) -> str:
+def _scheduler(config: JsonObject) -> str:
     for key, name in (("sequence_batching", "sequence"), ("ensemble_scheduling", "ensemble")):
         if key in config:
             return name
     return "dynamic" if "dynamic_batching" in config else "none"
 
 
-def _steps(steps: Sequence[Mapping[str, Any]]) -> tuple[ModelKey, ...]:
+def _steps(steps: Sequence[JsonObject]) -> tuple[ModelKey, ...]:
     keys = [ModelKey(s["model_name"], _version(s.get("model_version", -1))) for s in steps]
     return tuple(dict.fromkeys(keys))
 
@@ -170,13 +171,13 @@ _DURATIONS = (
 )
 
 
-def model_counters(answer: Mapping[str, Any]) -> tuple[ModelCounters, ...]:
+def model_counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
     """From the answer of `GET v2/models/M/stats`; counters that a server leaves out are 0."""
     with _read("statistics"):
         return _counters(answer)
 
 
-def _counters(answer: Mapping[str, Any]) -> tuple[ModelCounters, ...]:
+def _counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
     out = []
     for entry in answer.get("model_stats") or ():
         counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
@@ -205,7 +206,7 @@ class IndexEntry:
     reason: str = ""
 
 
-def index_entries(models: Iterable[Mapping[str, Any]]) -> tuple[IndexEntry, ...]:
+def index_entries(models: Iterable[JsonObject]) -> tuple[IndexEntry, ...]:
     """From the answer to the index request of the v2 protocol's model repository extension."""
     return tuple(
         IndexEntry(

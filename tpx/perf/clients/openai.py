@@ -6,9 +6,9 @@ and, where it says nothing, the number of pieces.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import cast
 
 import orjson
 
@@ -20,6 +20,7 @@ from tpx.perf.clients.http import HttpSlots, Send, http_connector
 from tpx.perf.clients.http_control import StaticControl
 from tpx.perf.clients.model import TensorSpec
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
 INPUT = TensorSpec(name="payload", datatype="BYTES", shape=(1,))
@@ -32,7 +33,7 @@ REFUSED_IN_STREAM = -100
 _DONE = b"[DONE]"
 _END = b"\n\n"
 """The end of an event, which the last one of an answer may lack."""
-STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+STREAM: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 """Members that ask for a stream ending with the number of its tokens."""
 
 
@@ -162,7 +163,7 @@ def _heard(turn: ChatTurn, on_response: OnResponse) -> OnResponse:
     return hear
 
 
-def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
+def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
     """The body of a request: what the user brought, completed by the model's name and the wish for a stream;
     or one made of a text.
 
@@ -175,7 +176,7 @@ def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
         return asked | {"stream": True} if stream else asked
     text, path = content.decode("utf-8", "replace"), endpoint.service.path
     if path.endswith("chat/completions"):
-        made: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+        made: JsonObject = {"messages": [{"role": "user", "content": text}]}
     elif path.endswith("completions"):
         made = {"prompt": text}
     elif path.endswith("embeddings") and not stream:
@@ -189,7 +190,7 @@ def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
     return made | dict(STREAM) if stream else made
 
 
-def has_text(event: Mapping[str, Any]) -> bool:
+def has_text(event: JsonObject) -> bool:
     """Return True for an event with generated text; `text_output` is Triton's own, of generate_stream."""
     if event.get("text_output"):
         return True
@@ -214,13 +215,13 @@ def sent(request: bytes | ChatTurn) -> bytes:
     return request.body if isinstance(request, ChatTurn) else request.partition(b"\r\n\r\n")[2]
 
 
-def tokens(answer: Mapping[str, Any]) -> int:
+def tokens(answer: JsonObject) -> int:
     """How many tokens the service says that it has generated; 0 where it does not."""
     usage = answer.get("usage") or {}
     return int(usage.get("completion_tokens") or 0)
 
 
-def _json(body: Buffer) -> Mapping[str, Any]:
+def _json(body: Buffer) -> JsonObject:
     """A JSON object; empty where it is something else."""
     try:
         answer = json.loads(bytes(body))
@@ -229,7 +230,7 @@ def _json(body: Buffer) -> Mapping[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _words(answer: Mapping[str, Any]) -> str:
+def _words(answer: JsonObject) -> str:
     """Return an error's message, in the forms that services give it."""
     error = answer.get("error") or answer.get("detail") or answer.get("message") or ""
     return str(error.get("message", error) if isinstance(error, dict) else error)

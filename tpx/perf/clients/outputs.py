@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from tpx.perf.clients.openai import OpenAiAnswer, generated
 from tpx.protocol import messages
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http1.client import HttpResponse
-from tpx.protocol.json_values import encode_values
+from tpx.protocol.json_values import JsonObject, encode_values
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 
 _CONTENTS = {
@@ -92,7 +92,7 @@ def _from_json(body: Buffer, head_size: int) -> list[Tensor]:
     return tensors
 
 
-def _json_tensor(output: Mapping[str, Any]) -> Tensor:
+def _json_tensor(output: JsonObject) -> Tensor:
     name, datatype, shape = output["name"], output["datatype"], output["shape"]
     values = output.get("data")
     if values is None:  # it lies in shared memory

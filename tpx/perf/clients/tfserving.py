@@ -20,6 +20,7 @@ from tpx.perf.clients.model import (
 )
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Tensor, decode_bytes
 
 SERVICE = "/tensorflow.serving.PredictionService/"
@@ -34,7 +35,7 @@ DATATYPES = {
 _NAMES = {number: name for name, number in DATATYPES.items()}
 
 
-def _read_schema() -> dict[str, Any]:
+def _read_schema() -> JsonObject:
     """Return the message classes by their short names, in a pool of our own: they clash with no other."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.perf.clients").joinpath("schema/tfserving.binpb").read_bytes()
@@ -149,7 +150,7 @@ def _describe(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:
     return model_description(answer, {"max_batch_size": ANY_BATCH if batches else 0})
 
 
-def _tensor(name: str, entry: Any) -> dict[str, Any]:
+def _tensor(name: str, entry: Any) -> JsonObject:
     shape = [-1] if entry.tensor_shape.unknown_rank else [dim.size for dim in entry.tensor_shape.dim]
     datatype = _NAMES.get(entry.dtype, f"DataType {entry.dtype} of TensorFlow")
     return {"name": name, "datatype": datatype, "shape": shape}

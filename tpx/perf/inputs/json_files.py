@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import orjson
 
 from tpx.errors import UsageError
 from tpx.perf.inputs.steps import Step, StepReader, Stream
+from tpx.protocol.json_values import JsonValue
 
 LINES = (".ndjson", ".jsonl")
 MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the json file"
@@ -33,9 +33,9 @@ class JsonStream:
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
-        self._steps: list[tuple[Any, Any, str]] = []
+        self._steps: list[tuple[JsonValue, JsonValue, str]] = []
 
-    def add(self, steps: Sequence[Any], expected: Sequence[Any] | None, where: str) -> None:
+    def add(self, steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str) -> None:
         """Append the steps of a file; `expected` belongs to them one by one."""
         if expected is not None and len(expected) != len(steps):
             raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
@@ -72,7 +72,7 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> JsonData:
     return JsonData(tuple(streams) or (flat,), tuple(notices))
 
 
-def _is_nested(data: Sequence[Any], path: Path) -> bool:
+def _is_nested(data: Sequence[JsonValue], path: Path) -> bool:
     """Return True if the items are streams; raise UsageError where only some are."""
     lists = [_starts_list(item) for item in data]
     if any(lists) and not all(lists):
@@ -81,7 +81,7 @@ def _is_nested(data: Sequence[Any], path: Path) -> bool:
 
 
 def _streams(file: "_File", path: Path, reader: StepReader) -> list[JsonStream]:
-    expected: Sequence[Any] = [None] * len(file.data) if file.validation is None else file.validation
+    expected: Sequence[JsonValue] = [None] * len(file.data) if file.validation is None else file.validation
     if len(expected) != len(file.data):
         raise UsageError(f"{path}: {MISALIGNED}: {len(expected)} streams for {len(file.data)}")
     out = []
@@ -97,8 +97,8 @@ def _streams(file: "_File", path: Path, reader: StepReader) -> list[JsonStream]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    data: Sequence[Any]
-    validation: Sequence[Any] | None = None
+    data: Sequence[JsonValue]
+    validation: Sequence[JsonValue] | None = None
     notices: tuple[str, ...] = ()
 
 
@@ -127,7 +127,7 @@ def _file(path: Path) -> _File:
     return _File(data, validation, tuple(notices))
 
 
-def _document(text: bytes, path: Path) -> Any:
+def _document(text: bytes, path: Path) -> JsonValue:
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
@@ -136,7 +136,7 @@ def _document(text: bytes, path: Path) -> Any:
         return _lenient(text, str(path), exc)
 
 
-def _lenient(text: bytes, where: str, error: Exception) -> Any:
+def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
     """NaN and Infinity are no JSON, but perf_analyzer reads them."""
     try:
         return json.loads(text)
@@ -144,13 +144,13 @@ def _lenient(text: bytes, where: str, error: Exception) -> Any:
         raise UsageError(f"{where}: failed to parse the specified json file: {error}") from error
 
 
-def _starts_list(value: Any) -> bool:
+def _starts_list(value: JsonValue) -> bool:
     if isinstance(value, msgspec.Raw):
         return bytes(memoryview(value)[:1]) == b"["
     return isinstance(value, list)
 
 
-def _items(value: Any, where: str) -> Sequence[Any] | None:
+def _items(value: JsonValue, where: str) -> Sequence[JsonValue] | None:
     """The items of a list, None for anything else."""
     if not _starts_list(value):
         return None
@@ -159,11 +159,11 @@ def _items(value: Any, where: str) -> Sequence[Any] | None:
             return msgspec.json.decode(value, type=list[msgspec.Raw])
         except msgspec.DecodeError as exc:
             value = _lenient(bytes(value), where, exc)
-    items: list[Any] = value
+    items: list[JsonValue] = value
     return items
 
 
-def _parsed(value: Any, where: str) -> Any:
+def _parsed(value: JsonValue, where: str) -> JsonValue:
     if not isinstance(value, msgspec.Raw):
         return value
     try:

@@ -181,7 +181,7 @@ def _check_size(spec: TensorSpec, dims: Dims, settings: InputSpec) -> None:
         )
 
 
-def _width(dtype: np.dtype[Any]) -> type[np.integer[Any]]:
+def _width(dtype: np.dtype[np.generic]) -> type[np.integer[Any]]:
     return np.uint64 if dtype == np.uint64 else np.int64
 
 

@@ -3,7 +3,7 @@ request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
@@ -13,6 +13,7 @@ from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.makers import Dims, Maker
 from tpx.perf.inputs.values import tensor_of_json
+from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.tensors import Buffer, Tensor
 
 
@@ -99,7 +100,7 @@ class StepReader:
         self.dims = dims
         self.makers = makers
 
-    def step(self, value: Any, expected: Any, where: str, number: int) -> Step:
+    def step(self, value: JsonValue, expected: JsonValue, where: str, number: int) -> Step:
         """A step and what it should give, None for anything. Raises UsageError beginning with `where`."""
         known = [spec.name for spec in self.model.inputs]
         entries = _entries(value, known, where)
@@ -115,7 +116,7 @@ class StepReader:
             timestamp_ns=None if TIMESTAMP in known else _timestamp(entries.get(TIMESTAMP), where),
         )
 
-    def _input(self, spec: TensorSpec, entries: Mapping[str, Any], where: str, number: int) -> Tensor | None:
+    def _input(self, spec: TensorSpec, entries: JsonObject, where: str, number: int) -> Tensor | None:
         maker = self.makers.get(spec.name)
         if spec.name not in entries:
             if maker is not None:
@@ -130,7 +131,7 @@ class StepReader:
             value = _as_text(value)
         return tensor_of_json(spec, value, self.dims[spec.name], where)
 
-    def _expected(self, value: Any, where: str) -> tuple[Tensor, ...]:
+    def _expected(self, value: JsonValue, where: str) -> tuple[Tensor, ...]:
         where = f"{where}, validation_data"
         outputs = self.model.outputs
         entries = _entries(value, [spec.name for spec in outputs], where)
@@ -146,7 +147,7 @@ def _comparable(spec: TensorSpec) -> Dims:
     return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
 
 
-def _entries(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:
+def _entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
     if not isinstance(value, dict):
         raise UsageError(f"{where}: a step has to be an object of tensors, got {type(value).__name__}")
     for name in value:
@@ -163,7 +164,7 @@ def _entries(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:
     return value
 
 
-def _timestamp(value: Any, where: str) -> int | None:
+def _timestamp(value: JsonValue, where: str) -> int | None:
     """Milliseconds, alone or in a list, as ns."""
     if value is None:
         return None
@@ -173,6 +174,6 @@ def _timestamp(value: Any, where: str) -> int | None:
     return round(number * 1e6)
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: JsonValue) -> JsonValue:
     items = value if isinstance(value, list) else [value]
     return [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]

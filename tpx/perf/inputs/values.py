@@ -5,7 +5,6 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from tpx.errors import InvalidRequest, UsageError
 from tpx.perf.clients.model import TensorSpec
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.tensors import Array, Buffer, Tensor, decode_bytes, encode_bytes, raw_bytes
 
 MAX_DEPTH = 32
@@ -21,7 +21,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"f": (int, float), "i": (int,), "u": (
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "biu"}
 
 
-def tensor_of_json(spec: TensorSpec, value: Any, dims: Sequence[int], where: str) -> Tensor:
+def tensor_of_json(spec: TensorSpec, value: JsonValue, dims: Sequence[int], where: str) -> Tensor:
     """The tensor of a JSON value: a list, flat or nested, `{"content": list, "shape": dims}`, or raw bytes
     as `{"b64": text}`, also as the content.
 
@@ -67,7 +67,7 @@ def element_count(datatype: str, data: Buffer, where: str) -> int:
     return len(data) // size
 
 
-def encode_values(flat: Sequence[Any], datatype: str, where: str) -> Buffer:
+def encode_values(flat: Sequence[JsonValue], datatype: str, where: str) -> Buffer:
     """JSON values as raw bytes. Raises UsageError for one that is not of the datatype."""
     if datatype == "BYTES":
         return encode_bytes([_element(value, where) for value in flat])
@@ -147,7 +147,7 @@ def check_fit(spec: TensorSpec, dims: Sequence[int], where: str) -> None:
         )
 
 
-def _check_keys(value: Mapping[str, Any], where: str) -> None:
+def _check_keys(value: JsonObject, where: str) -> None:
     unknown = set(value) - {"content", "b64", "shape"}
     if unknown:
         raise UsageError(f"{where}: unknown key '{min(unknown)}' (known: content, b64, shape)")
@@ -155,14 +155,14 @@ def _check_keys(value: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"{where}: missing content field: either content or b64 has to be there")
 
 
-def _shape(spec: TensorSpec, value: Any, where: str) -> tuple[int, ...]:
+def _shape(spec: TensorSpec, value: JsonValue, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(dim) is not int or dim < 0 for dim in value):
         raise UsageError(f"{where}: shape values must be integers, got {shown(value)}")
     check_fit(spec, value, where)
     return tuple(value)
 
 
-def _raw(spec: TensorSpec, text: Any, where: str) -> tuple[bytes, int]:
+def _raw(spec: TensorSpec, text: JsonValue, where: str) -> tuple[bytes, int]:
     if not isinstance(text, str):
         raise UsageError(f"{where}: the value of b64 field should be of type string")
     try:
@@ -181,7 +181,7 @@ def decode_strings(data: Buffer) -> list[bytes]:
     return decode_bytes(data, count)
 
 
-def _element(value: Any, where: str) -> bytes:
+def _element(value: JsonValue, where: str) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
@@ -192,7 +192,7 @@ def _element(value: Any, where: str) -> bytes:
     raise UsageError(f"{where}: {shown(value)} is no string")
 
 
-def _flattened(value: Any, where: str) -> tuple[list[Any], tuple[int, ...]]:
+def _flattened(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int, ...]]:
     """The leaves of nested lists, and the shape that the nesting has; a value alone has none."""
     if not isinstance(value, list):
         return [value], ()
@@ -226,7 +226,7 @@ def _completed(dims: Sequence[int], count: int, nested: Sequence[int], where: st
     return tuple(dims)
 
 
-def shown(value: Any) -> str:
+def shown(value: JsonValue) -> str:
     """Return a value as a message quotes it."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."

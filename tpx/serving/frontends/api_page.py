@@ -4,10 +4,11 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+
+from tpx.protocol.json_values import JsonObject, JsonValue
 
 _TEMPLATES = resources.files("tpx").joinpath("templates")
 
@@ -103,7 +104,7 @@ class ApiPage:
     content_security_policy: str
 
 
-def render(document: Mapping[str, Any]) -> ApiPage:
+def render(document: JsonObject) -> ApiPage:
     """The page of an OpenAPI document."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -123,7 +124,7 @@ def render(document: Mapping[str, Any]) -> ApiPage:
     return ApiPage(html=html, content_security_policy=policy)
 
 
-def page_view(document: Mapping[str, Any]) -> PageView:
+def page_view(document: JsonObject) -> PageView:
     """Return the contents of the page, in order."""
     components = document["components"]
     always = _always(document)
@@ -148,7 +149,7 @@ def page_view(document: Mapping[str, Any]) -> PageView:
     )
 
 
-def _always(document: Mapping[str, Any]) -> dict[str, Any]:
+def _always(document: JsonObject) -> JsonObject:
     """The responses that most operations refer to, by status."""
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     counts = Counter(
@@ -161,9 +162,9 @@ def _always(document: Mapping[str, Any]) -> dict[str, Any]:
     return {status: {"$ref": ref} for (status, ref), count in sorted(counts.items()) if count > most}
 
 
-def _operations(document: Mapping[str, Any], tag: str, always: Mapping[str, Any]) -> list[OperationView]:
+def _operations(document: JsonObject, tag: str, always: JsonObject) -> list[OperationView]:
     """The operations of a tag; variants of a path, whose operationIds begin alike, are one."""
-    variants: dict[str, list[tuple[str, str, Any]]] = {}
+    variants: dict[str, list[tuple[str, str, JsonObject]]] = {}
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if operation["tags"] == [tag]:
@@ -173,10 +174,10 @@ def _operations(document: Mapping[str, Any], tag: str, always: Mapping[str, Any]
 
 
 def _operation(
-    document: Mapping[str, Any],
+    document: JsonObject,
     key: str,
-    variants: list[tuple[str, str, Any]],
-    always: Mapping[str, Any],
+    variants: list[tuple[str, str, JsonObject]],
+    always: JsonObject,
 ) -> OperationView:
     variants = sorted(variants, key=lambda variant: len(variant[0]))
     operation = variants[0][2]
@@ -212,14 +213,14 @@ def _operation(
     )
 
 
-def _first_schema(told: Mapping[str, Any]) -> Mapping[str, Any]:
+def _first_schema(told: JsonObject) -> JsonObject:
     for media in told.get("content", {}).values():
-        schema: Mapping[str, Any] = media.get("schema", {})
+        schema: JsonObject = media.get("schema", {})
         return schema
     return {}
 
 
-def _response(status: str, response: Mapping[str, Any]) -> ResponseView:
+def _response(status: str, response: JsonObject) -> ResponseView:
     content = response.get("content", {})
     schemas = [_reference(media.get("schema", {})) for media in content.values()]
     return ResponseView(
@@ -230,30 +231,30 @@ def _response(status: str, response: Mapping[str, Any]) -> ResponseView:
     )
 
 
-def _resolve(document: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve(document: JsonObject, value: JsonObject) -> JsonObject:
     """Return what a reference within the document stands for."""
     while "$ref" in value:
-        found: Any = document
+        found: JsonValue = document
         for step in value["$ref"].removeprefix("#/").split("/"):
             found = found[step]
         value = found
     return value
 
 
-def _reference(schema: Mapping[str, Any]) -> str:
+def _reference(schema: JsonObject) -> str:
     """The name of the schema that is meant, itself or as the items of an array."""
     name: str = schema.get("$ref", schema.get("items", {}).get("$ref", ""))
     return name.rpartition("/")[2]
 
 
-def _example(document: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+def _example(document: JsonObject, body: JsonObject) -> str:
     if not body:
         return ""
     examples = _resolve(document, body).get("examples")
     return json.dumps(examples[0], indent=2) if examples else "{}"
 
 
-def _schema(name: str, schema: Mapping[str, Any]) -> SchemaView:
+def _schema(name: str, schema: JsonObject) -> SchemaView:
     required = schema.get("required", ())
     members = {**schema.get("properties", {}), **schema.get("patternProperties", {})}
     if isinstance(schema.get("additionalProperties"), dict):
@@ -276,7 +277,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> SchemaView:
     )
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: JsonObject) -> str:
     """A schema in a few words."""
     if "$ref" in schema:
         return _reference(schema)

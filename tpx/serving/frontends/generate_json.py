@@ -5,13 +5,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.json_outline import LARGE_BYTES, check_flat, cut_lists, mark_of
-from tpx.protocol.json_values import checked_text, encode_list, encode_values, json_data
+from tpx.protocol.json_values import (
+    JsonObject,
+    JsonValue,
+    checked_text,
+    encode_list,
+    encode_values,
+    json_data,
+)
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
 from tpx.protocol.v2_json import MAX_ELEMENTS
@@ -29,7 +35,7 @@ def decode(body: Buffer, signature: Signature, max_strings: int) -> DecodedReque
 class _Object:
     """A JSON object with repeated members, of which Python's keep only the last."""
 
-    members: list[tuple[str, Any]]
+    members: list[tuple[str, JsonValue]]
 
 
 class _NotAParameter(InvalidRequest):
@@ -73,7 +79,7 @@ class _Decoding:
             raise InvalidRequest("attempt to get members for non-object")
         return value
 
-    def _take_nested(self, value: Any) -> None:
+    def _take_nested(self, value: JsonValue) -> None:
         if "parameters" in self._signature.inputs:
             raise InvalidRequest("Keyword 'parameters' for nested schema also given as input tensor name")
         if not isinstance(value, _Object):
@@ -86,7 +92,7 @@ class _Decoding:
             except _NotAParameter as exc:
                 raise InvalidRequest(f"Converting keyword: 'parameters': {exc.message}") from exc
 
-    def _take(self, key: str, value: Any) -> None:
+    def _take(self, key: str, value: JsonValue) -> None:
         request, spec = self._request, self._signature.inputs.get(key)
         if spec is not None:
             request.inputs.append(self._tensor(spec, value))
@@ -99,7 +105,7 @@ class _Decoding:
                 f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
             )
 
-    def _tensor(self, spec: TensorSpec, value: Any) -> Tensor:
+    def _tensor(self, spec: TensorSpec, value: JsonValue) -> Tensor:
         """A scalar or list as the tensor of an input: the innermost variable dimension takes the count."""
         most = self._max_strings if spec.datatype == "BYTES" else MAX_ELEMENTS
         check = partial(check_string_count, spec.name, most=most)
@@ -133,7 +139,7 @@ def encode(head: RequestHead, response: InferResponse) -> bytes:
     """The answer as one flat object of tensors and parameters, its members in the order of their names, as
     Triton has them; a tensor of one element is that element. Raises InvalidRequest for a datatype that JSON
     cannot show."""
-    answer: dict[str, Any] = dict(response.parameters or {})
+    answer: JsonObject = dict(response.parameters or {})
     answer |= {"model_name": head.model.name, "model_version": str(head.model.version)}
     if head.request_id:
         answer["id"] = head.request_id

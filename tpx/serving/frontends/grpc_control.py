@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol import messages
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.dataplane import DataPlane, TensorMetadata
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
 from tpx.serving.logs import LogValue, refuse_log_file
@@ -216,7 +217,7 @@ def _value(parameter: _Parameter) -> Any:
     return None if choice is None else getattr(parameter, choice)
 
 
-def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+def _tensor(tensor: TensorMetadata) -> JsonObject:
     # as fields: the class is inside another one, where only protobuf's compiled half has it
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
 

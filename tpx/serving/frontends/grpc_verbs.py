@@ -98,7 +98,7 @@ def unary(path: str, request_type: str, verb: Verb) -> Method:
 def rpc_later(
     name: str,
     category: Category,
-    verb: Callable[[Any], Coroutine[Any, Any, Any]],
+    verb: Callable[[Any], Coroutine[object, object, Any]],
     tasks: Tasks,
     check: Callable[[], None] = lambda: None,
 ) -> Rpc:
@@ -110,7 +110,7 @@ def rpc_later(
 def unary_later(
     path: str,
     request_type: str,
-    verb: Callable[[Any], Coroutine[Any, Any, Any]],
+    verb: Callable[[Any], Coroutine[object, object, Any]],
     tasks: Tasks,
     check: Callable[[], None] = lambda: None,
 ) -> Method:

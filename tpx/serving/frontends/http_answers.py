@@ -5,13 +5,14 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
 from tpx.errors import Cancelled, Code, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.json_values import JsonValue
 from tpx.protocol.tensors import Buffer
 from tpx.serving.repository.on_demand import NotLoaded
 
@@ -37,7 +38,7 @@ _SHORT_BYTES = 4 << 10
 _ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
 
 
-def answer_json(request: HttpRequest, value: Any, status: int = 200) -> None:
+def answer_json(request: HttpRequest, value: JsonValue, status: int = 200) -> None:
     """Answer with a JSON value."""
     request.respond(status, JSON_TYPE, (orjson.dumps(value),))
 
@@ -110,7 +111,7 @@ def when_done(
     return call_off
 
 
-async def answer_when_done(request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
+async def answer_when_done(request: HttpRequest, work: Coroutine[object, object, None]) -> None:
     """Let `work` answer later; what it raises is answered, too."""
     try:
         await work

@@ -4,14 +4,14 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from tpx.errors import InvalidRequest, NotReady, Unsupported
 from tpx.protocol import model_config
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane, RepositoryEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
@@ -56,7 +56,7 @@ class HttpControlPlane:
             route(_TRACED_MODEL, "trace", GET=self._get_model_trace, POST=self._set_model_trace),
         ]
 
-    def _later(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, request: HttpRequest, work: Coroutine[object, object, None]) -> None:
         self._plane.tasks.start(answer_when_done(request, work))
 
     # health, metadata, statistics
@@ -235,7 +235,7 @@ def _refuse_repository(match: re.Match[str]) -> None:
         raise Unsupported("'repository_name' specification is not supported")
 
 
-def _parameters(request: HttpRequest) -> Mapping[str, Any]:
+def _parameters(request: HttpRequest) -> JsonObject:
     parameters = json_object(request).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidRequest("Unable to parse 'parameters': it must be a JSON object")
@@ -259,7 +259,7 @@ def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
     return out
 
 
-def _decode_file(key: str, value: Any) -> bytes:
+def _decode_file(key: str, value: JsonValue) -> bytes:
     if not isinstance(value, str):
         raise InvalidRequest(f"load parameter '{key}': attempt to access JSON non-string as string")
     try:
@@ -268,20 +268,20 @@ def _decode_file(key: str, value: Any) -> bytes:
         raise InvalidRequest(f"load parameter '{key}' is no base64: {exc}") from exc
 
 
-def _field(body: dict[str, Any], key: str) -> Any:
+def _field(body: JsonObject, key: str) -> JsonValue:
     if key not in body:
         raise InvalidRequest(f"Shared memory register request has no '{key}' field")
     return body[key]
 
 
-def _text(body: dict[str, Any], key: str) -> str:
+def _text(body: JsonObject, key: str) -> str:
     value = _field(body, key)
     if not isinstance(value, str):
         raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-string as string")
     return value
 
 
-def _number(body: dict[str, Any], key: str) -> int:
+def _number(body: JsonObject, key: str) -> int:
     value = _field(body, key)
     if type(value) is not int or value < 0:
         raise InvalidRequest(
@@ -290,7 +290,7 @@ def _number(body: dict[str, Any], key: str) -> int:
     return value
 
 
-def _decode_handle(handle: Any) -> bytes:
+def _decode_handle(handle: JsonValue) -> bytes:
     text = handle.get("b64") if isinstance(handle, dict) else None
     try:
         return base64.b64decode(text or "", validate=True)
@@ -298,14 +298,14 @@ def _decode_handle(handle: Any) -> bytes:
         raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t") from exc
 
 
-def _changes(request: HttpRequest) -> dict[str, Any]:
+def _changes(request: HttpRequest) -> JsonObject:
     """Return a body, which must not be empty. Raises InvalidRequest."""
     if not len(request.body):
         raise InvalidRequest("failed to parse the request JSON buffer: The document is empty. at 0")
     return json_object(request)
 
 
-def _texts(name: str, value: Any) -> Sequence[str] | None:
+def _texts(name: str, value: JsonValue) -> Sequence[str] | None:
     """Return a trace setting as texts, None for null. Raises InvalidRequest."""
     if value is None or name == "trace_file":
         return None

@@ -8,7 +8,6 @@ import math
 import re
 from collections import deque
 from functools import partial
-from typing import Any
 
 import orjson
 
@@ -18,7 +17,7 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
-from tpx.protocol.json_values import json_data
+from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
@@ -285,7 +284,7 @@ class _Rendered:
 def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Parameter] | None) -> _Rendered:
     items = []
     for tensor, bound in zip(outputs, head.outputs, strict=True):
-        item: dict[str, Any] = {
+        item: JsonObject = {
             "name": tensor.name,
             "datatype": tensor.datatype,
             "shape": list(tensor.shape),
@@ -297,7 +296,7 @@ def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Para
         else:
             item["data"] = orjson.Fragment(_HOLE)
         items.append(item)
-    answer: dict[str, Any] = {"id": head.request_id} if head.request_id else {}
+    answer: JsonObject = {"id": head.request_id} if head.request_id else {}
     answer["model_name"] = head.model.name
     answer["model_version"] = str(head.model.version)
     if parameters:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -11,6 +10,7 @@ from tpx.errors import InvalidRequest, NotFound
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import HttpRequest
 from tpx.protocol.json_outline import LARGE_BYTES, check_flat
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.frontends.access import Category
 
 Meaning = Callable[[HttpRequest], None]
@@ -92,7 +92,7 @@ def of_model(match: re.Match[str]) -> tuple[str, str]:
     return name, match["version"] or ""
 
 
-def json_object(request: HttpRequest) -> dict[str, Any]:
+def json_object(request: HttpRequest) -> JsonObject:
     """Return the body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
     if not len(request.body):
         return {}

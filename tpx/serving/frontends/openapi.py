@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import orjson
 
 from tpx import __version__
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends import api_page
 from tpx.serving.frontends.http_answers import when_done
@@ -20,11 +20,11 @@ _OPENAPI = "3.1.0"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-def document(routes: Iterable[Route], models: Sequence[str]) -> dict[str, Any]:
+def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
     """The document; `models` are examples of the parameter {model}."""
     words = description()
     told = described()
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, JsonObject] = {}
     for each in routes:
         for path in paths_of(each.template):
             item = paths.setdefault(path, {})
@@ -52,7 +52,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _in_order(paths: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _in_order(paths: dict[str, JsonObject]) -> dict[str, JsonObject]:
     """As `http.yaml` has them."""
     order = list(dict.fromkeys(path for _, path in described()))
     return {
@@ -62,7 +62,7 @@ def _in_order(paths: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def description() -> Any:
+def description() -> JsonValue:
     """`http.yaml`."""
     import yaml
 
@@ -71,7 +71,7 @@ def description() -> Any:
 
 
 @cache
-def described() -> dict[tuple[str, str], dict[str, Any]]:
+def described() -> dict[tuple[str, str], JsonObject]:
     """By method and path what `http.yaml` says; the variants of a path have operationIds of their own."""
     out = {}
     for key, operation in description()["operations"].items():
@@ -89,10 +89,12 @@ def _anonymous(method: str, path: str) -> str:
     return re.sub(r"\W+", "_", f"{method} {path}".lower())
 
 
-def _operation(path: str, told: dict[str, Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {"operationId": told["operationId"], "tags": [told["tag"]]}
+def _operation(path: str, told: JsonObject) -> JsonObject:
+    operation: JsonObject = {"operationId": told["operationId"], "tags": [told["tag"]]}
     operation |= {key: told[key] for key in ("summary", "description") if key in told}
-    parameters: list[Any] = [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETER.findall(path)]
+    parameters: list[JsonValue] = [
+        {"$ref": f"#/components/parameters/{name}"} for name in _PARAMETER.findall(path)
+    ]
     parameters += [
         {"name": name, "in": "header", **header} for name, header in told.get("headers", {}).items()
     ]
@@ -107,10 +109,10 @@ def _operation(path: str, told: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _responses(told: dict[str, Any]) -> dict[str, Any]:
+def _responses(told: JsonObject) -> JsonObject:
     words = description()
     statuses = sorted({*words["errors"], *told.get("errors", ())})
-    responses: dict[str, Any] = {str(s): {"$ref": f"#/components/responses/{s}"} for s in statuses}
+    responses: JsonObject = {str(s): {"$ref": f"#/components/responses/{s}"} for s in statuses}
     if "error_content" in told:
         texts = words["errors"] | words["more_errors"]
         responses = {str(s): _error(texts[s], told["error_content"]) for s in statuses}
@@ -121,14 +123,14 @@ def _responses(told: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(responses.items()))
 
 
-def _error(text: str, other_content: str = "") -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": _ref("Error")}}
+def _error(text: str, other_content: str = "") -> JsonObject:
+    content: JsonObject = {"application/json": {"schema": _ref("Error")}}
     if other_content:
         content[other_content] = {"schema": {"type": "string"}}
     return {"description": text, "content": content}
 
 
-def _parameter(name: str, told: dict[str, Any]) -> dict[str, Any]:
+def _parameter(name: str, told: JsonObject) -> JsonObject:
     return {"name": name, "in": "path", "required": True, **told}
 
 
@@ -162,7 +164,7 @@ class HttpDocumentation:
     def _page(self, request: HttpRequest, _: re.Match[str]) -> None:
         self._make(request, _rendered)
 
-    def _make(self, request: HttpRequest, form: Callable[[dict[str, Any]], _Made]) -> None:
+    def _make(self, request: HttpRequest, form: Callable[[JsonObject], _Made]) -> None:
         """Answer with a form of the document; it is made in another thread, for it takes a while."""
         models = sorted({entry.name for entry in self._plane.index(ready_only=True)})
         routes = list(self._all_routes())
@@ -179,7 +181,7 @@ def _to_page(request: HttpRequest, _: re.Match[str]) -> None:
     request.respond(302, b"Location: /v2/docs\r\n")
 
 
-def _rendered(document: dict[str, Any]) -> _Made:
+def _rendered(document: JsonObject) -> _Made:
     page = api_page.render(document)
     headers = (
         "Content-Type: text/html; charset=utf-8\r\n"

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import IO, Any
+from typing import IO
 
 from tpx.errors import TpxError
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import Describes, Description
 from tpx.serving.backends.table import KNOWN, backend
 from tpx.serving.extensions import foreign
@@ -104,7 +105,7 @@ def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | In
     text = answer.read()
     if not text:
         return InspectionFailure(why=_end_of(status, errors), ended=True)
-    told: Mapping[str, Any] = json.loads(text)
+    told: JsonObject = json.loads(text)
     if "failed" in told:
         return InspectionFailure(why=told["failed"])
     providers, devices = tuple(told["providers"]), tuple(told["devices"])

@@ -20,7 +20,6 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tpx.errors import ConfigError, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
@@ -77,7 +76,7 @@ class ControlSettings:
 class LoadGroup:
     """Loads that belong together: each model once, and the parts of an ensemble before it."""
 
-    def __init__(self, load: "Callable[[ModelId, LoadGroup], Coroutine[Any, Any, None]]") -> None:
+    def __init__(self, load: "Callable[[ModelId, LoadGroup], Coroutine[object, object, None]]") -> None:
         """`load` reports failures itself and raises nothing."""
         self._load = load
         self._loads: dict[ModelId, asyncio.Task[None]] = {}

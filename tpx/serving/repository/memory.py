@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
@@ -123,7 +122,7 @@ class ModelMemory:
         model: ModelId,
         recipes: Mapping[int, Recipe],
         size_of: Callable[[int], int],
-        load: Callable[[], Coroutine[Any, Any, Outcomes]],
+        load: Callable[[], Coroutine[object, object, Outcomes]],
     ) -> Outcomes:
         """Load the versions of `recipes` once there is room; those that do not fit are LoadErrors.
 

@@ -48,7 +48,7 @@ class LoadOnDemand:
 
     def __init__(
         self,
-        load: Callable[[str], Coroutine[Any, Any, None]],
+        load: Callable[[str], Coroutine[object, object, None]],
         tasks: Tasks,
         wait_s: float,
         clock: Callable[[], int] = time.perf_counter_ns,

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
@@ -35,7 +34,7 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._running)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         """Begin, and return the task for callers that wait; a failure is logged for those that do not."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)

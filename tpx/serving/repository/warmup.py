@@ -99,7 +99,7 @@ def _data(given: Any, directory: Path) -> Buffer:
     return bytes(count * datatype.size)
 
 
-def _random(name: str, dtype: "np.dtype[Any]", count: int) -> bytes:
+def _random(name: str, dtype: "np.dtype[np.generic]", count: int) -> bytes:
     generator = np.random.default_rng(_SEED)
     if dtype.kind == "f":
         return generator.random(count).astype(dtype).tobytes()

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +25,8 @@ class AddedInput:
 
     name: str
     source: str
-    dtype: np.dtype[Any]
-    tell: Callable[[Sequence[tuple[int, ...]], "np.dtype[Any]"], Array]
+    dtype: np.dtype[np.generic]
+    tell: Callable[[Sequence[tuple[int, ...]], "np.dtype[np.generic]"], Array]
     """From the shapes of the source in each request, batch dimension first."""
 
 
@@ -118,27 +117,27 @@ def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
     ]
 
 
-def _counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
+def _counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.array([math.prod(shape) for shape in shapes], dtype)
 
 
-def _accumulated(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
+def _accumulated(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.array(list(itertools.accumulate(math.prod(shape) for shape in shapes)), dtype)
 
 
-def _accumulated_with_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
+def _accumulated_with_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
 
 
-def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
+def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.zeros(max(math.prod(shape) for shape in shapes), dtype)
 
 
-def _item_shapes(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
+def _item_shapes(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
 
 
-def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> Array:
+def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return _item_shapes(shapes, dtype).reshape(-1)
 
 

@@ -6,13 +6,13 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import json_format
 
 from tpx.errors import ConfigError, LoadError
 from tpx.processors import usable_processors
 from tpx.protocol import model_config
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
 from tpx.serving.backends.python.environment import interpreter_of
@@ -27,7 +27,7 @@ _TIMEOUT_S = 600
 """Patience with a process that neither answers nor ends: a model may import what takes minutes."""
 
 
-def ask_to_complete(sock: socket.socket, words: dict[str, Any]) -> dict[str, Any] | None:
+def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None:
     """Return the configuration as the model completes it; None where it has no say. Blocks.
 
     Raises LoadError with what the model raised.
@@ -49,11 +49,11 @@ def ask_to_complete(sock: socket.socket, words: dict[str, Any]) -> dict[str, Any
     answer = json.loads(body)
     if "error" in answer:
         raise LoadError(answer["error"])
-    config: dict[str, Any] | None = answer.get("config")
+    config: JsonObject | None = answer.get("config")
     return config
 
 
-def _refuse_or_log(sock: socket.socket, asked: dict[str, Any]) -> None:
+def _refuse_or_log(sock: socket.socket, asked: JsonObject) -> None:
     if asked["verb"] == "log":
         write_log(asked)
     elif asked["number"]:
@@ -72,7 +72,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return parts
 
 
-def merge(config: ModelConfig, completed: dict[str, Any]) -> None:
+def merge(config: ModelConfig, completed: JsonObject) -> None:
     """Take what a model may complete: batch size, tensors, dynamic batching, decoupling. Raises
     ConfigError."""
     given = type(config)()
@@ -239,7 +239,7 @@ class PythonModel:
         return ChildProcess(self._interpreter, self._path.parent)
 
 
-def _written(config: ModelConfig) -> dict[str, Any]:
+def _written(config: ModelConfig) -> JsonObject:
     """The configuration as `auto_complete_config` gets it: what was not written about decoupling is open."""
     out = model_config.to_json(config)
     if not config.HasField("model_transaction_policy"):

@@ -1,10 +1,11 @@
 """Requests as frames have them, and answers as the server has them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.serving.backends.python.sequences import SequenceTensors
 from tpx.serving.backends.python.worker import frames
@@ -33,7 +34,7 @@ def code_number(error: TpxError) -> int:
     return CODES.index(error.code) if error.code in CODES else 1
 
 
-def as_json(parameters: Mapping[str, Any]) -> str:
+def as_json(parameters: JsonObject) -> str:
     """Return parameters as models read them, spaced and escaped as Triton does."""
     return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
@@ -75,7 +76,7 @@ def _tensors(head: RequestHead, added: Sequence[Tensor]) -> list[tuple[str, str,
 def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") -> bytes:
     tensors = _tensors(head, added)
     parameters = head.parameters
-    extra: dict[str, Any] = {"outputs": [bound.spec.name for bound in head.outputs]}
+    extra: JsonObject = {"outputs": [bound.spec.name for bound in head.outputs]}
     if parameters:
         extra["sequence"] = parameters.get("sequence_id", 0)
         extra["flags"] = bool(parameters.get("sequence_start")) + 2 * bool(parameters.get("sequence_end"))
@@ -152,7 +153,7 @@ class _Plan:
         self.count = len(answer.tensors)
         self._fault: ExecutionError | None = None
         text = answer.extra.get("parameters")
-        self._parameters: dict[str, Any] | None = json.loads(text) if text else None
+        self._parameters: JsonObject | None = json.loads(text) if text else None
         given = {tensor.name: index for index, tensor in enumerate(answer.tensors)}
         chosen = [bound for bound in head.outputs if bound.spec.name in given]
         bounds: list[BoundOutput] = []

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from tpx.errors import Code, ExecutionError, LoadError
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.encoding import Answers, encode_null, encode_request
@@ -41,7 +41,7 @@ class InstanceSettings:
 
     name: str
     model: str
-    words: dict[str, Any]
+    words: JsonObject
     """What the process is told to initialize with."""
     decoupled: bool
     batched: bool
@@ -68,7 +68,7 @@ class PythonExecutor:
         self._services: Services | None = None
         self._sequences = SequenceTensors()
         self._answers = Answers(self._sequences)
-        self._initialized: asyncio.Future[dict[str, Any]] | None = None
+        self._initialized: asyncio.Future[JsonObject] | None = None
         self._finalized: asyncio.Future[None] | None = None
         self._asked: asyncio.Future[bool] | None = None
         """Whether it is ready: whoever wants to know while it has not said so waits for the same word."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpx.errors import TpxError
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.python.calls import ModelCalls
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.worker import frames
@@ -31,7 +32,7 @@ class Services:
         self._tasks: set[asyncio.Task[None]] = set()
         self._families: dict[int, CustomFamily] = {}
         self._series: dict[int, tuple[CustomFamily, Labels, CustomSeries]] = {}
-        self._verbs: dict[str, Callable[[dict[str, Any]], Any]] = {
+        self._verbs: dict[str, Callable[[JsonObject], Any]] = {
             "log": write_log,
             "ready": lambda words: self._host.is_ready(words["model"], words["version"]),
             "family": self._family,
@@ -68,7 +69,7 @@ class Services:
             self._host.metrics.drop_family(family)
         self._families.clear()
 
-    def _control(self, words: dict[str, Any]) -> None:
+    def _control(self, words: JsonObject) -> None:
         verb, number = words["verb"], words["number"]
         if verb in ("load", "unload"):
             work = self._load(words) if verb == "load" else self._unload(words)
@@ -83,7 +84,7 @@ class Services:
         else:
             self._answer(number, {"value": value})
 
-    def _answer(self, number: int, answer: dict[str, Any]) -> None:
+    def _answer(self, number: int, answer: JsonObject) -> None:
         if number and self._connection.open:
             self._connection.send(frames.RESULT, [json.dumps({"number": number, **answer}).encode()])
 
@@ -100,27 +101,27 @@ class Services:
         else:
             self._answer(number, {"value": None})
 
-    async def _load(self, words: dict[str, Any]) -> None:
+    async def _load(self, words: JsonObject) -> None:
         files = {path: base64.b64decode(content) for path, content in words["files"].items()}
         await self._host.load(words["model"], words["config"], files)
 
-    async def _unload(self, words: dict[str, Any]) -> None:
+    async def _unload(self, words: JsonObject) -> None:
         await self._host.unload(words["model"], unload_dependents=words["dependents"])
 
     # metrics
 
-    def _family(self, words: dict[str, Any]) -> None:
+    def _family(self, words: JsonObject) -> None:
         self._families[words["id"]] = self._host.metrics.hold_family(
             words["name"], words["help"], KINDS[words["kind"]]
         )
 
-    def _drop_family(self, words: dict[str, Any]) -> None:
+    def _drop_family(self, words: JsonObject) -> None:
         self._drop_series(words["metrics"])
         family = self._families.pop(words["id"], None)
         if family is not None:
             self._host.metrics.drop_family(family)
 
-    def _metric(self, words: dict[str, Any]) -> None:
+    def _metric(self, words: JsonObject) -> None:
         family = self._families[words["family"]]
         key, series = self._host.metrics.hold_series(family, words["labels"], words["buckets"])
         self._series[words["id"]] = family, key, series
@@ -131,14 +132,14 @@ class Services:
             if held is not None:
                 self._host.metrics.drop_series(held[0], held[1])
 
-    def _increment(self, words: dict[str, Any]) -> None:
+    def _increment(self, words: JsonObject) -> None:
         self._series[words["id"]][2].value += words["value"]
 
-    def _set(self, words: dict[str, Any]) -> None:
+    def _set(self, words: JsonObject) -> None:
         self._series[words["id"]][2].value = words["value"]
 
 
-def write_log(words: dict[str, Any]) -> None:
+def write_log(words: JsonObject) -> None:
     """A line of a model in the server's log, as of where the model has written it."""
     level = _LEVELS[words["level"]]
     if log.isEnabledFor(level):

@@ -290,7 +290,7 @@ def call_async(request: InferenceRequest, *, decoupled: bool) -> Any:
     """
     calls = RUNTIME.calls
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    future: asyncio.Future[object] = loop.create_future()
     made = _Call()
     calls.channel.pump()
 
