@@ -19,6 +19,9 @@ JsonValue = Any
 """A value of JSON as a parser makes it: its type is known only after it was looked at."""
 JsonObject = dict[str, Any]
 """An object of JSON, of any members."""
+NOT_IN_JSON = ("FP16", "BF16")
+"""Datatypes that the protocol has no JSON for: their tensors are sent as bytes."""
+
 _ELEMENTS_AT_ONCE = 16 << 10
 """Encoded without letting other threads run."""
 
@@ -100,7 +103,7 @@ def check_count(count: int, expected: int) -> None:
 
 
 def _check_json_type(name: str, datatype: str) -> None:
-    if datatype in ("FP16", "BF16"):
+    if datatype in NOT_IN_JSON:
         raise InvalidRequest(
             f"receiving {datatype} data via JSON is not supported. "
             f"Please use the binary data format for input {name}"
@@ -206,7 +209,7 @@ def json_data(tensor: Tensor) -> bytes:
 
 def json_pieces(tensor: Tensor) -> Iterator[bytes]:
     """The elements of a tensor as JSON, some thousands at a time."""
-    if tensor.datatype in ("FP16", "BF16"):
+    if tensor.datatype in NOT_IN_JSON:
         raise InvalidRequest(
             f"sending {tensor.datatype} data via JSON is not supported. "
             "Please use the binary data format for output"

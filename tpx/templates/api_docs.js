@@ -65,20 +65,26 @@ async function show(response, began, result) {
   line.append(element("span", ` in ${(performance.now() - began).toFixed(1)} ms`, "muted"));
 }
 
+/* What the form sends: a path, and the options of fetch. */
+function request(form) {
+  const options = { method: form.dataset.method, headers: filled(form, "header") };
+  const body = form.elements.namedItem("body");
+  if (body && body.value.trim() !== "") {
+    options.body = body.value;
+    options.headers["Content-Type"] = "application/json";
+  }
+  return [target(form), options];
+}
+
 async function send(form) {
   const result = form.closest(".card").querySelector(".result");
   const button = form.querySelector("button[type=submit]");
   result.hidden = false;
   button.disabled = true;
   try {
-    const options = { method: form.dataset.method, headers: filled(form, "header") };
-    const body = form.elements.namedItem("body");
-    if (body && body.value.trim() !== "") {
-      options.body = body.value;
-      options.headers["Content-Type"] = "application/json";
-    }
+    const [path, options] = request(form);
     const began = performance.now();
-    await show(await fetch(target(form), options), began, result);
+    await show(await fetch(path, options), began, result);
   } catch (error) {
     result.replaceChildren(element("p", `Not sent, or not answered: ${error.message}`));
   } finally {
@@ -99,7 +105,74 @@ async function fill(form) {
     const zero = datatype === "BYTES" ? "" : datatype === "BOOL" ? false : 0;
     return { name, datatype, shape: dims, data: Array(count).fill(zero) };
   });
-  form.elements.namedItem("body").value = JSON.stringify({ inputs });
+  form.elements.namedItem("body").value = form.dataset.example = JSON.stringify({ inputs });
+  snippets(form);
+}
+
+const NUMPY = {
+  BOOL: "bool", UINT8: "uint8", UINT16: "uint16", UINT32: "uint32", UINT64: "uint64", INT8: "int8", INT16: "int16",
+  INT32: "int32", INT64: "int64", FP16: "float16", FP32: "float32", FP64: "float64", BYTES: "object",
+};
+
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/* A value of JSON as Python writes it. */
+function python(value) {
+  if (value === null || typeof value === "boolean") return { null: "None", true: "True", false: "False" }[value];
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${python(item)}`).join(", ")}}`;
+}
+
+function forShell(path, { method, headers, body }) {
+  const words = ["curl", ...(method === "GET" ? [] : ["-X", method]), quoted(location.origin + path)];
+  for (const [name, value] of Object.entries(headers)) words.push("-H", quoted(`${name}: ${value}`));
+  if (body !== undefined) words.push("-d", quoted(body));
+  return words.join(" ");
+}
+
+function forPython(path, { method, headers, body }) {
+  const words = [JSON.stringify(location.origin + path)];
+  if (Object.keys(headers).length) words.push(`headers=${python(headers)}`);
+  if (body !== undefined) words.push(`data=${JSON.stringify(body)}`);
+  return `import requests\n\nanswer = requests.${method.toLowerCase()}(${words.join(", ")})\nprint(answer.status_code, answer.text)`;
+}
+
+/* An inference with tritonclient; undefined where the body is more than inputs with their data. */
+function withTritonclient(form, { headers, body }) {
+  let inputs;
+  try { ({ inputs } = JSON.parse(body)); } catch { return undefined; }
+  const known = ["data", "datatype", "name", "shape"].join();
+  if (!Array.isArray(inputs) || !inputs.every((each) => Object.keys(each).sort().join() === known && each.datatype in NUMPY)) return undefined;
+  const { model, version } = filled(form, "path");
+  const lines = ["import numpy as np", "import tritonclient.http as triton", ""];
+  lines.push(`client = triton.InferenceServerClient("${location.host}"${location.protocol.startsWith("https") ? ", ssl=True" : ""})`, "inputs = []");
+  for (const { name, datatype, shape, data } of inputs) {
+    const type = `"${NUMPY[datatype]}"`;
+    const zeros = datatype !== "BYTES" && data.flat(Infinity).every((value) => !value);
+    const array = zeros ? `np.zeros(${python(shape)}, ${type})` : `np.array(${python(data)}, ${type}).reshape(${python(shape)})`;
+    lines.push(`inputs.append(triton.InferInput(${JSON.stringify(name)}, ${python(shape)}, "${datatype}"))`, `inputs[-1].set_data_from_numpy(${array})`);
+  }
+  const { "Content-Type": _, ...more } = headers;
+  const words = [JSON.stringify(model), "inputs", ...(version ? [`model_version="${version}"`] : [])];
+  if (Object.keys(more).length) words.push(`headers=${python(more)}`);
+  return [...lines, `answer = client.infer(${words.join(", ")})`, "print(answer.get_response())"].join("\n");
+}
+
+/* The request of a form for a shell and for Python, beside it. */
+function snippets(form) {
+  const place = form.closest(".card").querySelector(".snippets");
+  try {
+    const [path, options] = request(form);
+    const client = form.dataset.operation === "infer" ? withTritonclient(form, options) : undefined;
+    place.querySelector(".curl").textContent = forShell(path, options);
+    place.querySelector(".python").textContent = client ?? forPython(path, options);
+    place.hidden = false;
+  } catch {
+    place.hidden = true; /* something is not filled in yet */
+  }
 }
 
 for (const form of document.querySelectorAll("form[data-method]")) {
@@ -107,13 +180,23 @@ for (const form of document.querySelectorAll("form[data-method]")) {
     event.preventDefault();
     send(form);
   });
-  form.querySelector(".fill")?.addEventListener("click", () => {
+  form.addEventListener("input", () => snippets(form));
+  snippets(form);
+  const button = form.querySelector(".fill");
+  if (!button) continue;
+  button.addEventListener("click", () => {
     const result = form.closest(".card").querySelector(".result");
     fill(form).catch((error) => {
       result.hidden = false;
       result.replaceChildren(element("p", error.message));
     });
   });
+  /* The example is of the chosen model, until somebody writes a body. */
+  const body = form.elements.namedItem("body");
+  form.dataset.example = body.value;
+  const follow = () => { if (body.value === form.dataset.example) fill(form).catch(() => {}); };
+  form.elements.namedItem("model").addEventListener("change", follow);
+  if (form.elements.namedItem("model").value) follow();
 }
 
 document.getElementById("find").addEventListener("input", (event) => {

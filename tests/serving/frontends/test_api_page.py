@@ -3,6 +3,10 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,8 @@ import aiohttp
 import pytest
 
 from tests.report.browser import BROWSER, Browser, chromium
-from tests.serving.live import Live
+from tests.serving.live import Live, serving
+from tpx import examples
 from tpx.serving.frontends.api_page import page_view
 
 VOID = {"meta", "link", "input", "br"}
@@ -91,8 +96,9 @@ def test_what_the_document_says_cannot_become_markup(live: Live) -> None:
 # in a browser
 
 
-async def browse(address: str, url: str) -> tuple[dict[str, Any], list[Any]]:
-    """Send three requests from the page; what it then shows, and what the browser complained of."""
+@asynccontextmanager
+async def opened(address: str, url: str) -> AsyncIterator[Browser]:
+    """The page in a browser."""
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{address}/json/list") as answer:
             tabs = json.loads(await answer.text())
@@ -103,26 +109,54 @@ async def browse(address: str, url: str) -> tuple[dict[str, Any], list[Any]]:
             await page.call("Runtime.enable")
             await page.call("Page.navigate", url=url)
             await page.until("document.readyState === 'complete' && location.pathname === '/v2/docs'")
-            shown = {"health": await page.until(_sent("serverLive"))}
-            await page.evaluate("document.getElementById('infer-model').value = 'double'")
-            await page.evaluate("document.querySelector('#infer .fill').click()")
-            await page.until("document.getElementById('infer-body').value.includes('[0]')")
-            shown["infer"] = await page.until(_sent("infer"))
-            await page.evaluate("document.getElementById('generateStream-model').value = 'bool'")
-            await page.evaluate("document.getElementById('generateStream-body').value = '{\"x\": true}'")
-            shown["stream"] = await page.until(_sent("generateStream"))
-            light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
-            dark = [{"name": "prefers-color-scheme", "value": "dark"}]
-            await page.call("Emulation.setEmulatedMedia", features=dark)
-            shown["colors"] = {light, await page.evaluate("getComputedStyle(document.body).backgroundColor")}
-            await page.evaluate(
-                "const find = document.getElementById('find'); find.value = 'unload';"
-                "find.dispatchEvent(new Event('input'))"
+            yield page
+
+
+async def first_send(address: str, url: str) -> dict[str, Any]:
+    """Press Send without typing anything; what the page then shows, and its snippets."""
+    async with opened(address, url) as page:
+        await page.until("document.getElementById('infer-body').value.includes('datatype')")
+        shown = {"model": await page.evaluate("document.getElementById('infer-model').value")}
+        shown["answer"] = await page.until(_sent("infer"))
+        for kind in ("curl", "python"):
+            shown[kind] = await page.evaluate(f"document.querySelector('#infer .{kind}').textContent")
+            shown[f"live {kind}"] = await page.evaluate(
+                f"document.querySelector('#serverMetadata .{kind}').textContent"
             )
-            shown["found"] = await page.evaluate(
-                "[...document.querySelectorAll('nav li')].filter(item => item.offsetHeight).length"
-            )
-            return shown, page.complaints
+        await page.evaluate("document.getElementById('infer-model').value = 'bool'")
+        await page.evaluate("document.getElementById('infer-model').dispatchEvent(new Event('change'))")
+        shown["changed"] = await page.until(
+            "document.getElementById('infer-body').value.includes('BOOL') && "
+            "document.querySelector('#infer .python').textContent"
+        )
+        assert page.complaints == [], shown
+        return shown
+
+
+async def browse(address: str, url: str) -> tuple[dict[str, Any], list[Any]]:
+    """Send three requests from the page; what it then shows, and what the browser complained of."""
+    async with opened(address, url) as page:
+        shown = {"health": await page.until(_sent("serverLive"))}
+        await page.evaluate("document.getElementById('infer-model').value = 'double'")
+        await page.evaluate("document.getElementById('infer-body').value = ''")
+        await page.evaluate("document.querySelector('#infer .fill').click()")
+        await page.until("document.getElementById('infer-body').value.includes('[0]')")
+        shown["infer"] = await page.until(_sent("infer"))
+        await page.evaluate("document.getElementById('generateStream-model').value = 'bool'")
+        await page.evaluate("document.getElementById('generateStream-body').value = '{\"x\": true}'")
+        shown["stream"] = await page.until(_sent("generateStream"))
+        light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+        await page.call("Emulation.setEmulatedMedia", features=dark)
+        shown["colors"] = {light, await page.evaluate("getComputedStyle(document.body).backgroundColor")}
+        await page.evaluate(
+            "const find = document.getElementById('find'); find.value = 'unload';"
+            "find.dispatchEvent(new Event('input'))"
+        )
+        shown["found"] = await page.evaluate(
+            "[...document.querySelectorAll('nav li')].filter(item => item.offsetHeight).length"
+        )
+        return shown, page.complaints
 
 
 def _sent(operation: str) -> str:
@@ -148,3 +182,33 @@ def test_a_person_can_send_requests_from_it(live: Live, tmp_path: Path) -> None:
     assert 'data: {"model_name":"bool"' in shown["stream"]
     assert len(shown["colors"]) == 2
     assert shown["found"] == 1
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_the_first_send_succeeds_and_its_snippets_run(live: Live, tmp_path: Path) -> None:
+    with chromium(tmp_path) as address:
+        shown = asyncio.run(first_send(address, f"http://127.0.0.1:{live.http_port}/v2/docs"))
+    assert shown["answer"].startswith("200 OK application/json")
+    assert f'"model_name": "{shown["model"]}"' in shown["answer"]
+    for words in (
+        ["bash", "-c", shown["curl"]],
+        [sys.executable, "-c", shown["python"]],
+        [sys.executable, "-c", shown["changed"]],
+    ):
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        assert "model_name" in done.stdout, words
+    assert shown["live curl"] == f"curl 'http://127.0.0.1:{live.http_port}/v2'"
+    assert shown["live python"].startswith("import requests\n")
+
+
+def test_models_that_a_plain_request_suits_come_first(tmp_path: Path) -> None:
+    examples.write(tmp_path, ["accumulator", "alexnet", "identity"])
+    with serving(tmp_path) as live:
+        told = live.get("/v2/openapi.json").json
+    assert list(told["components"]["parameters"]["model"]["examples"]) == [
+        "identity",
+        "accumulator",
+        "alexnet",
+    ]

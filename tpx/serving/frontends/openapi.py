@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
+from math import prod
 
 import orjson
 
 from tpx import __version__
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.protocol.json_values import JsonObject, JsonValue
+from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends import api_page
 from tpx.serving.frontends.http_answers import when_done
@@ -139,6 +140,8 @@ def _ref(schema: str) -> dict[str, str]:
 
 
 _MOST_EXAMPLES = 100
+_LARGE_ELEMENTS = 10_000
+"""An input with more is no example to write into a form."""
 
 _Made = tuple[bytes, bytes]
 """Headers and a body."""
@@ -166,7 +169,7 @@ class HttpDocumentation:
 
     def _make(self, request: HttpRequest, form: Callable[[JsonObject], _Made]) -> None:
         """Answer with a form of the document; it is made in another thread, for it takes a while."""
-        models = sorted({entry.name for entry in self._plane.index(ready_only=True)})
+        models = self._models()
         routes = list(self._all_routes())
 
         def work() -> _Made:
@@ -174,6 +177,21 @@ class HttpDocumentation:
 
         making = asyncio.get_running_loop().run_in_executor(None, work)
         when_done(request, making, lambda made: request.respond(200, made[0], (made[1],)))
+
+    def _models(self) -> list[str]:
+        """Return the names of models; those that one plain request suits come first."""
+        awkward = {
+            each.model_id.name
+            for each in self._plane.served()
+            if each.config.HasField("sequence_batching")
+            or each.config.model_transaction_policy.decoupled
+            or any(
+                prod(map(abs, tensor.dims)) > _LARGE_ELEMENTS or tensor.datatype in NOT_IN_JSON
+                for tensor in (*each.signature.inputs.values(), *each.signature.outputs.values())
+            )
+        }
+        names = {entry.name for entry in self._plane.index(ready_only=True)}
+        return sorted(names, key=lambda name: (name in awkward, name))
 
 
 def _to_page(request: HttpRequest, _: re.Match[str]) -> None:
