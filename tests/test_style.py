@@ -66,7 +66,7 @@ CLEANING_UP = {
 }
 
 
-ANY_BUDGET = 540
+ANY_BUDGET = 384
 """Uses of `Any` in tpx; lower it when there are fewer."""
 
 

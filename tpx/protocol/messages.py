@@ -11,11 +11,12 @@ needs no generated code, so it fits every protobuf runtime.
 from importlib import resources
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 
 from tpx.errors import NotFound
 
 
-def _read() -> tuple[object, dict[str, object]]:
+def _read() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
     """The pool, and by short name everything in it. A name that two packages have is the first file's."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
@@ -46,7 +47,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"the v2 schema has no '{name}'") from None
 
 
-def message_named(name: str) -> object:
+def message_named(name: str) -> Descriptor:
     """The descriptor of a message by its full name. Raises NotFound."""
     try:
         return _pool.FindMessageTypeByName(name)
@@ -54,7 +55,7 @@ def message_named(name: str) -> object:
         raise NotFound(f"the schema has no message '{name}'") from exc
 
 
-def enum_named(name: str) -> object:
+def enum_named(name: str) -> EnumDescriptor:
     """The descriptor of an enum by its full name. Raises NotFound."""
     try:
         return _pool.FindEnumTypeByName(name)
@@ -62,7 +63,7 @@ def enum_named(name: str) -> object:
         raise NotFound(f"the schema has no enum '{name}'") from exc
 
 
-def file_named(name: str) -> object:
+def file_named(name: str) -> FileDescriptor:
     """The descriptor of a file of the schema. Raises NotFound."""
     try:
         return _pool.FindFileByName(name)
@@ -70,7 +71,7 @@ def file_named(name: str) -> object:
         raise NotFound(f"the schema has no file '{name}'") from exc
 
 
-def file_of_symbol(symbol: str) -> object:
+def file_of_symbol(symbol: str) -> FileDescriptor:
     """The descriptor of the file that defines a message, field, enum, service or method, by its full name.
     Raises NotFound."""
     try:

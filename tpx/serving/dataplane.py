@@ -5,11 +5,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
+from tpx.protocol.messages import ModelConfig
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
 from tpx.serving.logs import LogControl
@@ -170,7 +171,7 @@ class DataPlane:
             outputs=_tensors(model.signature, model.signature.outputs.values()),
         )
 
-    def model_config(self, name: str, version: str) -> Any:
+    def model_config(self, name: str, version: str) -> ModelConfig:
         """The complete ModelConfig message."""
         return self._model(name, version).config
 

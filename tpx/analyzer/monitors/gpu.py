@@ -16,11 +16,13 @@ from tpx.perf.metrics.page import PageReader, Scrape
 ANSWER_S = 2.0
 
 Pids = Callable[[], frozenset[int]]
+Nvml = Any
+"""The module pynvml, which has no types."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    handle: Any
+    handle: object
     uuid: str
     used_bytes: int = 0
     total_bytes: int = 0
@@ -45,7 +47,7 @@ class _Seen:
 class GpuProbe:
     """GPUs of this machine: the most memory used on each, mean utilization and power, energy."""
 
-    def __init__(self, nvml: Any, chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> None:
+    def __init__(self, nvml: Nvml, chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> None:
         """`chosen` are UUIDs or numbers, None is all; `pids` are the server's processes."""
         self._nvml = nvml
         self._pids = pids

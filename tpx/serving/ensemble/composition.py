@@ -3,7 +3,7 @@ core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
@@ -69,7 +69,7 @@ def _facts_of(model: Component) -> StepFacts:
     )
 
 
-def check_composition(config: ModelConfig, graph: Graph, models: Sequence[Any]) -> None:
+def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelConfig]) -> None:
     """Check types and shapes along the graph against the composing models' configurations, step by step.
 
     Raises ConfigError.
@@ -89,7 +89,7 @@ def check_composition(config: ModelConfig, graph: Graph, models: Sequence[Any]) 
     _common_origin(graph, graph.name, graph.outputs, origins)
 
 
-def _check_inputs(graph: Graph, step: Step, model: Any) -> None:
+def _check_inputs(graph: Graph, step: Step, model: ModelConfig) -> None:
     inputs = {item.name: item for item in model.input}
     for name, tensor in step.inputs.items():
         if name not in inputs:
@@ -105,7 +105,7 @@ def _check_inputs(graph: Graph, step: Step, model: Any) -> None:
             )
 
 
-def _check_outputs(graph: Graph, step: Step, model: Any) -> None:
+def _check_outputs(graph: Graph, step: Step, model: ModelConfig) -> None:
     outputs = {item.name for item in model.output}
     for name, tensor in step.outputs.items():
         if name not in outputs:
@@ -115,7 +115,7 @@ def _check_outputs(graph: Graph, step: Step, model: Any) -> None:
             )
 
 
-def _follow_decoupled(graph: Graph, step: Step, model: Any, origins: dict[str, int]) -> None:
+def _follow_decoupled(graph: Graph, step: Step, model: ModelConfig, origins: dict[str, int]) -> None:
     """`origins` has the step that the iterations of a tensor come from, of those that have more than one."""
     origin = _common_origin(graph, model.name, step.inputs.values(), origins)
     if model.model_transaction_policy.decoupled:
@@ -152,10 +152,10 @@ class _Origin:
         return BY_NUMBER[self.item.data_type].config_name
 
 
-def _check_tensors(graph: Graph, step: Step, model: Any, tensors: dict[str, _Origin]) -> None:
+def _check_tensors(graph: Graph, step: Step, model: ModelConfig, tensors: dict[str, _Origin]) -> None:
     inputs = {item.name: item for item in model.input}
     outputs = {item.name: item for item in model.output}
-    mapped = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
+    mapped: list[tuple[str, TensorConfig]] = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
     mapped += [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
     for tensor, item in mapped:
         seen = _Origin(model.name, item, model, inner=True)

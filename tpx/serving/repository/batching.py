@@ -2,7 +2,6 @@
 core/src/model_config_utils.cc)."""
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
@@ -112,7 +111,9 @@ def _validate_states(config: ModelConfig) -> None:
         taken.add(name)
 
 
-def _only_control(config: ModelConfig, control_input: Any, names: set[str]) -> Any:
+def _only_control(
+    config: ModelConfig, control_input: "ModelSequenceBatching.ControlInput", names: set[str]
+) -> "ModelSequenceBatching.Control":
     """Return what a control tensor says; `names` are those before it."""
     name = control_input.name
     if not name:

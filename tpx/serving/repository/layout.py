@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
@@ -96,8 +96,8 @@ class ModelSource:
     """The fault is that several repositories have it."""
     config_name: str = ""
     """Of the file in `configs` that stands for config.pbtxt, if it is there."""
-    override: Any = None
-    """A ModelConfig that stands for what is written."""
+    override: ModelConfig | None = None
+    """Stands for what is written."""
     origin: Origin | None = None
     """Where it is fetched from; `directory` is none before that."""
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import config_text, messages
@@ -215,7 +214,9 @@ class Loader:
         with suppress(LoadError):  # the load of a version reports it
             fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
 
-    def load(self, source: ModelSource, version: int, written: Any, host: Host | None = None) -> ServedModel:
+    def load(
+        self, source: ModelSource, version: int, written: ModelConfig, host: Host | None = None
+    ) -> ServedModel:
         """Load one version; its own copy of the configuration is completed from its file.
 
         `host` is what the model may ask of the server. Raises LoadError.
@@ -225,7 +226,9 @@ class Loader:
         except ConfigError as exc:
             raise _located(exc, source) from exc
 
-    def _load(self, source: ModelSource, version: int, written: Any, host: Host | None) -> ServedModel:
+    def _load(
+        self, source: ModelSource, version: int, written: ModelConfig, host: Host | None
+    ) -> ServedModel:
         began = time.perf_counter_ns()
         config = messages.ModelConfig()
         config.CopyFrom(written)
@@ -286,7 +289,7 @@ class Loader:
             raise
         return prepared
 
-    def regroup(self, model: ServedModel, source: ModelSource, written: Any) -> "Regroup":
+    def regroup(self, model: ServedModel, source: ModelSource, written: ModelConfig) -> "Regroup":
         """Prepare the instance groups of another configuration for a model that serves.
 
         Raises LoadError, which leaves the model as it was.
@@ -348,7 +351,9 @@ def _place_of(source: ModelSource, version: int) -> str:
     return str(source.file or source.versions[version])
 
 
-def _prepare(source: ModelSource, written: Any, ownership: Ownership, agent_directory: Path) -> ModelSource:
+def _prepare(
+    source: ModelSource, written: ModelConfig, ownership: Ownership, agent_directory: Path
+) -> ModelSource:
     """Have the agents of the ModelConfig `written` prepare a model; they see all of its files.
 
     If they made other files without a configuration, `written` is used. Raises LoadError.
@@ -365,7 +370,7 @@ def _prepare(source: ModelSource, written: Any, ownership: Ownership, agent_dire
     return moved if moved.has_config else replace(moved, override=written)
 
 
-def _recipe_with_agents(source: ModelSource, written: Any, stamps: Stamps) -> Recipe:
+def _recipe_with_agents(source: ModelSource, written: ModelConfig, stamps: Stamps) -> Recipe:
     """Return the recipe that all versions of a model with agents share: everything that the agents see."""
     files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
     return Recipe(

@@ -102,8 +102,10 @@ class Loads:
             wanted = await self._want(source, ownership)
             await self._load_parts(wanted, load_parts)
             await self._replace(wanted, ownership)
-            kept = KeptConfig(config=source.override, stamps=wanted.stamps)
-            self.table.keep_config(model, None if source.override is None or brings_files else kept)
+            kept = None
+            if source.override is not None and not brings_files:
+                kept = KeptConfig(config=source.override, stamps=wanted.stamps)
+            self.table.keep_config(model, kept)
             if ownership.agents:
                 await self.threads.run(ownership.complete)
         except InvalidRequest:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,7 +152,7 @@ def _first_dims(state: "ModelSequenceBatching.State") -> tuple[int, ...]:
     return tuple(1 if dim < 0 else dim for dim in state.dims)
 
 
-def _check(state: "ModelSequenceBatching.State", given: Any) -> None:
+def _check(state: "ModelSequenceBatching.State", given: "ModelSequenceBatching.InitialState") -> None:
     """In the order and the words of Triton."""
     name = state.input_name
     if len(state.initial_state) > 1:
@@ -187,7 +186,9 @@ def _check(state: "ModelSequenceBatching.State", given: Any) -> None:
         raise ConfigError(f"initial_state setting expects state '{name}' to have state_data set")
 
 
-def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> Array:
+def _initial(
+    model: str, given: "ModelSequenceBatching.InitialState", datatype: DataType, directory: Path
+) -> Array:
     shape = tuple(given.dims)
     if given.WhichOneof("state_data") == "zero_data":
         return _zeros(datatype, shape)

@@ -4,12 +4,12 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.messages import ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import inside
@@ -55,7 +55,7 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
         raise LoadError("".join(dict.fromkeys(failures)))
 
 
-def _batch(model: ServedModel, sample: Any, directory: Path) -> Batch:
+def _batch(model: ServedModel, sample: ModelWarmup, directory: Path) -> Batch:
     """As many requests of one row as the sample's batch size; a model without a batch dimension takes one."""
     rows = sample.batch_size if model.max_batch_size > 0 else 1
     if rows > max(1, model.max_batch_size):
@@ -63,7 +63,7 @@ def _batch(model: ServedModel, sample: Any, directory: Path) -> Batch:
     return Batch([_request(model, sample, directory, row) for row in range(rows)])
 
 
-def _request(model: ServedModel, sample: Any, directory: Path, row: int) -> InferRequest:
+def _request(model: ServedModel, sample: ModelWarmup, directory: Path, row: int) -> InferRequest:
     decoded = DecodedRequest(model_name=model.name, default_binary=True)
     if model.config.HasField("sequence_batching"):
         decoded.parameters = dict(_SEQUENCE)
@@ -83,7 +83,7 @@ def _request(model: ServedModel, sample: Any, directory: Path, row: int) -> Infe
     return infer
 
 
-def _data(given: Any, directory: Path) -> Buffer:
+def _data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
     datatype, count = BY_NUMBER[given.data_type], math.prod(given.dims)
     kind = given.WhichOneof("input_data_type")
     if kind == "input_data_file":

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import openvino as ov
 
@@ -26,6 +26,8 @@ from tpx.serving.backends.model_tensors import (
 from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
 from tpx.serving.backends.openvino.settings import settings_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class OpenVinoModel:
         self._name = files.model_name
         self._settings = settings_of(config)
         self._core = ov.Core()
-        self._compiled: Any = None
+        self._compiled: ov.CompiledModel | None = None
         if self._settings.extension:
             libraries = Libraries(
                 model=self._name,
@@ -155,7 +157,7 @@ class OpenVinoModel:
         self._compiled = None
         del self._model, self._core
 
-    def _try(self, what: str, act: Callable[[], Any]) -> Any:
+    def _try(self, what: str, act: Callable[[], T]) -> T:
         try:
             return act()
         except ERRORS as exc:
@@ -209,7 +211,7 @@ class OpenVinoModel:
                 "leaves its batch dimension as it is, SKIP_OV_DYNAMIC_BATCHSIZE makes it max_batch_size)"
             ) from exc
 
-    def _compile(self) -> Any:
+    def _compile(self) -> ov.CompiledModel:
         device = self._settings.device
         there = self._core.available_devices
         if device.isalnum() and device not in ("AUTO", "MULTI", "HETERO", "BATCH") and device not in there:
@@ -232,7 +234,7 @@ def _words(properties: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {types[name] or value}" for name, value in properties.items())
 
 
-def _tensor(port: Any, wanted: set[str]) -> ModelTensor:
+def _tensor(port: ov.Output, wanted: set[str]) -> ModelTensor:
     names: set[str] = port.names
     chosen = sorted(names & wanted) or ([port.get_any_name()] if names else [port.node.friendly_name])
     kind = port.element_type.get_type_name()

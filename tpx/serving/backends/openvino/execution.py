@@ -1,7 +1,6 @@
 """An instance of an OpenVINO model: one infer request, and how tensors get into it and out of it."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -43,7 +42,7 @@ class InferRequestExecutor:
 
     def __init__(
         self,
-        request: Any,
+        request: ov.InferRequest,
         inputs: Mapping[str, tuple[int, ModelTensor]],
         outputs: Mapping[str, tuple[int, ModelTensor]],
         rows: Rows,
@@ -86,7 +85,7 @@ class InferRequestExecutor:
         del self._request, self._own
 
 
-def _to_runtime(array: Array, tensor: ModelTensor) -> Any:
+def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
     if tensor.ranked and not tensor.shape:
         array = array.reshape(())  # to the client a scalar is one element
     if tensor.datatype == "BF16":

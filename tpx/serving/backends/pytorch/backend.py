@@ -3,13 +3,13 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import (
@@ -29,7 +29,7 @@ from tpx.serving.backends.pytorch.inductor import InductorProgram
 from tpx.serving.backends.pytorch.module import ModuleProgram
 from tpx.serving.backends.pytorch.naming import Places
 from tpx.serving.backends.pytorch.parameters import Parameters, jit_switches, parameters_of
-from tpx.serving.backends.pytorch.program import Program
+from tpx.serving.backends.pytorch.program import Program, Value
 from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
 from tpx.serving.backends.pytorch.threads import PROCESS
 from tpx.serving.backends.pytorch.torchscript import TorchScriptProgram
@@ -200,7 +200,7 @@ class PytorchModel:
             _compile(program.compile, dict(options), self._name, program.device)
         return program
 
-    def _switches(self) -> list[Any]:
+    def _switches(self) -> list[Value]:
         if self._source.format is not Format.TORCHSCRIPT:
             return []
         return jit_switches(self._parameters, torch._C, self._name)
@@ -215,7 +215,7 @@ class PytorchModel:
 
 
 def _compile(
-    compiler: Callable[[dict[str, Any]], None], options: dict[str, Any], model: str, device: torch.device
+    compiler: Callable[[JsonObject], None], options: JsonObject, model: str, device: torch.device
 ) -> None:
     """Raises LoadError where torch.compile cannot work, ConfigError for options that it does not have."""
     from shutil import which

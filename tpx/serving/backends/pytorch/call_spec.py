@@ -3,7 +3,8 @@ archives."""
 
 import json
 from dataclasses import dataclass
-from typing import Any
+
+from tpx.protocol.json_values import JsonValue
 
 Key = int | str
 
@@ -34,7 +35,7 @@ def leaves_of(specification: str) -> list[Leaf]:
     return leaves
 
 
-def _collect(node: Any, path: tuple[Key, ...], leaves: list[Leaf]) -> None:
+def _collect(node: JsonValue, path: tuple[Key, ...], leaves: list[Leaf]) -> None:
     if node["type"] is None:
         leaves.append(Leaf(path))
         return

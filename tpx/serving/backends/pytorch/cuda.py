@@ -6,7 +6,6 @@ Written against PyTorch's API; see docs/serve/pytorch.md for what has run on a G
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from tpx.errors import LoadError
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.executor import Call, guarded
+from tpx.serving.backends.pytorch.program import Value
 
 _WARM_UPS = 3
 
@@ -36,7 +36,7 @@ class GpuSettings:
 class Staging:
     """Copies arrays to the device through pinned memory that is used again and again."""
 
-    def __init__(self, device: Any, *, pinned: bool) -> None:
+    def __init__(self, device: torch.device, *, pinned: bool) -> None:
         self._device = device
         self._pinned = pinned and torch.device(device).type == "cuda"
         self._buffers: list[torch.Tensor] = []
@@ -66,7 +66,7 @@ class Staging:
 class RecordedGraph:
     """Forward for one size of batch as a CUDA graph: its tensors stay at the places where it was recorded."""
 
-    def __init__(self, call: Call, values: Sequence[Any], stream: Any) -> None:
+    def __init__(self, call: Call, values: Sequence[Value], stream: torch.cuda.Stream) -> None:
         """`values` are inputs of the batch's size. Raises LoadError."""
         self._values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
         self._graph = torch.cuda.CUDAGraph()
@@ -84,7 +84,7 @@ class RecordedGraph:
                 "CUDA_GRAPH_BATCH_SIZES"
             ) from exc
 
-    def run(self, values: Sequence[Any]) -> Any:
+    def run(self, values: Sequence[Value]) -> Value:
         """Replay it with other inputs; the results are overwritten by the next run."""
         for place, value in zip(self._values, values, strict=True):
             if isinstance(place, torch.Tensor):
@@ -149,13 +149,13 @@ class CudaExecutor:
         torch.backends.cudnn.enabled = self._settings.cudnn
         return stack
 
-    def _values(self, arrays: Arrays) -> list[Any]:
+    def _values(self, arrays: Arrays) -> list[Value]:
         self._staging.begin()
         values = self._call.program.arguments(self._count)
         self._call.inputs.fill(values, arrays, self._staging)
         return values
 
-    def _fetched(self, value: Any) -> Any:
+    def _fetched(self, value: Value) -> Value:
         """A result in the memory of this process, once the streams have been waited for."""
         if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
             return value

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.parameters import Switch
-from tpx.serving.backends.pytorch.program import Program
+from tpx.serving.backends.pytorch.program import Program, Value
 from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
 
 
@@ -34,7 +33,7 @@ class Call:
         )
         return mode
 
-    def run(self, values: list[Any]) -> Any:
+    def run(self, values: list[Value]) -> Value:
         """Forward. Raises ExecutionError."""
         for switch, value in self.switches:
             switch(value)
@@ -45,7 +44,7 @@ class Call:
             self.program.close()
 
 
-def guarded(run: Callable[[], Any]) -> Any:
+def guarded(run: Callable[[], Value]) -> Value:
     """What `run` gives; whatever the model raises, its author's code or PyTorch's, becomes an
     ExecutionError."""
     try:

@@ -2,15 +2,15 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from tpx.errors import ConfigError, LoadError
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.pytorch.call_spec import Leaf, leaves_of
 from tpx.serving.backends.pytorch.interface import Interface, Slot, datatype_of
-from tpx.serving.backends.pytorch.program import storages_of
+from tpx.serving.backends.pytorch.program import Value, storages_of
 
 _GUARDS = "_guards_fn"
 _reading = threading.Lock()
@@ -47,14 +47,14 @@ class ExportedProgram:
         self._module = module
         self._call = module.forward if self.flat else module
 
-    def compile(self, options: dict[str, Any]) -> None:
+    def compile(self, options: JsonObject) -> None:
         """Let torch.compile make code of it, at the first run."""
         self._call = torch.compile(self._call, **options)
 
-    def arguments(self, count: int) -> list[Any]:  # noqa: ARG002 (the seam's signature)
+    def arguments(self, count: int) -> list[Value]:  # noqa: ARG002 (the seam's signature)
         return [None] * len(self._places)
 
-    def run(self, values: list[Any], names: list[str]) -> Any:  # noqa: ARG002
+    def run(self, values: list[Value], names: list[str]) -> Value:  # noqa: ARG002
         everything = list(self._constants)
         for place, value in zip(self._places, values, strict=True):
             everything[place] = value
@@ -69,7 +69,7 @@ class ExportedProgram:
         """Nothing but memory is held."""
 
 
-def _load(path: Path, model: str) -> Any:
+def _load(path: Path, model: str) -> Value:
     try:
         with _reading, path.open("rb") as file:  # a path must end in .pt2
             return torch.export.load(file)
@@ -79,17 +79,17 @@ def _load(path: Path, model: str) -> Any:
         ) from exc
 
 
-def _moved(program: Any, device: torch.device) -> Any:
+def _moved(program: torch.export.ExportedProgram, device: torch.device) -> Value:
     from torch.export.passes import move_to_device_pass
 
     return move_to_device_pass(program, device)
 
 
-def _is_tensor(argument: Any) -> bool:
+def _is_tensor(argument: object) -> bool:
     return type(argument).__name__ == "TensorArgument"
 
 
-def _refuse_numbers(specs: list[Any], model: str) -> None:
+def _refuse_numbers(specs: list[Value], model: str) -> None:
     for spec in specs:
         if not _is_tensor(spec.arg) and not hasattr(spec.arg, "value"):
             raise ConfigError(
@@ -98,11 +98,13 @@ def _refuse_numbers(specs: list[Any], model: str) -> None:
             )
 
 
-def _is_guarded(module: Any) -> bool:
+def _is_guarded(module: torch.nn.Module) -> bool:
     return any(node.op == "call_module" and node.target == _GUARDS for node in module.graph.nodes)
 
 
-def _interface(program: Any, places: list[int], kept: list[int], model: str) -> Interface:
+def _interface(
+    program: torch.export.ExportedProgram, places: list[int], kept: list[int], model: str
+) -> Interface:
     inputs = leaves_of(pytree.treespec_dumps(program.call_spec.in_spec))
     outputs = leaves_of(pytree.treespec_dumps(program.call_spec.out_spec))
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
@@ -128,7 +130,7 @@ def _interface(program: Any, places: list[int], kept: list[int], model: str) -> 
     )
 
 
-def _argument_names(program: Any, leaves: list[Leaf]) -> list[str]:
+def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -> list[str]:
     """Forward's own names; of a single argument that is a dict its keys."""
     forward = program.module_call_graph[0].signature.forward_arg_names or []
     alone = len({leaf.path[:2] for leaf in leaves}) == 1
@@ -161,7 +163,7 @@ def _slot(name: str, label: str, value: torch.Tensor, model: str) -> Slot:
     )
 
 
-def _rows(program: Any, values: list[torch.Tensor]) -> tuple[int, int]:
+def _rows(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> tuple[int, int]:
     """The fewest and the most rows that all inputs take, as far as they vary; 0 is no limit."""
     least, most = 0, 0
     ranges = {str(symbol): limits for symbol, limits in program.range_constraints.items()}

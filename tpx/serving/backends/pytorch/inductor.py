@@ -4,13 +4,13 @@ machine."""
 import logging
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tpx.errors import LoadError
 from tpx.serving.backends.pytorch.call_spec import leaves_of
 from tpx.serving.backends.pytorch.interface import Interface, Slot
+from tpx.serving.backends.pytorch.program import Value
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +48,17 @@ class InductorProgram:
         )
         self._run = loader.boxed_run
 
-    def arguments(self, count: int) -> list[Any]:  # noqa: ARG002 (the seam's signature)
+    def arguments(self, count: int) -> list[Value]:  # noqa: ARG002 (the seam's signature)
         return [None] * len(self.interface.arguments or ())
 
-    def run(self, values: list[Any], names: list[str]) -> Any:  # noqa: ARG002
+    def run(self, values: list[Value], names: list[str]) -> Value:  # noqa: ARG002
         return self._run(values)
 
     def close(self) -> None:
         """Nothing but memory is held."""
 
 
-def _loader(path: Path, device: torch.device | None, model: str, runs: int) -> Any:
+def _loader(path: Path, device: torch.device | None, model: str, runs: int) -> Value:
     index = -1 if device is None or device.index is None else device.index
     try:
         from torch._inductor.package import load_package

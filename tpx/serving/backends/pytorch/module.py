@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from tpx.errors import LoadError
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.pytorch.interface import Interface, Slot
-from tpx.serving.backends.pytorch.program import storages_of
+from tpx.serving.backends.pytorch.program import Value, storages_of
 
 SUFFIXES = (".safetensors", ".pt")
 
@@ -27,7 +27,7 @@ def weights_file(module_file: Path) -> Path | None:
     return there[0] if there else None
 
 
-def read_weights(path: Path, device: torch.device) -> Mapping[str, Any]:
+def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
     """A state dict. Raises LoadError."""
     try:
         weights = _read_safetensors(path, device) if path.suffix == ".safetensors" else _read(path, device)
@@ -42,7 +42,7 @@ def read_weights(path: Path, device: torch.device) -> Mapping[str, Any]:
     return weights
 
 
-def _read(path: Path, device: torch.device) -> Any:
+def _read(path: Path, device: torch.device) -> Value:
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as exc:
@@ -53,7 +53,7 @@ def _read(path: Path, device: torch.device) -> Any:
         ) from exc
 
 
-def _read_safetensors(path: Path, device: torch.device) -> Any:
+def _read_safetensors(path: Path, device: torch.device) -> Value:
     try:
         import safetensors
         import safetensors.torch
@@ -116,14 +116,14 @@ class ModuleProgram:
         ]
         self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
 
-    def compile(self, options: dict[str, Any]) -> None:
+    def compile(self, options: JsonObject) -> None:
         """Let torch.compile make code of it, at the first run."""
         self._call = torch.compile(self._module, **options)
 
-    def arguments(self, count: int) -> list[Any]:
+    def arguments(self, count: int) -> list[Value]:
         return [None] * count if self.interface.arguments is None else list(self._defaults)
 
-    def run(self, values: list[Any], names: list[str]) -> Any:
+    def run(self, values: list[Value], names: list[str]) -> Value:
         if self._dict:
             return self._call(
                 {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -190,7 +190,7 @@ def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
     return own[0]
 
 
-def _made(made_of: type, path: Path, model: str) -> Any:
+def _made(made_of: type, path: Path, model: str) -> Value:
     try:
         return made_of()
     except (Exception, SystemExit) as exc:
@@ -200,7 +200,7 @@ def _made(made_of: type, path: Path, model: str) -> Any:
         ) from exc
 
 
-def _fill(module: Any, path: Path, device: torch.device, model: str) -> None:
+def _fill(module: torch.nn.Module, path: Path, device: torch.device, model: str) -> None:
     try:
         module.load_state_dict(read_weights(path, device))
     except RuntimeError as exc:

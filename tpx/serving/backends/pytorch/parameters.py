@@ -2,11 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.pytorch.archive import Format
 
@@ -38,7 +39,7 @@ class Parameters:
     cache_cleaning: bool = False
     intra_op_threads: int = 0
     inter_op_threads: int = 0
-    compile_options: Mapping[str, Any] | None = None
+    compile_options: JsonObject | None = None
     """Of torch.compile; None: the model is not compiled."""
     class_name: str = ""
     graph_batch_sizes: tuple[int, ...] = ()
@@ -117,7 +118,7 @@ class _Given:
             raise ConfigError(f"model '{self._config.name}': these parameters mean the same: {said}")
         return next(iter(counts.values()), 0)
 
-    def compile_options(self) -> Mapping[str, Any] | None:
+    def compile_options(self) -> JsonObject | None:
         text = self.text(COMPILE)
         if COMPILE not in self.texts:
             return None

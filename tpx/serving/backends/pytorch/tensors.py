@@ -9,10 +9,12 @@ import torch
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.interface import DTYPES
 from tpx.serving.backends.pytorch.naming import beyond
+from tpx.serving.backends.pytorch.program import Value
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Inputs:
         places = {place: name for name, place in positions.items()}
         self.names = [places.get(place, "") for place in range(max(places, default=-1) + 1)]
 
-    def fill(self, values: list[Any], arrays: Arrays, lender: Any) -> None:
+    def fill(self, values: list[Value], arrays: Arrays, lender: Any) -> None:
         """Put a tensor, or a list of strings, where forward takes it. Raises InvalidRequest."""
         for name, place, datatype, scalar in self._slots:
             array = arrays.get(name)
@@ -109,7 +111,7 @@ class Outputs:
         self._wanted = [(name, place, datatypes.get(name, "")) for name, place in positions.items()]
         self._storages = storages
 
-    def tensors(self, raw: Any) -> dict[str, Any]:
+    def tensors(self, raw: Value) -> JsonObject:
         """The results by name, of the right types. Raises ExecutionError."""
         if isinstance(raw, list) and not raw and len(self._wanted) == 1:
             raw = [raw]  # the strings of the only output, and there are none
@@ -126,7 +128,7 @@ class Outputs:
             _check(name, found[name], datatype)
         return found
 
-    def array(self, value: Any) -> Array:
+    def array(self, value: Value) -> Array:
         """A result that is in the memory of this process, as an array: a view where it is the model's no
         more. Raises ExecutionError."""
         if isinstance(value, list):
@@ -155,7 +157,7 @@ def _texts(name: str, array: Array) -> list[str]:
         ) from exc
 
 
-def _by_place(raw: Any, names: list[str]) -> Any:
+def _by_place(raw: Value, names: list[str]) -> Value:
     """The results in order, or by their keys."""
     if isinstance(raw, torch.Tensor) or _is_texts(raw):
         return [raw]
@@ -169,18 +171,18 @@ def _by_place(raw: Any, names: list[str]) -> Any:
     )
 
 
-def _in_order(raw: Mapping[str, Any], names: list[str]) -> list[Any]:
+def _in_order(raw: Mapping[str, Value], names: list[str]) -> list[Value]:
     missing = [name for name in names if name not in raw]
     if len(missing) == len(names):  # no name is a key: they count by their index, or in order
         return list(raw.values())
     raise ExecutionError(f"the model gave no output '{missing[0]}' (it gave: {', '.join(map(str, raw))})")
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: Value) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
 
 
-def _check(name: str, value: Any, datatype: str) -> None:
+def _check(name: str, value: Value, datatype: str) -> None:
     if isinstance(value, torch.Tensor):
         wanted = DTYPES.get(datatype)
         if value.dtype is not wanted:

@@ -8,7 +8,7 @@ import torch
 
 from tpx.errors import ConfigError, LoadError
 from tpx.serving.backends.pytorch.interface import Interface, Slot
-from tpx.serving.backends.pytorch.program import storages_of
+from tpx.serving.backends.pytorch.program import Value, storages_of
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class TorchScriptProgram:
                 model,
             )
 
-    def arguments(self, count: int) -> list[Any]:
+    def arguments(self, count: int) -> list[Value]:
         return [None] * count if self._dict else list(self._defaults)
 
-    def run(self, values: list[Any], names: list[str]) -> Any:
+    def run(self, values: list[Value], names: list[str]) -> Value:
         if self._dict:
             return self._forward(
                 {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -55,7 +55,7 @@ class TorchScriptProgram:
         """Nothing but memory is held."""
 
 
-def _load(path: Path, device: torch.device | None, model: str) -> Any:
+def _load(path: Path, device: torch.device | None, model: str) -> Value:
     try:
         return torch.jit.load(str(path), map_location=device)
     except (RuntimeError, ValueError, OSError) as exc:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tpx.cuda_driver import LIBRARY, CudaDriver
@@ -43,7 +44,7 @@ class TensorRtBackend:
 
     default_filename = "model.plan"
 
-    def __init__(self, trt: Any = None, library: str = LIBRARY) -> None:
+    def __init__(self, trt: ModuleType | None = None, library: str = LIBRARY) -> None:
         """`trt` is the module tensorrt, imported when the first model needs it."""
         self._trt = trt
         self._library = library
@@ -84,7 +85,7 @@ class TensorRtModel:
     inline = False
     """A device may hang, and the event loop with it."""
 
-    def __init__(self, trt: Any, driver: CudaDriver, files: ModelFiles, config: ModelConfig) -> None:
+    def __init__(self, trt: ModuleType, driver: CudaDriver, files: ModelFiles, config: ModelConfig) -> None:
         self._trt, self._driver = trt, driver
         self._name, self._directory = files.model_name, files.directory
         self._settings = settings_of(config, files.settings)

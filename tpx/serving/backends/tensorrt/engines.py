@@ -3,6 +3,7 @@
 import logging
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tpx.cuda_driver import CudaDriver
@@ -22,7 +23,7 @@ _one_at_a_time = threading.Lock()
 class Engines:
     """The engines of one file."""
 
-    def __init__(self, trt: Any, driver: CudaDriver, model: str, settings: TensorRtSettings) -> None:
+    def __init__(self, trt: ModuleType, driver: CudaDriver, model: str, settings: TensorRtSettings) -> None:
         """`trt` is the module tensorrt. Raises LoadError for plugins that cannot be loaded."""
         self._trt = trt
         self._driver = driver

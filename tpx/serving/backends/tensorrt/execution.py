@@ -4,7 +4,8 @@ import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.tensorrt.facts import EngineFacts, EngineTensor
 from tpx.serving.backends.tensorrt.profiles import check_values, suiting
 from tpx.serving.backends.tensorrt.settings import Priority, TensorRtSettings
+
+if TYPE_CHECKING:
+    import tensorrt
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _LEAST_BYTES = 256  # an address is wanted of empty tensors, too
@@ -103,21 +107,21 @@ def free_quietly(*buffers: DeviceBuffer) -> None:
 class Place:
     """Where an instance computes, and with what."""
 
-    trt: Any
+    trt: ModuleType
     """The module tensorrt."""
     driver: CudaDriver
     device: int
     profiles: tuple[int, ...]
     settings: TensorRtSettings
     model: str
-    logger: Any
+    logger: "tensorrt.ILogger"
     """TensorRT's, which knows the last error."""
 
 
 class EngineExecutor:
     """Computes in one thread at a time, on one device."""
 
-    def __init__(self, engine: Any, facts: EngineFacts, place: Place) -> None:
+    def __init__(self, engine: "tensorrt.ICudaEngine", facts: EngineFacts, place: Place) -> None:
         self._facts = facts
         self._place = place
         self._inputs = {each.name: each for each in facts.inputs}
@@ -171,7 +175,7 @@ class EngineExecutor:
             free_quietly(*self._buffers.values())
             self._stream.close()
 
-    def _context(self, engine: Any, profile: int) -> Any:
+    def _context(self, engine: "tensorrt.ICudaEngine", profile: int) -> Any:
         strategies = self._place.trt.ExecutionContextAllocationStrategy
         context = engine.create_execution_context(getattr(strategies, self._place.settings.strategy))
         if context is None or not context.set_optimization_profile_async(profile, self._stream.handle):
@@ -181,7 +185,9 @@ class EngineExecutor:
             )
         return context
 
-    def _feed(self, context: Any, profile: int, each: EngineTensor, array: Array) -> None:
+    def _feed(
+        self, context: "tensorrt.IExecutionContext", profile: int, each: EngineTensor, array: Array
+    ) -> None:
         """Say where an input is and what shape it has; its data are on their way."""
         if -1 in each.tensor.shape and not context.set_input_shape(each.name, tuple(array.shape)):
             raise self._failed(f"take input '{each.name}' with shape {list(array.shape)}")
@@ -194,7 +200,7 @@ class EngineExecutor:
         if not context.set_tensor_address(each.name, address):
             raise self._failed(f"take the memory of input '{each.name}'")
 
-    def _prepare(self, context: Any, each: EngineTensor) -> Array | None:
+    def _prepare(self, context: "tensorrt.IExecutionContext", each: EngineTensor) -> Array | None:
         """Say where an output goes; returns what it will be copied to, None while nobody knows its shape."""
         shape = tuple(context.get_tensor_shape(each.name))
         if -1 in shape:  # its data decide: TensorRT asks for memory while it computes

@@ -4,10 +4,13 @@ Only names are used that the Python API of TensorRT 10 and 11 have in common.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpx.errors import LoadError
 from tpx.serving.backends.model_tensors import ModelTensor
+
+if TYPE_CHECKING:
+    import tensorrt
 
 _DATATYPES = {
     "FLOAT": "FP32",
@@ -64,7 +67,7 @@ class EngineFacts:
         return any(each.is_shape for each in (*self.inputs, *self.outputs))
 
 
-def facts_of(engine: Any, model: str) -> EngineFacts:
+def facts_of(engine: "tensorrt.ICudaEngine", model: str) -> EngineFacts:
     """Read an ICudaEngine. Raises LoadError for types that no client can send."""
     profiles = engine.num_optimization_profiles
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
@@ -76,7 +79,7 @@ def facts_of(engine: Any, model: str) -> EngineFacts:
     )
 
 
-def _tensor_of(engine: Any, model: str, name: str, profiles: int) -> EngineTensor:
+def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: int) -> EngineTensor:
     kind = engine.get_tensor_dtype(name).name
     if kind not in _DATATYPES:
         raise LoadError(f"'{name}' of model '{model}' has TensorRT's type {kind}, which no client can send")

@@ -10,11 +10,13 @@ from typing import Any
 from tpx.serving.frontends.metrics.text import Family, Kind, labels
 
 log = logging.getLogger(__name__)
+Nvml = Any
+"""The module pynvml, which has no types."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    handle: Any
+    handle: object
     uuid: str
     energy_at_start_mj: int | None
 
@@ -25,7 +27,7 @@ class _Reading:
 
     name: str
     help: str
-    read: Callable[[Any, _Device], float | None]
+    read: Callable[[Nvml, _Device], float | None]
     kind: Kind = "gauge"
 
 
@@ -51,7 +53,7 @@ def open_gpus() -> "GpuMetrics | None":
 class GpuMetrics:
     """Reads what each device can tell; what one cannot is left out for it."""
 
-    def __init__(self, nvml: Any, visible: str | None) -> None:
+    def __init__(self, nvml: Nvml, visible: str | None) -> None:
         """`nvml` is the initialized pynvml; `visible` is CUDA_VISIBLE_DEVICES."""
         self._nvml = nvml
         self._devices = [self._device(handle) for handle in self._visible(visible)]
@@ -82,18 +84,18 @@ class GpuMetrics:
                 lines.append((f"{{{labels({'gpu_uuid': device.uuid})}}}", value))
         return lines
 
-    def _device(self, handle: Any) -> _Device:
+    def _device(self, handle: object) -> _Device:
         try:
             energy: int | None = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         except self._nvml.NVMLError:
             energy = None
         return _Device(handle, self._uuid(handle), energy)
 
-    def _uuid(self, handle: Any) -> str:
+    def _uuid(self, handle: object) -> str:
         uuid = self._nvml.nvmlDeviceGetUUID(handle)
         return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
-    def _visible(self, visible: str | None) -> list[Any]:
+    def _visible(self, visible: str | None) -> list[object]:
         """Handles in CUDA's order: numbers or beginnings of UUIDs, up to the first that names none."""
         everything = [
             self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())
@@ -108,18 +110,18 @@ class GpuMetrics:
             chosen.append(found)
         return chosen
 
-    def _named(self, word: str, handles: Sequence[Any]) -> Any:
+    def _named(self, word: str, handles: Sequence[object]) -> object:
         if word.isascii() and word.isdigit():
             return handles[int(word)] if int(word) < len(handles) else None
         alike = [handle for handle in handles if word and self._uuid(handle).startswith(word)]
         return alike[0] if len(alike) == 1 else None
 
 
-def _utilization(nvml: Any, device: _Device) -> float:
+def _utilization(nvml: Nvml, device: _Device) -> float:
     return float(nvml.nvmlDeviceGetUtilizationRates(device.handle).gpu / 100)
 
 
-def _memory(nvml: Any, device: _Device) -> Any:
+def _memory(nvml: Nvml, device: _Device) -> Any:
     """Version 2 does not count what the driver keeps for itself as used; nvidia-smi shows the same."""
     try:
         return nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2)
@@ -127,7 +129,7 @@ def _memory(nvml: Any, device: _Device) -> Any:
         return nvml.nvmlDeviceGetMemoryInfo(device.handle)
 
 
-def _joules(nvml: Any, device: _Device) -> float | None:
+def _joules(nvml: Nvml, device: _Device) -> float | None:
     if device.energy_at_start_mj is None:
         return None
     now_mj: int = nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)

@@ -283,7 +283,7 @@ def open_repository(place: StorePlace) -> StoreRepository:
     return StoreRepository(place, os.environ, Path.home())
 
 
-def _open(place: StorePlace, settings: Mapping[str, Any]) -> Any:
+def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
     try:
         from obstore.exceptions import BaseError
         from obstore.store import AzureStore, GCSStore, S3Store

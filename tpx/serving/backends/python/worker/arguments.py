@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 E = TypeVar("E", bound=enum.IntEnum)
 
 
-def text(value: Any, argument: str) -> str:
+def text(value: object, argument: str) -> str:
     """Return a str, or bytes as one. Raises TypeError."""
     if isinstance(value, str):
         return value
@@ -35,14 +35,14 @@ def real(value: Any, argument: str) -> float:
     return float(value)
 
 
-def flag(value: Any, argument: str) -> bool:
+def flag(value: object, argument: str) -> bool:
     """Return a bool, or a number as one. Raises TypeError."""
     if not hasattr(type(value), "__bool__") or value is None:
         raise wrong(value, argument, "a bool")
     return bool(value)
 
 
-def member(value: Any, argument: str, kind: type[E]) -> E:
+def member(value: object, argument: str, kind: type[E]) -> E:
     """Return a member of an enumeration. Raises TypeError, also for its bare number."""
     if not isinstance(value, kind):
         raise wrong(value, argument, f"a {kind.__name__}")
@@ -58,11 +58,11 @@ def sequence(value: Any, argument: str) -> list[Any]:
     raise wrong(value, argument, "a list")
 
 
-def texts(value: Any, argument: str) -> list[str]:
+def texts(value: object, argument: str) -> list[str]:
     """Return a sequence of texts as a list. Raises TypeError."""
     return [text(item, f"each of {argument}") for item in sequence(value, argument)]
 
 
-def wrong(value: Any, argument: str, wanted: str) -> TypeError:
+def wrong(value: object, argument: str, wanted: str) -> TypeError:
     """Return the error of an argument that is of another type than wanted."""
     return TypeError(f"{argument} must be {wanted}, got {type(value).__name__}")

@@ -141,7 +141,7 @@ class Calls:
 
     # what is not inference
 
-    def ask(self, verb: str, **words: Any) -> Any:
+    def ask(self, verb: str, **words: object) -> Any:
         """Have the server do something; returns what it says. Raises TritonModelException."""
         number = self._tell(verb, words, wanted=True)
         self.channel.wait(lambda: number in self._asked)
@@ -150,11 +150,11 @@ class Calls:
             raise TritonModelException(answer["error"])
         return answer.get("value")
 
-    def tell(self, verb: str, **words: Any) -> None:
+    def tell(self, verb: str, **words: object) -> None:
         """Have the server do something, without an answer."""
         self._tell(verb, words, wanted=False)
 
-    def _tell(self, verb: str, words: dict[str, Any], *, wanted: bool) -> int:
+    def _tell(self, verb: str, words: frames.Words, *, wanted: bool) -> int:
         number = next(self._numbers)
         words = {"verb": verb, "number": number if wanted else 0, **words}
         self.channel.send(frames.CONTROL, [json.dumps(words).encode()])

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+"""An array of any datatype."""
 
 NUMPY_OF = {
     "BOOL": np.dtype(np.bool_),
@@ -34,25 +38,25 @@ NUMBERS = {name: number for number, name in enumerate((*NUMPY_OF, "BF16"), 1)}
 _BY_NUMBER = {number: name for name, number in NUMBERS.items()}
 
 
-def name_of(dtype: Any) -> str | None:
+def name_of(dtype: npt.DTypeLike) -> str | None:
     """The wire's name of a numpy type, None if it has none; strings of any width are BYTES."""
-    dtype = np.dtype(dtype)
-    if dtype.kind in "SUO":
+    found = np.dtype(dtype)
+    if found.kind in "SUO":
         return "BYTES"
-    return _NAME_OF.get(dtype.newbyteorder("="))
+    return _NAME_OF.get(found.newbyteorder("="))
 
 
-def triton_to_numpy_type(data_type: Any) -> Any:
+def triton_to_numpy_type(data_type: str | int) -> type[np.generic] | None:
     """Return the numpy type of a datatype, by its number or its name on the wire; None if it has none."""
     dtype = NUMPY_OF.get(data_type if isinstance(data_type, str) else _BY_NUMBER.get(data_type, ""))
     return None if dtype is None else dtype.type
 
 
-def numpy_to_triton_type(data_type: Any) -> int | None:
+def numpy_to_triton_type(data_type: npt.DTypeLike) -> int | None:
     """Return the number of the datatype that carries a numpy type, None if there is none."""
     return NUMBERS.get(name_of(data_type) or "")
 
 
-def triton_string_to_numpy(triton_type_string: str) -> Any:
+def triton_string_to_numpy(triton_type_string: str) -> type:
     """The numpy type of a datatype as configurations write it: TYPE_FP32."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
+Words = dict[str, Any]
+"""What JSON says in a frame."""
 
 HEADER = struct.Struct("<IB")
 """The length of what follows it, and the kind."""
@@ -73,7 +76,7 @@ class Head(NamedTuple):
     """Tensors, and what else is said of the message they are in."""
 
     tensors: tuple[TensorHead, ...]
-    extra: dict[str, Any]
+    extra: Words
 
 
 class Memory(Protocol):
@@ -88,7 +91,7 @@ class Views(Protocol):
     def view(self, location: int, size: int) -> Buffer: ...
 
 
-def encode_head(tensors: Any, extra: dict[str, Any]) -> bytes:
+def encode_head(tensors: Iterable[tuple[str, str, Sequence[int]]], extra: Words) -> bytes:
     """A head of (name, datatype, shape) and whatever JSON can say."""
     return json.dumps([[(n, d, list(s)) for n, d, s in tensors], extra], separators=(",", ":")).encode()
 

@@ -116,7 +116,7 @@ class _Process:
             else:
                 verbs[kind](body)
 
-    def _import(self, words: dict[str, Any]) -> Any:
+    def _import(self, words: frames.Words) -> Any:
         if self._module is not None:
             return self._module
         path = Path(words["file"])
@@ -141,7 +141,7 @@ class _Process:
     def _complete(self, body: bytes) -> None:
         words = json.loads(body)
         self._reports.name(words["name"], words["version"])
-        answer: dict[str, Any] = {}
+        answer: frames.Words = {}
         try:
             model = self._import(words).TritonPythonModel
             if hasattr(model, "auto_complete_config"):
@@ -163,7 +163,7 @@ class _Process:
     def _initialize(self, body: bytes) -> None:
         words = json.loads(body)
         self._reports.name(words["args"]["model_name"], words["args"]["model_version"])
-        answer: dict[str, Any] = {}
+        answer: frames.Words = {}
         try:
             module = self._import(words)
             execution = Execution(

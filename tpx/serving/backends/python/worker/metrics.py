@@ -144,7 +144,7 @@ class MetricFamily:
             RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
 
 
-def _create(what: str, verb: str, **words: Any) -> None:
+def _create(what: str, verb: str, **words: object) -> None:
     try:
         RUNTIME.calls.ask(verb, **words)
     except TritonModelException as exc:

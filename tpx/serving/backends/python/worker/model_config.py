@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
+
+Config = dict[str, Any]
+"""A configuration, or a part of one, as JSON has it."""
 
 _INPUT_KEYS = ("name", "data_type", "dims", "optional")
 _OUTPUT_KEYS = ("name", "data_type", "dims")
@@ -12,11 +16,11 @@ _OUTPUT_KEYS = ("name", "data_type", "dims")
 class ModelConfig:
     """Takes what a model adds to its configuration; a contradiction is a ValueError, in Triton's words."""
 
-    def __init__(self, config: dict[str, Any], model_name: str) -> None:
+    def __init__(self, config: Config, model_name: str) -> None:
         self._config = config
         self._name = model_name
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Config:
         """A copy of the configuration."""
         return copy.deepcopy(self._config)
 
@@ -40,7 +44,7 @@ class ModelConfig:
                 )
         self._config.setdefault("dynamic_batching", {})
 
-    def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
+    def set_model_transaction_policy(self, transaction_policy_dict: Config) -> None:
         """Make the model decoupled, or say that it is not."""
         for key in transaction_policy_dict:
             if key != "decoupled":
@@ -57,15 +61,15 @@ class ModelConfig:
             )
         self._config["model_transaction_policy"] = {"decoupled": decoupled}
 
-    def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002 (Triton's name)
+    def add_input(self, input: Config) -> None:  # noqa: A002 (Triton's name)
         """Add an input, or check the configured one of its name."""
         self._add("input", input, _INPUT_KEYS)
 
-    def add_output(self, output: dict[str, Any]) -> None:
+    def add_output(self, output: Config) -> None:
         """Add an output, or check the configured one of its name."""
         self._add("output", output, _OUTPUT_KEYS)
 
-    def _add(self, kind: str, tensor: dict[str, Any], allowed: tuple[str, ...]) -> None:
+    def _add(self, kind: str, tensor: Config, allowed: tuple[str, ...]) -> None:
         where = f"in auto-complete-config function for model '{self._name}'"
         for key in tensor:
             if key not in allowed:
@@ -85,7 +89,7 @@ class ModelConfig:
                 return
         known.append(dict(tensor))
 
-    def _merge(self, kind: str, configured: dict[str, Any], tensor: dict[str, Any]) -> None:
+    def _merge(self, kind: str, configured: Config, tensor: Config) -> None:
         name, given = tensor["name"], configured.get("data_type")
         if given and given not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
@@ -101,22 +105,22 @@ class ModelConfig:
         configured.update(tensor)
 
 
-def get_input_config_by_name(model_config: Any, name: str) -> Any:
+def get_input_config_by_name(model_config: Config, name: str) -> Config | None:
     """The input of this name in a configuration, None if there is none."""
     return _named(model_config.get("input"), name)
 
 
-def get_output_config_by_name(model_config: Any, name: str) -> Any:
+def get_output_config_by_name(model_config: Config, name: str) -> Config | None:
     """The output of this name in a configuration, None if there is none."""
     return _named(model_config.get("output"), name)
 
 
-def using_decoupled_model_transaction_policy(model_config: Any) -> bool:
+def using_decoupled_model_transaction_policy(model_config: Config) -> bool:
     """Whether a configuration is of a decoupled model."""
     return bool((model_config.get("model_transaction_policy") or {}).get("decoupled", False))
 
 
-def _named(tensors: Any, name: str) -> Any:
+def _named(tensors: Iterable[Config] | None, name: str) -> Config | None:
     for tensor in tensors or ():
         if tensor.get("name") == name:
             return tensor

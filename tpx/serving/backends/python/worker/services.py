@@ -48,7 +48,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     return bool(_ask("check model readiness", "ready", model=model, version=version))
 
 
-def _ask(doing: str, verb: str, **words: Any) -> Any:
+def _ask(doing: str, verb: str, **words: object) -> Any:
     try:
         return RUNTIME.calls.ask(verb, **words)
     except TritonModelException as exc:

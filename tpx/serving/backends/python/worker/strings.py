@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
+
+from tpx.serving.backends.python.worker.datatypes import Array
+from tpx.serving.backends.python.worker.frames import Buffer
 
 _LENGTH = struct.Struct("<I")
 
 
-def encode_strings(array: Any) -> bytes:
+def encode_strings(array: Array) -> bytes:
     """The wire form of an array of bytes or str."""
     parts: list[bytes] = []
     for element in array.reshape(-1):
@@ -20,7 +24,7 @@ def encode_strings(array: Any) -> bytes:
     return b"".join(parts)
 
 
-def decode_strings(data: Any, shape: Any = None) -> Any:
+def decode_strings(data: Buffer, shape: Sequence[int] | None = None) -> Array:
     """An array of bytes objects. Raises ValueError where lengths and data do not agree."""
     view = memoryview(data).cast("B")
     at, end = 0, len(view)
@@ -39,7 +43,7 @@ def decode_strings(data: Any, shape: Any = None) -> Any:
     return array if shape is None else array.reshape(shape)
 
 
-def serialize_byte_tensor(input_tensor: Any) -> Any:
+def serialize_byte_tensor(input_tensor: npt.ArrayLike) -> bytes | tuple[()] | None:
     """Return the wire form of a tensor of bytes, str or objects: bytes, or () where it is empty.
 
     None for any other tensor, as in Triton.
@@ -50,6 +54,6 @@ def serialize_byte_tensor(input_tensor: Any) -> Any:
     return encode_strings(array) if array.dtype.kind in "SUO" else None
 
 
-def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
+def deserialize_bytes_tensor(encoded_tensor: Buffer) -> Array:
     """A flat array of bytes objects from the wire form."""
     return decode_strings(encoded_tensor)

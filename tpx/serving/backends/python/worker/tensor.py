@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tpx.serving.backends.python.worker import arguments
-from tpx.serving.backends.python.worker.datatypes import NUMPY_OF, name_of
+from tpx.serving.backends.python.worker.datatypes import NUMPY_OF, Array, name_of
 from tpx.serving.backends.python.worker.dlpack import Capsule, is_capsule
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.frames import Buffer, TensorHead
@@ -22,7 +22,7 @@ class Tensor:
 
     __slots__ = ("_array", "_data", "_datatype", "_foreign", "_name", "_shape")
 
-    def __init__(self, name: str, numpy_array: Any) -> None:
+    def __init__(self, name: str, numpy_array: Array) -> None:
         """Raises TypeError, and TritonModelException for an empty name or an unsupported numpy type."""
         if type(name) is not str or not name:
             name = _checked_name(name, "Tensor(): name")
@@ -35,7 +35,7 @@ class Tensor:
                 f"NumPy dtype is not supported. Tensor '{name}' has '{numpy_array.dtype}'."
             )
         self._datatype = datatype
-        self._array: Any = numpy_array
+        self._array: Array | None = numpy_array
         self._data: Buffer | None = None
         self._shape: tuple[int, ...] = numpy_array.shape
         self._foreign: Any = None
@@ -49,7 +49,7 @@ class Tensor:
         return self
 
     @staticmethod
-    def from_dlpack(name: str, dlpack: Any) -> Tensor:
+    def from_dlpack(name: str, dlpack: object) -> Tensor:
         """Return a tensor over the memory of a DLPack capsule, or of an object that exports one.
 
         Raises TypeError, and TritonModelException for what is no tensor, and for a capsule with gaps.
@@ -185,7 +185,7 @@ class Tensor:
         return f"Tensor({self._name!r}, {self.triton_dtype()}, {list(self._shape)})"
 
 
-def _checked_name(name: Any, argument: str) -> str:
+def _checked_name(name: object, argument: str) -> str:
     """Return the name of a tensor. Raises TypeError, and TritonModelException where it is empty."""
     name = arguments.text(name, argument)
     if not name:
