@@ -27,8 +27,8 @@ from tpx.perf.clients.model import (
 from tpx.protocol import model_config
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.options import ServeConfig
-from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.server import Server
 
@@ -155,7 +155,7 @@ class EngineClient:
             answer = Answer(on_response)
             request = InferRequest(prepared.head, prepared.buffers, _reply, answer)
             if prepared.head.model.decoupled:
-                request.pace = Pace()
+                request.backpressure = ResponseBackpressure()
             try:
                 infer(request)
             except TpxError as exc:

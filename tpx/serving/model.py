@@ -319,8 +319,8 @@ class ServedModel:
             self._finish(request, response)
             return
         self._reply(request, response)
-        if self._order is None and request.pace is not None:
-            request.pace.delivered(early.size)
+        if self._order is None and request.backpressure is not None:
+            request.backpressure.delivered(early.size)
 
     def refused(self, request: InferRequest, error: TpxError) -> None:
         """Answer a request that no instance has seen."""
@@ -347,8 +347,8 @@ class ServedModel:
     def _send_in_turn(self, request: InferRequest, response: InferResponse) -> None:
         """Send a response that was held back, and let its model, which does not run far ahead, go on."""
         self._send(request, response)
-        if self.decoupled and request.pace is not None:
-            request.pace.delivered(sum(len(tensor.data) for tensor in response.outputs))
+        if self.decoupled and request.backpressure is not None:
+            request.backpressure.delivered(sum(len(tensor.data) for tensor in response.outputs))
 
     def _send(self, request: InferRequest, response: InferResponse) -> None:
         try:

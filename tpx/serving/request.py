@@ -264,12 +264,12 @@ class InferRequest:
 
     __slots__ = (
         "arrived_ns",
+        "backpressure",
         "buffers",
         "cache_miss",
         "cancelled",
         "context",
         "head",
-        "pace",
         "reply",
         "sequence",
         "trace",
@@ -295,20 +295,20 @@ class InferRequest:
         self.sequence: Any = None
         """Its sequence, where the model has a sequence batcher."""
         self.trace: RequestTrace | None = None
-        self.pace: Holder | None = None
+        self.backpressure: Holder | None = None
         """Of a decoupled model: what keeps it from running ahead of the client. Of an ensemble: its steps."""
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
         self.cancelled = True
-        if self.pace is not None:
-            self.pace.end()
+        if self.backpressure is not None:
+            self.backpressure.end()
         self.head.model.cancelled()
 
     def stall(self, stalled: bool) -> None:
         """The client does not take the responses that it has, or does again."""
-        if self.pace is not None:
-            self.pace.stall(stalled)
+        if self.backpressure is not None:
+            self.backpressure.stall(stalled)
 
 
 class InferResponse:

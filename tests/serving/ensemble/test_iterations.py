@@ -152,6 +152,6 @@ def test_a_client_that_does_not_read_holds_back_the_decoupled_step() -> None:
 
 def stalled(request: InferRequest) -> bool:
     """Whether whoever makes its responses would have to wait."""
-    pace: Any = request.pace
-    held: bool = pace._stalled
+    backpressure: Any = request.backpressure
+    held: bool = backpressure._stalled
     return held

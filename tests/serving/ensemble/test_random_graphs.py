@@ -186,8 +186,8 @@ class Driver:
         request.reply(request, response)
 
     def may_go_on(self, pending: Pending) -> bool:
-        pace: Any = pending.request.pace
-        return pace is None or not pace._stalled
+        held: Any = pending.request.backpressure
+        return held is None or not held._stalled
 
     async def run(self) -> None:
         """Until nothing is pending; somebody must be able to go on all the time."""

@@ -14,9 +14,9 @@ from tests.serving.engine import until
 from tests.serving.fakes import config_of, decoded, signature_of
 from tpx.errors import Cancelled, ExecutionError, InvalidRequest, TpxError
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ResponseSender
+from tpx.serving.backpressure import AHEAD_BYTES, ResponseBackpressure
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, ServedModel
-from tpx.serving.pace import AHEAD_BYTES, Pace
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
@@ -64,7 +64,7 @@ class Reader:
         request = decoded([values])
         head = self.model.bind(request)
         infer = InferRequest(head, [tensor.data for tensor in request.inputs], self._reply, None)
-        infer.pace = Pace()
+        infer.backpressure = ResponseBackpressure()
         self.got[infer] = []
         self.model.submit(infer)
         return infer

@@ -9,8 +9,8 @@ from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig, inputs_and_outputs
-from tpx.serving.ensemble.course import StepFacts
 from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.ensemble.plan import StepFacts
 from tpx.serving.model_id import ModelId
 from tpx.serving.signature import Signature
 

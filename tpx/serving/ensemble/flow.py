@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tpx.protocol.tensors import Tensor
-from tpx.serving.ensemble.course import Call, Course
+from tpx.serving.ensemble.plan import Call, EnsemblePlan
 from tpx.serving.request import InferRequest
 
 log = logging.getLogger(__name__)
@@ -19,13 +19,13 @@ _HOLD_S = 300.0
 class Flow:
     """Values by tensor and iteration; a value is kept until all its consumers have it.
 
-    With `max_inflight_requests` a part has only so many requests under way, and not more values than that
+    With `max_inflight_requests` a step has only so many requests under way, and not more values than that
     wait behind it: then it is not called, and a decoupled model is held back at its next response.
     """
 
     def __init__(
         self,
-        course: Course,
+        plan: EnsemblePlan,
         missing: Sequence[int],
         ready: deque[Call],
         children: Collection[InferRequest],
@@ -33,19 +33,19 @@ class Flow:
     ) -> None:
         """Everything is the run's: `missing` inputs that come once, calls that are `ready`, requests that
         are under way; `advance` begins what is ready."""
-        self._course = course
+        self._plan = plan
         self._missing = missing
         self._ready = ready
         self._children = children
         self._advance = advance
-        self._limit = course.max_inflight
-        self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in course.streams}
+        self._limit = plan.max_inflight
+        self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in plan.streams}
         """[the tensor, how many will still take it]."""
-        self._issued = [0] * len(course.parts)
-        self._produced = [0] * len(course.parts)
-        self._inflight = [0] * len(course.parts)
+        self._issued = [0] * len(plan.steps)
+        self._produced = [0] * len(plan.steps)
+        self._inflight = [0] * len(plan.steps)
         self._sources: dict[InferRequest, int] = {}
-        """Requests to decoupled models that are under way, and their parts."""
+        """Requests to decoupled models that are under way, and their steps."""
         self._held: set[InferRequest] = set()
         self._stalled = False
         self.answered = 0
@@ -56,10 +56,10 @@ class Flow:
 
     def put(self, tensor: int, iteration: int, value: Tensor | None) -> None:
         """A value is there, or was left out."""
-        course = self._course
-        self._values[tensor][iteration] = [value, course.uses[tensor]]
-        for part in course.consumers[tensor]:
-            self.look(part)
+        plan = self._plan
+        self._values[tensor][iteration] = [value, plan.uses[tensor]]
+        for step in plan.consumers[tensor]:
+            self.look(step)
 
     def take(self, tensor: int, iteration: int) -> Tensor | None:
         """A value for one of its uses."""
@@ -74,12 +74,12 @@ class Flow:
     def next_answer(self, once: Sequence[Tensor | None]) -> list[Tensor | None] | None:
         """The values of the next response, if all are there; `once` has those that come once."""
         iteration = self.answered
-        if any(iteration not in self._values[tensor] for tensor in self._course.wanted_streams):
+        if any(iteration not in self._values[tensor] for tensor in self._plan.wanted_streams):
             return None
         self.answered += 1
         return [
             self.take(tensor, iteration) if tensor in self._values else once[tensor]
-            for tensor in self._course.wanted
+            for tensor in self._plan.wanted
         ]
 
     @property
@@ -89,36 +89,36 @@ class Flow:
 
     # calls
 
-    def look(self, part: int) -> None:
-        """Call a part for each iteration that all of its inputs have."""
-        streamed = self._course.parts[part].streamed
-        while streamed and not self._missing[part] and self._has_room(part):
-            iteration = self._issued[part]
+    def look(self, step: int) -> None:
+        """Call a step for each iteration that all of its inputs have."""
+        streamed = self._plan.steps[step].streamed
+        while streamed and not self._missing[step] and self._has_room(step):
+            iteration = self._issued[step]
             if any(iteration not in self._values[tensor] for tensor in streamed):
                 return
-            self._issued[part] += 1
-            self._inflight[part] += 1
-            self._ready.append(Call(part, iteration))
+            self._issued[step] += 1
+            self._inflight[step] += 1
+            self._ready.append(Call(step, iteration))
 
-    def begin(self, part: int, child: InferRequest) -> None:
-        """A call of a part is under way."""
-        if self._course.parts[part].decoupled:
-            self._sources[child] = part
+    def begin(self, step: int, child: InferRequest) -> None:
+        """A call of a step is under way."""
+        if self._plan.steps[step].decoupled:
+            self._sources[child] = step
             if self._stalled:
                 child.stall(True)
             self.balance()
 
     def index_of(self, call: Call) -> int:
         """The iteration that a response of a call is."""
-        if not self._course.parts[call.part].decoupled:
+        if not self._plan.steps[call.step].decoupled:
             return call.iteration
-        self._produced[call.part] += 1
-        return self._produced[call.part] - 1
+        self._produced[call.step] += 1
+        return self._produced[call.step] - 1
 
-    def finished(self, part: int, child: InferRequest) -> None:
+    def finished(self, step: int, child: InferRequest) -> None:
         """A call has its last response."""
-        if self._course.parts[part].streamed:
-            self._inflight[part] -= 1
+        if self._plan.steps[step].streamed:
+            self._inflight[step] -= 1
         self._sources.pop(child, None)
         self._held.discard(child)
 
@@ -135,8 +135,8 @@ class Flow:
         if not self._limit:
             return
         self._look_everywhere()
-        for child, part in list(self._sources.items()):
-            full = self._is_full(part)
+        for child, step in list(self._sources.items()):
+            full = self._is_full(step)
             if full != (child in self._held):
                 (self._held.add if full else self._held.discard)(child)
                 child.stall(full or self._stalled)
@@ -154,12 +154,12 @@ class Flow:
             self._timer.cancel()
             self._timer = None
 
-    def _has_room(self, part: int) -> bool:
-        return not self._limit or (self._inflight[part] < self._limit and not self._is_full(part))
+    def _has_room(self, step: int) -> bool:
+        return not self._limit or (self._inflight[step] < self._limit and not self._is_full(step))
 
-    def _is_full(self, part: int) -> bool:
+    def _is_full(self, step: int) -> bool:
         """Whether as many values as may be wait behind it."""
-        outputs = self._course.parts[part].outputs.values()
+        outputs = self._plan.steps[step].outputs.values()
         return any(len(self._values[tensor]) >= self._limit for tensor in outputs if tensor in self._values)
 
     def _let_go(self, why: str) -> None:
@@ -174,5 +174,5 @@ class Flow:
         self._advance()
 
     def _look_everywhere(self) -> None:
-        for part in range(len(self._course.parts)):
-            self.look(part)
+        for step in range(len(self._plan.steps)):
+            self.look(step)

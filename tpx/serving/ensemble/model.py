@@ -9,7 +9,7 @@ from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.ensemble.composition import Composition
-from tpx.serving.ensemble.course import Course
+from tpx.serving.ensemble.plan import EnsemblePlan
 from tpx.serving.ensemble.run import EnsembleRun, Resolve
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.signature import Signature
@@ -18,7 +18,7 @@ from tpx.serving.statistics import ModelStatistics
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
-_KNOWN_COURSES = 64
+_KNOWN_PLANS = 64
 _LEVELS_ON_THE_STACK = 16
 
 
@@ -46,7 +46,7 @@ class Ensemble:
         self.levels = composition.levels
         self.retired = False
         self.composition = composition
-        self._courses: dict[tuple[str, ...], Course] = {}
+        self._plans: dict[tuple[str, ...], EnsemblePlan] = {}
         self._resolve = resolve
         self._cache = CachedModel(cache, self.statistics) if cache is not None else None
         self._in_flight = 0
@@ -92,8 +92,8 @@ class Ensemble:
                 self._in_flight -= 1
                 self._reply(request, known)
                 return
-        run = EnsembleRun(self._course(request.head), self._resolve, request, self._answer)
-        request.pace = run
+        run = EnsembleRun(self._plan_for(request.head), self._resolve, request, self._answer)
+        request.backpressure = run
         if self._breaks_stack:
             asyncio.get_running_loop().call_soon(run.advance)
         else:
@@ -102,16 +102,16 @@ class Ensemble:
     def cancelled(self) -> None:
         """Nobody waits for the answer to one of its requests: its run is told, and tells the models."""
 
-    def _course(self, head: RequestHead) -> Course:
+    def _plan_for(self, head: RequestHead) -> EnsemblePlan:
         """The way to the outputs that a request wants."""
         wanted = tuple([bound.spec.name for bound in head.outputs])
-        course = self._courses.get(wanted)
-        if course is None:
-            if len(self._courses) >= _KNOWN_COURSES:
-                self._courses.clear()
-            course = Course(self.composition.graph, self.composition.facts, wanted)
-            self._courses[wanted] = course
-        return course
+        plan = self._plans.get(wanted)
+        if plan is None:
+            if len(self._plans) >= _KNOWN_PLANS:
+                self._plans.clear()
+            plan = EnsemblePlan(self.composition.graph, self.composition.facts, wanted)
+            self._plans[wanted] = plan
+        return plan
 
     def recomposed(self) -> None:
         """A model that it is made of is another now: kept answers may not be its answers any more."""
@@ -121,7 +121,7 @@ class Ensemble:
     def close(self) -> None:
         """Whoever still remembers it holds nothing but it."""
         self.signature.forget_heads()
-        self._courses.clear()
+        self._plans.clear()
 
     def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
         """A response of a run; the final one is the only one unless the ensemble is decoupled."""
@@ -129,7 +129,7 @@ class Ensemble:
             run.answered = True
             self._first_response(request)
         if response.final:
-            request.pace = None  # they know each other: a cycle
+            request.backpressure = None  # they know each other: a cycle
             self._in_flight -= 1
             now = _clock()
             if response.error is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpx.errors import Code, ExecutionError
 from tpx.protocol.v2 import Parameter
-from tpx.serving.ensemble.course import Call, Course
+from tpx.serving.ensemble.plan import Call, EnsemblePlan
 
 log = logging.getLogger(__name__)
 
@@ -55,42 +55,42 @@ def said_of_sequence(
 
 
 class Overrides:
-    """What the parts of one run have said, by iteration, until all that read it have taken it.
+    """What the steps of one run have said, by iteration, until all that read it have taken it.
 
-    Readers are the parts right behind, by number, and behind the last one the answer to the client.
+    Readers are the steps right behind, by number, and behind the last one the answer to the client.
     """
 
-    def __init__(self, course: Course) -> None:
-        parts, producers = course.parts, course.producers
-        self._course = course
-        self._answer = len(parts)
-        read = [*([given.tensor for given in part.inputs] for part in parts), course.wanted]
+    def __init__(self, plan: EnsemblePlan) -> None:
+        steps, producers = plan.steps, plan.producers
+        self._plan = plan
+        self._answer = len(steps)
+        read = [*([given.tensor for given in step.inputs] for step in steps), plan.wanted]
         self._sources = [
             tuple(dict.fromkeys(producers[tensor] for tensor in tensors if tensor in producers))
             for tensors in read
         ]
-        """The parts right before each reader, in the order of what it reads."""
-        self._readers = [sum(number in before for before in self._sources) for number in range(len(parts))]
+        """The steps right before each reader, in the order of what it reads."""
+        self._readers = [sum(number in before for before in self._sources) for number in range(len(steps))]
         self._said: dict[tuple[int, int], list[Any]] = {}
         """[what was said, how many readers have still to take it]."""
 
-    def put(self, part: int, iteration: int, sequence: SequenceParameters) -> None:
+    def put(self, step: int, iteration: int, sequence: SequenceParameters) -> None:
         """A response has said it, or the request that it answers had it."""
-        if self._readers[part]:
-            self._said[part, iteration] = [sequence, self._readers[part]]
+        if self._readers[step]:
+            self._said[step, iteration] = [sequence, self._readers[step]]
 
     def take(self, call: Call) -> SequenceParameters | None:
-        """Return what holds for a call; where parts before it disagree, what was said for its first input."""
-        return self._take(call.part, call.iteration)
+        """Return what holds for a call; where steps before it disagree, what was said for its first input."""
+        return self._take(call.step, call.iteration)
 
     def take_for_answer(self, iteration: int) -> SequenceParameters | None:
-        """Return what holds for an answer; where parts disagree, what was said for its first output."""
+        """Return what holds for an answer; where steps disagree, what was said for its first output."""
         return self._take(self._answer, iteration)
 
     def _take(self, reader: int, iteration: int) -> SequenceParameters | None:
         found: SequenceParameters | None = None
         for source in self._sources[reader]:
-            iterates = self._course.parts[source].iterates
+            iterates = self._plan.steps[source].iterates
             key = source, iteration if iterates else 0
             kept = self._said.get(key)
             if kept is None:
@@ -102,6 +102,6 @@ class Overrides:
             if found is None:
                 found = kept[0]
             elif found != kept[0] and reader != self._answer:
-                model = self._course.parts[reader].model
+                model = self._plan.steps[reader].model
                 log.error("steps before '%s' say different things of its sequence: %s is used", model, found)
         return found

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from tpx.errors import Cancelled, ExecutionError, TpxError
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter
-from tpx.serving.ensemble.course import Call, Composing, Course, Input, Part, Shape
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.ensemble.flow import Flow
 from tpx.serving.ensemble.overrides import Overrides, SequenceParameters, said_of_sequence, sequence_of
+from tpx.serving.ensemble.plan import Call, Composing, EnsemblePlan, Input, PlanStep, Shape
 from tpx.serving.model_id import ModelId
-from tpx.serving.pace import Pace
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace, TensorSpec
 from tpx.serving.stacking.plain import client_shape
 
@@ -73,9 +73,9 @@ class _StepTrace:
 
 
 class EnsembleRun:
-    """Also the `pace` of its request: cancelling and stalling that reach the steps under way.
+    """Also the `backpressure` of its request: cancelling and stalling that reach the steps under way.
 
-    What comes once is counted: a part is called when nothing that it needs is missing. A tensor behind a
+    What comes once is counted: a step is called when nothing that it needs is missing. A tensor behind a
     decoupled model has a value for each iteration, and its consumers are called once for each (`Flow`).
     """
 
@@ -83,13 +83,13 @@ class EnsembleRun:
         "_advancing",
         "_calls",
         "_children",
-        "_course",
         "_flow",
         "_head",
         "_missing",
         "_name",
         "_on_answer",
         "_overrides",
+        "_plan",
         "_ready",
         "_request",
         "_resolve",
@@ -101,9 +101,11 @@ class EnsembleRun:
         "times",
     )
 
-    def __init__(self, course: Course, resolve: Resolve, request: InferRequest, on_answer: Answer) -> None:
+    def __init__(
+        self, plan: EnsemblePlan, resolve: Resolve, request: InferRequest, on_answer: Answer
+    ) -> None:
         self.times = _Times()
-        self._course = course
+        self._plan = plan
         self._name = request.head.model.name
         self._resolve = resolve
         self._request = request
@@ -111,10 +113,10 @@ class EnsembleRun:
         """As it came: that of the request says which outputs the last response has."""
         self._on_answer = on_answer
         self._trace = _StepTrace(self.times, None)
-        self._values: list[Tensor | None] = [None] * course.tensors
+        self._values: list[Tensor | None] = [None] * plan.tensors
         """What comes once, by its number."""
-        self._missing = course.missing.copy()
-        self._unanswered = course.wanted_once
+        self._missing = plan.missing.copy()
+        self._unanswered = plan.wanted_once
         self._ready: deque[Call] = deque()
         self._children: set[InferRequest] = set()
         self._advancing = False
@@ -124,12 +126,12 @@ class EnsembleRun:
         self._overrides: Overrides | None = None
         """Most steps say nothing of sequences."""
         self._flow: Flow | None = None
-        if course.streams:
-            self._flow = Flow(course, self._missing, self._ready, self._children, self.advance)
+        if plan.streams:
+            self._flow = Flow(plan, self._missing, self._ready, self._children, self.advance)
         self._take_inputs()
 
     def _take_inputs(self) -> None:
-        request, given = self._request, self._course.given
+        request, given = self._request, self._plan.given
         absent = len(given)
         for bound, data in zip(request.head.inputs, request.buffers, strict=True):
             number = given.get(bound.spec.name)
@@ -142,7 +144,7 @@ class EnsembleRun:
                 if name not in there:
                     self._put(number, None)
 
-    # what `pace` is to InferRequest
+    # what `backpressure` is to InferRequest
 
     def end(self) -> None:
         """Nobody waits for the answer any more."""
@@ -158,12 +160,12 @@ class EnsembleRun:
                 child.stall(stalled)
 
     def delivered(self, size: int) -> None:
-        """A response is with whoever sends it; the steps have their own pace."""
+        """A response is with whoever sends it; the steps have their own backpressure."""
 
     # steps
 
     def advance(self) -> None:
-        """Call every part that can go, and end when nothing is left to do."""
+        """Call every step that can go, and end when nothing is left to do."""
         if self._advancing:
             return  # a step has answered at once: the loop below goes on with what that made possible
         self._advancing = True
@@ -179,22 +181,22 @@ class EnsembleRun:
             self._finish()
 
     def _issue(self, call: Call) -> None:
-        request, part = self._request, self._course.parts[call.part]
+        request, step = self._request, self._plan.steps[call.step]
         if request.cancelled:
             raise Cancelled("the request was cancelled")
-        model = self._resolve(part.model, part.version)
-        values = [self._take(given, call.iteration) for given in part.inputs]
+        model = self._resolve(step.model, step.version)
+        values = [self._take(given, call.iteration) for given in step.inputs]
         parameters = request.head.parameters
         if self._overrides is not None:
             call.sequence = self._overrides.take(call)
             parameters = parameters if call.sequence is None else {**parameters, **call.sequence}
-        head = part.head(model, values, request.head.request_id, parameters)
+        head = step.head(model, values, request.head.request_id, parameters)
         child = InferRequest(head, [v.data for v in values if v is not None], self._replied, call)
         trace = request.trace
         child.trace = self._trace if trace is None else _StepTrace(self.times, trace.child(child))
         self._children.add(child)
-        if part.decoupled:
-            child.pace = Pace()
+        if step.decoupled:
+            child.backpressure = ResponseBackpressure()
         try:
             model.submit(child)
         except TpxError:
@@ -202,15 +204,15 @@ class EnsembleRun:
             child.trace.refused()
             raise
         if self._flow is not None and child in self._children:
-            self._flow.begin(call.part, child)
+            self._flow.begin(call.step, child)
 
     def _take(self, given: Input, iteration: int) -> Tensor | None:
         number = given.tensor
-        if self._flow is not None and number in self._course.streams:
+        if self._flow is not None and number in self._plan.streams:
             value = self._flow.take(number, iteration)
         else:
             value = self._values[number]
-            if self._course.uses[number] == 1:
+            if self._plan.uses[number] == 1:
                 self._values[number] = None
         if value is not None and len(value.shape) != given.rank:
             value = Tensor(value.name, value.datatype, _adapted(value.shape, given.rank), value.data)
@@ -225,7 +227,7 @@ class EnsembleRun:
             self._fail(response.error)
             return
         call: Call = child.context
-        part = self._course.parts[call.part]
+        step = self._plan.steps[call.step]
         sequence = call.sequence
         if response.parameters:
             try:
@@ -233,11 +235,11 @@ class EnsembleRun:
             except TpxError as exc:
                 self._fail(exc)
                 return
-        if self._flow is not None and part.iterates:
+        if self._flow is not None and step.iterates:
             self._take_iteration(self._flow, child, response, sequence)
         else:
-            self._override(call.part, 0, sequence)
-            self._take_outputs(part, response.outputs)
+            self._override(call.step, 0, sequence)
+            self._take_outputs(step, response.outputs)
             if not response.final:  # its model has become decoupled since the ensemble was composed
                 self._children.discard(child)
                 child.cancel()
@@ -246,12 +248,12 @@ class EnsembleRun:
                 self._flow.balance()
             self.advance()
 
-    def _take_outputs(self, part: Part, outputs: Sequence[Tensor]) -> None:
+    def _take_outputs(self, step: PlanStep, outputs: Sequence[Tensor]) -> None:
         for tensor in outputs:
-            self._put(part.outputs[tensor.name], tensor)
-        if len(outputs) != len(part.outputs):
+            self._put(step.outputs[tensor.name], tensor)
+        if len(outputs) != len(step.outputs):
             there = {tensor.name for tensor in outputs}
-            for name, number in part.outputs.items():
+            for name, number in step.outputs.items():
                 if name not in there:
                     self._put(number, None)
 
@@ -262,26 +264,26 @@ class EnsembleRun:
         sequence = said_of_sequence(said, before)
         return call.sequence if sequence is None or sequence == sequence_of(before) else sequence
 
-    def _override(self, part: int, iteration: int, sequence: SequenceParameters | None) -> None:
+    def _override(self, step: int, iteration: int, sequence: SequenceParameters | None) -> None:
         if sequence is None:
             return
         if self._overrides is None:
-            self._overrides = Overrides(self._course)
-        self._overrides.put(part, iteration, sequence)
+            self._overrides = Overrides(self._plan)
+        self._overrides.put(step, iteration, sequence)
 
     def _take_iteration(
         self, flow: Flow, child: InferRequest, response: InferResponse, sequence: SequenceParameters | None
     ) -> None:
         call: Call = child.context
-        part = self._course.parts[call.part]
-        if response.outputs or not part.decoupled:
+        step = self._plan.steps[call.step]
+        if response.outputs or not step.decoupled:
             given = {tensor.name: tensor for tensor in response.outputs}
             iteration = flow.index_of(call)
-            self._override(call.part, iteration, sequence)
-            for name, number in part.outputs.items():
+            self._override(call.step, iteration, sequence)
+            for name, number in step.outputs.items():
                 flow.put(number, iteration, given.get(name))
         if response.final:
-            flow.finished(call.part, child)
+            flow.finished(call.step, child)
         self._answer_iterations(flow)
 
     # values
@@ -291,30 +293,30 @@ class EnsembleRun:
 
         A step that cannot do without it refuses the request that then comes.
         """
-        course = self._course
+        plan = self._plan
         self._values[number] = value
-        for part in course.consumers[number]:
-            self._missing[part] -= 1
-            if not self._missing[part]:
-                self._enable(part)
-        if number in course.wanted:
-            self._unanswered -= course.wanted.count(number)
+        for step in plan.consumers[number]:
+            self._missing[step] -= 1
+            if not self._missing[step]:
+                self._enable(step)
+        if number in plan.wanted:
+            self._unanswered -= plan.wanted.count(number)
             if not self._unanswered:
                 if self._flow is None:
                     self._answer()
                 else:
                     self._answer_iterations(self._flow)
 
-    def _enable(self, part: int) -> None:
-        if self._flow is not None and self._course.parts[part].streamed:
-            self._flow.look(part)
+    def _enable(self, step: int) -> None:
+        if self._flow is not None and self._plan.steps[step].streamed:
+            self._flow.look(step)
         else:
-            self._ready.append(Call(part, 0))
+            self._ready.append(Call(step, 0))
 
     # answers
 
     def _answer(self) -> None:
-        values = [self._values[number] for number in self._course.wanted]
+        values = [self._values[number] for number in self._plan.wanted]
         response = self._response(values, 0)
         if self._request.head.model.decoupled:
             response.final = False

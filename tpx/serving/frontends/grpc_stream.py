@@ -18,13 +18,13 @@ from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import request_id_of
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail_internally
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.offload import Postponed
-from tpx.serving.pace import Pace
 from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
@@ -121,7 +121,7 @@ class _InferStream:
         try:
             infer = turn.request = self._inference.request(message, self._call, self._reply, turn, decoded)
             if infer.head.model.decoupled:
-                infer.pace = Pace()
+                infer.backpressure = ResponseBackpressure()
             self._admit(turn, message)
             if self._plane.tracer.on:
                 self._waits_since_ns = trace_stream(

@@ -9,6 +9,7 @@ import orjson
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
@@ -17,7 +18,6 @@ from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES
-from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class HttpGeneration:
             decoded.parameters.update(self._forwarding.of_head(request.head))
         head = self._plane.bind(decoded)
         infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, answer)
-        infer.pace = Pace()
+        infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
             trace_http(self._plane.tracer, infer, request)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from tpx.errors import Cancelled, ExecutionError, TpxError
 from tpx.serving.backends.contract import Arrays, CompletionSink, DecoupledExecutor
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.instances.completions import Completions
-from tpx.serving.pace import Pace
 from tpx.serving.request import InferResponse
 from tpx.serving.stacking.base import Stacking
 
@@ -41,8 +41,8 @@ class DecoupledWork:
         errors: list[TpxError] = []
 
         def take(early: EarlyResponse) -> None:
-            if early.request.pace is not None:
-                early.request.pace.delivered(early.size)
+            if early.request.backpressure is not None:
+                early.request.backpressure.delivered(early.size)
             if early.response.error is not None:
                 errors.append(early.response.error)
 
@@ -72,17 +72,17 @@ class DecoupledWork:
 class _Responses:
     """Implements ResponseSender for one request."""
 
-    __slots__ = ("_batch", "_begun_ns", "_pace", "_push", "_request", "_sent", "_stacking")
+    __slots__ = ("_backpressure", "_batch", "_begun_ns", "_push", "_request", "_sent", "_stacking")
 
     def __init__(self, batch: Batch, push: Callable[[EarlyResponse], None], stacking: Stacking) -> None:
         self._batch = batch
         self._stacking = stacking
         self._push = push
         self._request = batch.requests[0]
-        pace = self._request.pace
-        if not isinstance(pace, Pace):
-            pace = self._request.pace = Pace()
-        self._pace = pace
+        backpressure = self._request.backpressure
+        if not isinstance(backpressure, ResponseBackpressure):
+            backpressure = self._request.backpressure = ResponseBackpressure()
+        self._backpressure = backpressure
         self._begun_ns = 0
         self._sent = 0
 
@@ -99,7 +99,7 @@ class _Responses:
         return self._send(InferResponse([], error))
 
     def wait(self, seconds: float) -> bool:
-        return self._pace.wait(seconds)
+        return self._backpressure.wait(seconds)
 
     def end(self, error: TpxError | None) -> None:
         """Send the final response: the executor has returned, or failed."""
@@ -111,7 +111,7 @@ class _Responses:
     def _send(self, response: InferResponse) -> bool:
         response.final = False
         size = sum(len(tensor.data) for tensor in response.outputs)
-        if not self._pace.advance(size):
+        if not self._backpressure.advance(size):
             return False
         self._give(response, size)
         self._sent += 1

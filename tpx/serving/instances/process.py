@@ -151,8 +151,8 @@ class _WarmUp:
         """The instance has no other batch to wait for."""
 
     def responded(self, early: EarlyResponse) -> None:
-        if early.request.pace is not None:
-            early.request.pace.delivered(early.size)
+        if early.request.backpressure is not None:
+            early.request.backpressure.delivered(early.size)
         self._error = self._error or early.response.error
         if early.response.final:
             self._left -= 1

@@ -11,8 +11,8 @@ from tpx.serving.backends.python.connection import Connection, error_entry
 from tpx.serving.backends.python.encoding import as_json, code_number
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Head
+from tpx.serving.backpressure import AHEAD_BYTES
 from tpx.serving.host import Callee, Host
-from tpx.serving.pace import AHEAD_BYTES
 from tpx.serving.request import InferRequest, InferResponse, RequestTrace
 
 _DECOUPLED = (

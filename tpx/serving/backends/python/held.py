@@ -7,8 +7,8 @@ from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.worker import frames
+from tpx.serving.backpressure import RESPONSE_BYTES, ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
-from tpx.serving.pace import RESPONSE_BYTES, Pace
 from tpx.serving.request import InferRequest, InferResponse
 
 _clock = time.perf_counter_ns
@@ -167,7 +167,7 @@ _NONE = InferResponse([], ExecutionError("the model has not answered"))
 
 
 class Held:
-    """One request in the process; the `pace` of its request: cancelling and stalling that reach the model."""
+    """One request in the process, and the `backpressure` of it: cancelling and stalling reach the model."""
 
     __slots__ = (
         "_before",
@@ -201,15 +201,15 @@ class Held:
         self._owner = owner
         self._index = index
         self._connection = connection
-        before = request.pace
-        self._stalled = before is not None and isinstance(before, Pace) and before.stalled
+        before = request.backpressure
+        self._stalled = before is not None and isinstance(before, ResponseBackpressure) and before.stalled
         self._credit = 0
         self._sent = 0
         self._begun_ns = 0
         self._before = before
-        request.pace = self
+        request.backpressure = self
 
-    # what `pace` is to InferRequest
+    # what `backpressure` is to InferRequest
 
     def end(self) -> None:
         if not self.over and self._connection.open:
@@ -267,7 +267,7 @@ class Held:
     def give_back(self) -> None:
         """It is not in the process any more."""
         self.over = True
-        self.request.pace = self._before
+        self.request.backpressure = self._before
         if self._before is not None:
             self._before.stall(self._stalled)
 
@@ -312,4 +312,4 @@ class Held:
 
     def _end(self) -> None:
         self.over = True
-        self.request.pace = None
+        self.request.backpressure = None

@@ -44,19 +44,19 @@ class Input:
 
 
 class Call:
-    """Which call of which part: the context of its request."""
+    """Which call of which step: the context of its request."""
 
-    __slots__ = ("iteration", "part", "sequence")
+    __slots__ = ("iteration", "sequence", "step")
 
-    def __init__(self, part: int, iteration: int) -> None:
-        self.part = part
+    def __init__(self, step: int, iteration: int) -> None:
+        self.step = step
         self.iteration = iteration
         self.sequence: dict[str, Parameter] | None = None
         """What steps before it have said of its sequence."""
 
 
-class Part:
-    """A step of a course. Remembers the heads of its requests, which are the same for the same shapes."""
+class PlanStep:
+    """A step of a plan. Remembers the heads of its requests, which are the same for the same shapes."""
 
     __slots__ = (
         "_heads",
@@ -151,7 +151,7 @@ def _types(parameters: Mapping[str, Parameter]) -> list[type]:
     return [type(value) for value in parameters.values()]
 
 
-class Course:
+class EnsemblePlan:
     """The steps that some outputs need. Tensors have numbers; they come once, or in iterations."""
 
     def __init__(self, graph: Graph, facts: Sequence[StepFacts], wanted: Sequence[str]) -> None:
@@ -160,42 +160,42 @@ class Course:
         read = {tensor for step in steps for tensor in step.inputs.values()}
         written = {tensor for step in steps for tensor in step.outputs.values()}
         numbers = {tensor: n for n, tensor in enumerate(sorted(read | set(wanted)))}
-        self.parts = tuple(Part(step, by_step[step.index], numbers) for step in steps)
+        self.steps = tuple(PlanStep(step, by_step[step.index], numbers) for step in steps)
         self.tensors = len(numbers)
         self.given = {name: numbers[name] for name in graph.inputs - written if name in numbers}
         """The numbers of the ensemble's inputs that are needed."""
         self.wanted = tuple(numbers[name] for name in wanted)
         self.consumers: list[list[int]] = [[] for _ in numbers]
-        """Of each tensor: the parts that take it, by number, once for each input."""
-        for number, part in enumerate(self.parts):
-            for given in part.inputs:
+        """Of each tensor: the steps that take it, by number, once for each input."""
+        for number, step in enumerate(self.steps):
+            for given in step.inputs:
                 self.consumers[given.tensor].append(number)
         self.uses = [len(taken) for taken in self.consumers]
         for tensor in self.wanted:
             self.uses[tensor] += 1
         """How often a value is taken, the client's answer included."""
         self.streams = self._find_streams()
-        for part in self.parts:
-            for given in part.inputs if part.streamed else ():
+        for step in self.steps:
+            for given in step.inputs if step.streamed else ():
                 self.uses[given.tensor] += given.tensor not in self.streams  # for any number of iterations
-        self.missing = [sum(given.tensor not in self.streams for given in part.inputs) for part in self.parts]
-        """Of each part, how many of its inputs come once."""
+        self.missing = [sum(given.tensor not in self.streams for given in step.inputs) for step in self.steps]
+        """Of each step, how many of its inputs come once."""
         self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)
         self.wanted_streams = tuple(tensor for tensor in self.wanted if tensor in self.streams)
-        self.producers = {tensor: n for n, part in enumerate(self.parts) for tensor in part.outputs.values()}
+        self.producers = {tensor: n for n, step in enumerate(self.steps) for tensor in step.outputs.values()}
         self.max_inflight = graph.max_inflight
 
     def _find_streams(self) -> frozenset[int]:
         """The tensors with iterations: behind a decoupled model."""
         streams: set[int] = set()
-        for part in self.parts:
-            part.streamed = tuple(dict.fromkeys(g.tensor for g in part.inputs if g.tensor in streams))
-            part.iterates = part.decoupled or bool(part.streamed)
-            if part.iterates:
-                streams.update(part.outputs.values())
+        for step in self.steps:
+            step.streamed = tuple(dict.fromkeys(g.tensor for g in step.inputs if g.tensor in streams))
+            step.iterates = step.decoupled or bool(step.streamed)
+            if step.iterates:
+                streams.update(step.outputs.values())
         return frozenset(streams)
 
     def forget_heads(self) -> None:
         """Drop what is remembered of requests, and with it the models."""
-        for part in self.parts:
-            part.forget_heads()
+        for step in self.steps:
+            step.forget_heads()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tpx.serving.pace import AHEAD_BYTES, RESPONSE_BYTES, Pace
+from tpx.serving.backpressure import AHEAD_BYTES, RESPONSE_BYTES, ResponseBackpressure
 
 MB = 1 << 20
 
@@ -15,15 +15,15 @@ MB = 1 << 20
 class Producer:
     """A thread that makes responses of a size until nobody wants more."""
 
-    def __init__(self, pace: Pace, size: int) -> None:
+    def __init__(self, backpressure: ResponseBackpressure, size: int) -> None:
         self.made = 0
-        self._pace = pace
+        self._backpressure = backpressure
         self._size = size
         self.thread = threading.Thread(target=self._work)
         self.thread.start()
 
     def _work(self) -> None:
-        while self._pace.advance(self._size):
+        while self._backpressure.advance(self._size):
             self.made += 1
 
     def stops_at(self, count: int) -> None:
@@ -37,54 +37,54 @@ class Producer:
 
 
 @contextmanager
-def producing(pace: Pace, size: int) -> Iterator[Producer]:
-    producer = Producer(pace, size)
+def producing(backpressure: ResponseBackpressure, size: int) -> Iterator[Producer]:
+    producer = Producer(backpressure, size)
     try:
         yield producer
     finally:
-        pace.end()
+        backpressure.end()
         producer.thread.join(5)
         assert not producer.thread.is_alive()
 
 
 @pytest.mark.parametrize(("size", "most"), [(0, 1025), (64 << 10, 16), (8 * MB, 1)])
 def test_a_thread_runs_ahead_by_bytes_and_never_by_less_than_one_response(size: int, most: int) -> None:
-    pace = Pace()
-    with producing(pace, size) as producer:
+    backpressure = ResponseBackpressure()
+    with producing(backpressure, size) as producer:
         producer.stops_at(most)
         assert most * size <= AHEAD_BYTES + size
         for _ in range(3):
-            pace.delivered(size)
+            backpressure.delivered(size)
         producer.stops_at(most + 3)
 
 
 def test_a_stalled_client_stops_the_thread_and_an_eased_one_lets_it_go_on() -> None:
-    pace = Pace()
-    pace.stall(True)
-    with producing(pace, 100) as producer:
+    backpressure = ResponseBackpressure()
+    backpressure.stall(True)
+    with producing(backpressure, 100) as producer:
         producer.stops_at(0)
-        pace.stall(False)
+        backpressure.stall(False)
         producer.stops_at(AHEAD_BYTES // (100 + RESPONSE_BYTES) + 1)
 
 
 @pytest.mark.parametrize("stalled", [True, False])
 def test_the_end_releases_the_thread_at_once(stalled: bool) -> None:
-    pace = Pace()
-    pace.stall(stalled)
-    with producing(pace, MB) as producer:
+    backpressure = ResponseBackpressure()
+    backpressure.stall(stalled)
+    with producing(backpressure, MB) as producer:
         made = 0 if stalled else 1
         producer.stops_at(made)
-        pace.end()
+        backpressure.end()
         producer.thread.join(10)
         assert not producer.thread.is_alive()
         assert producer.made == made
-        assert not pace.advance(1)
+        assert not backpressure.advance(1)
 
 
 def test_time_passes_unless_the_end_comes_first() -> None:
-    pace = Pace()
+    backpressure = ResponseBackpressure()
     began = time.perf_counter()
-    assert pace.wait(0.03)
+    assert backpressure.wait(0.03)
     assert time.perf_counter() - began >= 0.03
-    threading.Timer(0.03, pace.end).start()
-    assert not pace.wait(900)  # longer than a test may take
+    threading.Timer(0.03, backpressure.end).start()
+    assert not backpressure.wait(900)  # longer than a test may take

@@ -8,7 +8,7 @@ RESPONSE_BYTES = 1 << 10
 """What a response takes besides its tensors."""
 
 
-class Pace:
+class ResponseBackpressure:
     """Holds back the thread that makes the responses of one request; the event loop tells it to go on."""
 
     __slots__ = ("_ahead", "_changed", "_ended", "_stalled")
