@@ -282,6 +282,11 @@ def test_options_that_do_nothing_come_last() -> None:
 def test_the_nearest_word_is_only_offered_when_it_is_near() -> None:
     assert nearest("serv", ["serve", "perf"]) == " (did you mean 'serve'?)"
     assert nearest("banana", ["serve", "perf"]) == ""
+    assert nearest("p99", ["perf_throughput", "perf_latency_p99"]) == " (did you mean 'perf_latency_p99'?)"
+    assert nearest("p9", ["perf_latency_p99"]) == ""
+    assert nearest("--concurency", ["--older-concurrency", "--concurrency-range"]) == (
+        " (did you mean '--concurrency-range'?)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

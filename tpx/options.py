@@ -32,6 +32,8 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 TRUE_WORDS = frozenset({"true", "on", "1", "yes"})
+PART_LEAST = 3
+"""A word of so many letters is looked for inside of names."""
 FALSE_WORDS = frozenset({"false", "off", "0", "no"})
 
 
@@ -186,8 +188,13 @@ def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str],
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or an empty string when nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """Return ` (did you mean 'x'?)`, or an empty string where no name is alike or has the word in it."""
+    names = sorted(known, key=len)
+    begin_alike = difflib.get_close_matches(word, [name[: len(word) + 1] for name in names], n=1, cutoff=0.85)
+    close = [name for name in names if begin_alike and name.startswith(begin_alike[0])]
+    close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if not close and len(word) >= PART_LEAST:
+        close = [name for name in names if word.lower() in name.lower()]
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 

@@ -36,6 +36,24 @@ def variant(**delta: Any) -> Configuration:
     return configure(Variant(model="net", name="net_config_3", delta=delta), DEFAULT)
 
 
+@pytest.mark.parametrize(
+    ("delta", "written"),
+    [
+        ({"instance_group": [{"count": 4, "kind": "KIND_CPU"}]}, ["instance_group"]),
+        ({"max_batch_size": 16}, ["max_batch_size"]),
+        ({"dynamic_batching": {}}, ["max_batch_size", "dynamic_batching"]),
+    ],
+)
+def test_a_new_file_says_only_what_differs_from_the_default(
+    repository: Path, delta: dict[str, Any], written: list[str]
+) -> None:
+    (repository / "net" / "config.pbtxt").unlink()
+    [change] = changes_to(variant(**delta), repository, {"net": fingerprint(repository / "net")})
+    assert change.after is not None
+    message = model_config.parse(change.after, "config.pbtxt")
+    assert [field.name for field, _ in message.ListFields()] == written
+
+
 WINNER = variant(instance_group=[{"count": 4, "kind": "KIND_CPU"}], dynamic_batching={})
 
 
@@ -112,11 +130,11 @@ def test_a_rollback_restores_the_very_bytes(repository: Path) -> None:
     assert [path.name for path in sorted((repository / "net").iterdir())] == ["1", "config.pbtxt"]
 
 
-def test_a_model_without_a_configuration_gets_the_whole_one_and_loses_it_again(repository: Path) -> None:
+def test_a_model_without_a_configuration_gets_one_and_loses_it_again(repository: Path) -> None:
     (repository / "net" / "config.pbtxt").unlink()
     carry_out(changes_to(WINNER, repository, {}))
     message = model_config.read(repository / "net" / "config.pbtxt")
-    assert (message.backend, message.max_batch_size) == ("onnxruntime", 8)
+    assert (message.instance_group[0].count, message.max_batch_size) == (4, 8)
     carry_out(changes_back(["net"], repository))
     assert not (repository / "net" / "config.pbtxt").exists()
 

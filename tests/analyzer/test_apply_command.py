@@ -35,10 +35,34 @@ def test_the_recommended_configuration_is_applied_and_rolled_back(
     assert main(["apply", *words, "--yes"]) == 0
     out = capsys.readouterr().out
     assert "+  count: 5" in out
-    assert "Back: tpx analyze rollback alexnet" in out
+    assert "Undo with: tpx analyze rollback alexnet" in out
     assert "alexnet_config_4" in text(tmp_path)
     assert main(["rollback", "alexnet", *words[2:], "--yes"]) == 0
     assert text(tmp_path) == CONFIG
+
+
+def test_a_run_is_rolled_back_as_it_was_applied(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollback", *words, "--yes"]) == 1
+    assert "no model with a configuration of this run" in capsys.readouterr().err
+    assert main(["apply", *words, "--yes"]) == 0
+    assert main(["rollback", *words, "--yes"]) == 0
+    assert text(tmp_path) == CONFIG
+
+
+def test_what_can_be_rolled_back_is_listed(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rollback", *words[2:]]) == 0
+    assert capsys.readouterr().out == f"Nothing to roll back in {tmp_path / 'models'}.\n"
+    assert main(["apply", *words, "--yes"]) == 0
+    capsys.readouterr()
+    assert main(["rollback", *words[2:]]) == 0
+    out = capsys.readouterr().out
+    assert "  alexnet: alexnet_config_4 is applied\n" in out
+    assert "tpx analyze rollback alexnet --model-repository" in out
+    assert text(tmp_path) != CONFIG
 
 
 def test_a_file_by_hand_keeps_its_layout_and_comes_back_byte_for_byte(
@@ -97,11 +121,11 @@ def test_what_cannot_be_applied_is_status_two_with_the_reason(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["rollback"], "missing: MODEL"),
+        (["rollback"], "missing: --model-repository"),
         (["rollback", "alexnet"], "missing: --model-repository"),
     ],
 )
-def test_a_rollback_needs_a_model_and_a_repository(
+def test_a_rollback_needs_a_repository(
     command: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 1

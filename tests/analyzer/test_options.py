@@ -141,6 +141,14 @@ def test_bad_options_are_refused_by_name(models: Path, words: list[str], message
         read_options(["-m", str(models), "--profile-models", "alexnet", *words])
 
 
+@pytest.mark.parametrize("words", [["-m", "alexnet,mnist"], ["--profile-models", "alexnet,mnist"]])
+def test_a_model_may_be_given_as_to_perf(models: Path, words: list[str]) -> None:
+    for repository in ("-m", "--model-repository"):
+        config = read_options([repository, str(models), *words])
+        assert config.models.names == ("alexnet", "mnist")
+        assert config.models.model_repository == models
+
+
 def test_what_is_missing_is_named(models: Path) -> None:
     with pytest.raises(UsageError, match="missing: --profile-models"):
         read_options(["-m", str(models)])

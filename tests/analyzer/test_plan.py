@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ import pytest
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx import examples
+from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.profile import Profile
+from tpx.analyzer.profile import ModelPlanned, Profile
 from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import TrialRunner
-from tpx.analyzer.variants import OutputRepository
-from tpx.cli.analyze import main
-from tpx.cli.analyze_plan import PlanningRunner, pace_of, repetitions
+from tpx.analyzer.variants import OutputRepository, facts_of
+from tpx.cli.analyze import Progress, main
+from tpx.cli.analyze_plan import PlanningRunner, outlook, pace_of, repetitions
 from tpx.options import build
 
 PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
@@ -46,6 +48,25 @@ def test_the_whole_space_is_counted_where_nothing_ends_it_early(tmp_path: Path) 
     assert model.measurement_count == 3 * 4
     assert repetitions(model) == 5 * 3
     assert found.outcome == "complete"
+
+
+@pytest.mark.parametrize(("budget", "end"), [(None, ""), (60.0, "; the budget of 1 min 00 s ends it before")])
+def test_a_run_tells_before_it_measures_what_its_plan_counts(
+    budget: float | None, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"run_config_search_max_concurrency": 8, "run_config_search_max_instance_count": 2}
+    config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="alexnet"),), **options})
+    facts = facts_of("alexnet", ALEXNET, gpu=False)
+    mode, spec = spec_of(config, groups_of(config)[0], {"alexnet": (facts, ALEXNET)})
+    event = ModelPlanned(model="alexnet", mode=mode, spec=spec)
+    config = replace(config, budget=replace(config.budget, budget=budget))
+    for quiet in (False, True):
+        with Progress(quiet=quiet, outlook=lambda search: outlook(search, config)) as progress:
+            progress.observe(event)
+    assert capsys.readouterr().err == (
+        "alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, "
+        f"32 s if each is stable at once, 1 min 37 s if none ever is{end}\n"
+    )
 
 
 def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:

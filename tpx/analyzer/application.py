@@ -83,6 +83,14 @@ def changes_back(models: Sequence[str], repository: Path, *, force: bool = False
     return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
 
 
+def applied(repository: Path) -> dict[str, str]:
+    """Return the models with a file that was applied, each with the name of the configuration in it."""
+    found = {
+        path.parent.name: _HEADER.match(_text(path) or "") for path in repository.glob(f"*/{CONFIG_FILE}")
+    }
+    return {model: match.group(1) for model, match in sorted(found.items()) if match is not None}
+
+
 def carry_out(changes: Sequence[Change]) -> None:
     """Write the changes, all of them or none. Raises MeasurementError when a file cannot be written."""
     done: list[Change] = []
@@ -132,7 +140,7 @@ def _intact(text: str) -> re.Match[str] | None:
 
 def _change(configuration: Configuration, path: Path, variant: str, base: str | None) -> Change:
     model, delta, before = configuration.variant.model, configuration.variant.delta, _text(path)
-    body: str | None = configuration.text if delta else None
+    body: str | None = _minimal(configuration) if delta else None
     if base is not None:
         body = _body(base, delta, str(path)) or (None if before == base else _HEADER.sub("", base, count=1))
     if body is None or (before is not None and _HEADER.sub("", before, count=1) == body):
@@ -141,6 +149,20 @@ def _change(configuration: Configuration, path: Path, variant: str, base: str | 
     digest = hashlib.sha256(body.encode()).hexdigest()
     header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}{newline_of(body)}"
     return Change(model=model, path=path, before=before, after=header + body)
+
+
+def _minimal(configuration: Configuration) -> str:
+    """Return a new file that says only what the variant changes; the server completes the rest.
+
+    Batching is said as a whole: a server that is told one part of it does not complete the other.
+    """
+    delta, whole = configuration.variant.delta, model_config.parse(configuration.text, "measured")
+    out = _merged({}, delta, "variant")
+    if {"max_batch_size", "dynamic_batching"} & set(delta):
+        out.max_batch_size = whole.max_batch_size
+        if whole.HasField("dynamic_batching"):
+            out.dynamic_batching.CopyFrom(whole.dynamic_batching)
+    return model_config.to_text(out)
 
 
 def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:

@@ -35,6 +35,7 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.search.driver import SearchDriver
+from tpx.analyzer.search.spec import Mode, SearchSpec
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
@@ -71,13 +72,22 @@ class ModelStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlanned:
+    """The search of a model begins, or of several that are measured together."""
+
+    model: str
+    mode: Mode
+    spec: SearchSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
     """Something a person wants to know while it happens."""
 
     text: str
 
 
-Event = TrialStarted | TrialEnded | ModelStarted | Remark
+Event = TrialStarted | TrialEnded | ModelStarted | ModelPlanned | Remark
 Observer = Callable[[Event], None]
 
 
@@ -176,6 +186,8 @@ class Profile:
             read = await self._read_all(group)
             mode, spec = spec_of(self._config, group, read)
             spec = replace(spec, named=(*self._earlier.named, *self._named))
+            if not self._rehearsal and self._earlier.started is None:
+                self._observe(ModelPlanned(model=group.name, mode=mode, spec=spec))
             await self._search(group, SearchDriver(mode, spec), read)
         except TpxError as exc:
             unreadable = not read and not isinstance(exc, UsageError | ServerLost)

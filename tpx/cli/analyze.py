@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -10,14 +10,15 @@ from rich.console import Console
 
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import Gate
-from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
+from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import CsvFiles, tables_of, write_csv
 from tpx.analyzer.results.journal import holds_run, read_last_run
-from tpx.analyzer.results.measurement import Failure
+from tpx.analyzer.results.measurement import Failure, Load, Outcome
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, Verdict, judge
+from tpx.cli.analyze_plan import outlook, show_plan
 from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.commands import COMMANDS, below
 from tpx.cli.exits import Exit
@@ -57,8 +58,6 @@ def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_with_warnings(argv)
     if config.output.dry_run:
-        from tpx.cli.analyze_plan import show_plan  # late: a run does not need it
-
         return show_plan(config)
     if config.output.pdf is not None:
         require_typst()
@@ -82,7 +81,7 @@ def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError
     """Run it; what is returned kept the run from its end, but the journal has what was measured before."""
     try:
         with (
-            Progress(quiet=config.output.quiet) as progress,
+            Progress(quiet=config.output.quiet, outlook=lambda search: outlook(search, config)) as progress,
             asyncio.Runner(loop_factory=event_loop) as runner,
         ):
             runner.run(measure(config, command, progress.observe, progress.say))
@@ -141,8 +140,10 @@ def exit_status(
 class Progress:
     """A line on stderr for every measurement, and on a terminal a status line for the one in progress."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, outlook: Callable[[ModelPlanned], str]) -> None:
+        """`outlook` says of a search how long it may take."""
         self._quiet = quiet
+        self._outlook = outlook
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
         self._place = ""
@@ -159,6 +160,9 @@ class Progress:
         match event:
             case ModelStarted(model=model):
                 self._show(f"loading {model}")
+            case ModelPlanned():
+                if not self._quiet:
+                    self.say(self._outlook(event))
             case TrialStarted():
                 place = f"final round {event.trial.round}"
                 if not event.trial.round:
@@ -169,17 +173,18 @@ class Progress:
                 self._place = f"[{place}] {event.trial.variant.name}"
                 self._show(f"{self._place} at {event.trial.load}  {_times(event)}")
             case TrialEnded(trial=trial, outcome=outcome):
-                if isinstance(outcome, Failure):
-                    self.say(f"{self._place} at {trial.load}: failed: {outcome.reason}")
-                elif not self._quiet:
-                    p99_ns = outcome.latency.p99_ns
-                    p99 = "" if p99_ns is None else f", p99 {latency(p99_ns)}"
-                    stable = "" if outcome.stable else "  (not stable)"
-                    self.say(
-                        f"{self._place} at {trial.load}: {rounded(outcome.throughput)} infer/s{p99}{stable}"
-                    )
+                self._tell_of(trial.load, outcome)
             case Remark(text=text):
                 self.say(f"note: {text}")
+
+    def _tell_of(self, load: Load, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            self.say(f"{self._place} at {load}: failed: {outcome.reason}")
+        elif not self._quiet:
+            p99_ns = outcome.latency.p99_ns
+            p99 = "" if p99_ns is None else f", p99 {latency(p99_ns)}"
+            stable = "" if outcome.stable else "  (not stable)"
+            self.say(f"{self._place} at {load}: {rounded(outcome.throughput)} infer/s{p99}{stable}")
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -1,11 +1,11 @@
 """`tpx analyze apply` and `rollback`: the winning configuration into the model repository, and out again."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.application import Change, carry_out, changes_back, changes_to
+from tpx.analyzer.application import Change, applied, carry_out, changes_back, changes_to
 from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_last_run
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
@@ -51,10 +51,26 @@ class RollbackConfig:
     """Which models get their former configuration back."""
 
     models: tuple[str, ...] = option(
-        (), "models to roll back", section="Arguments", metavar="MODEL...", positional=True
+        (),
+        "models to roll back; with -e those of the run, else what can be rolled back is listed",
+        section="Arguments",
+        metavar="MODEL",
+        positional=True,
+        completes="models",
+    )
+    export_path: Path | None = option(
+        None,
+        "run that was applied: its export path, results, or run.jsonl",
+        "-e",
+        section=_RUN,
+        metavar="PATH",
     )
     model_repository: Path | None = option(
-        None, "repository that holds them", "-m", section=_REPOSITORY, metavar="DIR"
+        None,
+        "repository that holds them; that of the run without it",
+        "-m",
+        section=_REPOSITORY,
+        metavar="DIR",
     )
     force: bool = option(
         False, "also where the configuration was changed after it was applied", section=_REPOSITORY
@@ -84,23 +100,48 @@ def apply(argv: Sequence[str]) -> int:
     for change in changes:
         print(f"applied {name} to {change.path}")
     models = " ".join(change.model for change in changes)
-    print(f"Back: tpx analyze rollback {models} --model-repository {repository}")
+    print(f"Undo with: tpx analyze rollback {models} --model-repository {repository}")
     return 0
 
 
 def rollback(argv: Sequence[str]) -> int:
     """`tpx analyze rollback`: 0 when the former configuration is back, 1 when it was not confirmed."""
     config = from_argv(RollbackConfig, argv)
-    if not config.models:
-        raise UsageError("missing: MODEL, the model whose configuration is to be as before")
-    if config.model_repository is None:
-        raise UsageError("missing: --model-repository, the directory that holds the models")
-    changes = changes_back(config.models, config.model_repository, force=config.force)
+    run = None
+    if config.export_path is not None:
+        run = Run.from_records(read_last_run(journal_of(config.export_path)))
+    repository = config.model_repository or (None if run is None else _repository_of(run.started))
+    if repository is None:
+        raise UsageError("missing: --model-repository, the directory of the models, or -e, the run")
+    models = config.models
+    if not models:
+        there = applied(repository)
+        if run is None:
+            return _list_applied(there, repository)
+        names = {variant.variant.name for model in run.models for variant in model.variants}
+        models = tuple(model for model, variant in there.items() if variant in names)
+        if not models:
+            raise UsageError(
+                f"{repository} has no model with a configuration of this run: nothing to roll back"
+            )
+    changes = changes_back(models, repository, force=config.force)
     if not _confirmed(changes, "Roll back?", yes=config.yes, dry_run=config.dry_run):
         return 0 if config.dry_run else 1
     carry_out(changes)
     for change in changes:
         print(f"rolled back {change.path}")
+    return 0
+
+
+def _list_applied(models: Mapping[str, str], repository: Path) -> int:
+    """Show what can be rolled back, and how."""
+    if not models:
+        print(f"Nothing to roll back in {repository}.")
+        return 0
+    print("Can be rolled back:")
+    for model, variant in models.items():
+        print(f"  {model}: {variant} is applied")
+    print(f"Roll back with: tpx analyze rollback {' '.join(models)} --model-repository {repository}")
     return 0
 
 

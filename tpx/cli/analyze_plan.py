@@ -7,20 +7,22 @@ that it might take.
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.profile import Event, Profile, TrialEnded
+from tpx.analyzer.profile import Event, ModelPlanned, Profile, TrialEnded
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Configuration, Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.runners.base import Runner
+from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
+from tpx.analyzer.verdict import plural
 from tpx.cli.analyze_runs import read_with_warnings
 from tpx.cli.exits import Exit
 from tpx.cli.launching import open_runner
@@ -55,11 +57,7 @@ def plan(argv: Sequence[str]) -> int:
 
 def show_plan(config: ProfileSpec) -> int:
     """Print the plan of a run: 0, or 1 where there is nothing to measure of some model."""
-    pace = pace_of(
-        interval_ms=config.measurement.measurement_interval,
-        max_windows=config.measurement.max_trials,
-        limit_s=config.measurement.perf_analyzer_timeout,
-    )
+    pace = pace_of_run(config)
     with Console(stderr=True).status("Reading the models' own configurations"):
         found = _planned(config, pace)
     width = terminal_width()
@@ -97,6 +95,15 @@ async def _follow(config: ProfileSpec, pace: Pace, place: Path) -> None:
         await search.run(("tpx", "analyze", "plan"))
 
 
+def pace_of_run(config: ProfileSpec) -> Pace:
+    """Return the pace of the measurements of a run."""
+    return pace_of(
+        interval_ms=config.measurement.measurement_interval,
+        max_windows=config.measurement.max_trials,
+        limit_s=config.measurement.perf_analyzer_timeout,
+    )
+
+
 def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
     """Return the pace of measurements with these windows, which are cut off after `limit_s`."""
     window_ns = interval_ms * WINDOW_SHARE * 1e6
@@ -107,13 +114,56 @@ def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
     )
 
 
+def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
+    """Return in a sentence what the search of a model may measure, and how long that takes."""
+    pace = pace_of_run(config)
+    search = SearchDriver(planned.mode, planned.spec)
+    made_up = MadeUp(pace)
+    configurations, count, final = set(), 0, 0
+    while count < MOST_TRIALS and (trial := search.ask()) is not None:
+        configurations.add(trial.variant.name)
+        count += 1
+        final += trial.round > 0
+        measured = made_up.measurement(trial.load)
+        search.tell(trial, replace(measured, variant=trial.variant.name, round=trial.round))
+    stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
+    text = (
+        f"{planned.model}: at most {plural(count - final, 'measurement')} of "
+        f"{plural(len(configurations), 'configuration')} and {plural(final, 'final repetition')}, "
+        f"{stable} if each is stable at once, {longest} if none ever is"
+    )
+    budget = config.budget.budget
+    return text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} ends it before"
+
+
+class MadeUp:
+    """Measurements that are each better than all before, so that a search takes every step it might take."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._throughput = 1.0
+
+    def measurement(self, load: Load) -> Measurement:
+        """Return the next one."""
+        self._throughput *= GROWTH
+        value = self._throughput
+        return Measurement(
+            variant="",
+            load=load,
+            throughput=value,
+            latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
+            throughput_range=Range(low=value * 0.99, high=value * 1.01),
+            duration_ns=self._pace.stable_ns,
+            cost_ns=self._pace.stable_ns,
+        )
+
+
 class PlanningRunner:
     """Implements Runner: configurations are those of a real runner, measurements are made up."""
 
     def __init__(self, runner: Runner, pace: Pace) -> None:
         self._runner = runner
-        self._pace = pace
-        self._throughput = 1.0
+        self._made_up = MadeUp(pace)
 
     @property
     def server(self) -> None:
@@ -126,18 +176,7 @@ class PlanningRunner:
         """Load nothing."""
 
     async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:  # noqa: ARG002
-        """Better than all before it."""
-        self._throughput *= GROWTH
-        value = self._throughput
-        return Measurement(
-            variant="",
-            load=load,
-            throughput=value,
-            latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
-            throughput_range=Range(low=value * 0.99, high=value * 1.01),
-            duration_ns=self._pace.stable_ns,
-            cost_ns=self._pace.stable_ns,
-        )
+        return self._made_up.measurement(load)
 
     async def close(self) -> None:
         await self._runner.close()

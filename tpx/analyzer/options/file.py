@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,22 @@ def merge_options(argv: Sequence[str]) -> ProfileSpec:
 
     A model that the command line names keeps the settings that the file has for it.
     """
-    given = given_in_argv(ProfileSpec, argv)
+    given = given_in_argv(ProfileSpec, _with_models_by_m(argv))
     path = given.get("config_file")
     if path is not None:
         base = _from_file(path)
         models = _with_settings(given.get("profile_models", ()), base.get("profile_models", ()))
         given = {**base, **given, **({"profile_models": models} if models else {})}
     return build(ProfileSpec, given)
+
+
+def _with_models_by_m(argv: Sequence[str]) -> list[str]:
+    """Take `-m NAME` as of `tpx perf`: what is no directory and no path is a model, not a repository."""
+    words = list(argv)
+    for place, (word, value) in enumerate(pairwise(argv)):
+        if word == "-m" and "/" not in value and not Path(value).is_dir():
+            words[place] = "--profile-models"
+    return words
 
 
 def _with_settings(

@@ -117,7 +117,7 @@ class ModelsSpec:
         None, "YAML file with these options as keys; the command line wins", "-f", metavar="FILE", common=True
     )
     model_repository: Path | None = option(
-        None, "directory that holds the models", "-m", metavar="DIR", common=True
+        None, "directory that holds the models; -m also takes models", "-m", metavar="DIR", common=True
     )
     profile_models: tuple[ModelToProfile, ...] = option(
         (),

@@ -21,7 +21,13 @@ class TargetSpec:
     """A model, a server, and the way there."""
 
     model: str = option(
-        "", "model to send requests to", "-m", metavar="NAME", common=True, completes="served models"
+        "",
+        "model to send requests to",
+        "-m",
+        "--profile-models",
+        metavar="NAME",
+        common=True,
+        completes="served models",
     )
     models: tuple[ModelShare, ...] | None = option(
         None,
