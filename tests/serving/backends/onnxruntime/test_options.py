@@ -68,10 +68,12 @@ def test_thread_counts_that_onnx_runtime_cannot_take_are_refused(tmp_path: Path,
 
 
 @pytest.mark.parametrize("key", ["execution_mode", "enable_mem_arena", "enable_mem_pattern"])
-def test_switches_that_are_neither_0_nor_1_are_refused(tmp_path: Path, key: str) -> None:
+def test_switches_that_are_neither_on_nor_off_are_refused(tmp_path: Path, key: str) -> None:
     onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=f"parameter '{key}' of model 'net' must be 0 or 1, got 'yes'"):
-        opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: 'yes' }} }} ")
+    with pytest.raises(
+        ConfigError, match=f"parameter '{key}' of model 'net' must be true or false, got 'maybe'"
+    ):
+        opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: 'maybe' }} }} ")
 
 
 def test_session_entries_that_onnx_runtime_refuses_are_load_errors(tmp_path: Path) -> None:

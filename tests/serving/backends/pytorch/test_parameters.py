@@ -15,7 +15,7 @@ from tpx.errors import ConfigError
 from tpx.serving.backends.contract import ModelFiles
 from tpx.serving.backends.pytorch.archive import Format
 from tpx.serving.backends.pytorch.backend import PytorchBackend
-from tpx.serving.backends.pytorch.parameters import Parameters, jit_switches, parameters_of
+from tpx.serving.backends.pytorch.parameters import PytorchSettings, jit_switches, settings_of
 from tpx.serving.backends.pytorch.threads import ThreadCounts
 
 X = np.ones((2, 3), np.float32)
@@ -27,8 +27,8 @@ def given(**values: object) -> str:
     )
 
 
-def parsed(text: str, kind: Format = Format.TORCHSCRIPT, *, on_gpu: bool = False) -> Parameters:
-    return parameters_of(config("max_batch_size: 8 " + text), kind, on_gpu=on_gpu)
+def parsed(text: str, kind: Format = Format.TORCHSCRIPT, *, on_gpu: bool = False) -> PytorchSettings:
+    return settings_of(config("max_batch_size: 8 " + text), kind, on_gpu=on_gpu)
 
 
 def test_every_parameter_of_triton_is_read(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,7 +45,7 @@ def test_every_parameter_of_triton_is_read(caplog: pytest.LogCaptureFixture) -> 
         ENABLE_TENSOR_FUSER="false",
         CUDA_GRAPH_BATCH_SIZES="8, 1,8",
     )
-    assert parsed(text, on_gpu=True) == Parameters(
+    assert parsed(text, on_gpu=True) == PytorchSettings(
         optimized_execution=False,
         inference_mode=False,
         cudnn=False,
@@ -62,7 +62,7 @@ def test_every_parameter_of_triton_is_read(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_without_parameters_they_are_as_in_triton() -> None:
-    assert parsed("") == Parameters()
+    assert parsed("") == PytorchSettings()
 
 
 def test_the_names_of_the_python_runtime_mean_the_same() -> None:
@@ -130,7 +130,7 @@ def test_a_parameter_that_cannot_be_carried_out_is_refused(text: str, words: str
 
 def test_what_a_pytorch_no_longer_has_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     old = SimpleNamespace(_set_graph_executor_optimize=print)
-    switches = jit_switches(Parameters(tensor_fuser=True, optimized_execution=False), old, "net")
+    switches = jit_switches(PytorchSettings(tensor_fuser=True, optimized_execution=False), old, "net")
     assert switches == [(print, False)]
     assert "'ENABLE_TENSOR_FUSER' of model 'net' has no effect: this PyTorch has no" in caplog.text
 

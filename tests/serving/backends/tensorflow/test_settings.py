@@ -98,7 +98,10 @@ def test_what_makes_no_sense_is_named(text: str, parameters: dict[str, str], mes
         ({"version": "1"}, "version=1: tpx serves with TensorFlow 2 only"),
         ({"gpu-memory-fraction": "2"}, "must be between 0 and 1, got '2'"),
         ({"gpu-memory-fraction": "much"}, "must be between 0 and 1, got 'much'"),
-        ({"allow-soft-placement": "2"}, "allow-soft-placement must be true or false, got '2'"),
+        (
+            {"allow-soft-placement": "2"},
+            "of --backend-config tensorflow must be true or false, got '2'",
+        ),
     ],
 )
 def test_a_setting_of_the_backend_that_makes_no_sense_is_named(backend: dict[str, str], message: str) -> None:

@@ -62,8 +62,12 @@ def test_plugins_are_loaded_before_the_engine(opened: Opened, driver: Driver, tm
             "must be one of STATIC, ON_PROFILE_CHANGE, got 'LAZY'",
         ),
         ("", {"execution-policy": "WHENEVER"}, "must be one of DEVICE_BLOCKING, BLOCKING, got 'WHENEVER'"),
-        ("", {"version-compatible": "perhaps"}, "version-compatible must be true or false, got 'perhaps'"),
-        ("", {"coalesce-request-input": "2"}, "coalesce-request-input must be true or false, got '2'"),
+        (
+            "",
+            {"version-compatible": "perhaps"},
+            "tensorrt must be true or false, got 'perhaps'",
+        ),
+        ("", {"coalesce-request-input": "2"}, "of --backend-config tensorrt must be true or false, got '2'"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(

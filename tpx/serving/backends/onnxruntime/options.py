@@ -11,9 +11,9 @@ from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, ModelFiles
 from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
-from tpx.serving.backends.onnxruntime.parameters import Parameters
 from tpx.serving.backends.onnxruntime.providers import CUDA_PARAMETERS
 from tpx.serving.backends.onnxruntime.threads import COMMAND_LINE, GLOBAL, INTER, INTRA, Threads
+from tpx.serving.backends.parameters import GivenParameters
 
 DIRECTORIES = "op-library-directories"
 """The key of --backend-config: directories, with colons between them, that may hold libraries as well."""
@@ -131,8 +131,8 @@ _GRAPH_LEVELS = {
 def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu: bool) -> None:
     """One line for each parameter and each key of --backend-config that nothing reads, and for each entry
     that ONNX Runtime may not know."""
-    Parameters(where=COMMAND_LINE, words=settings).warn_of_others(_SETTINGS, "has no effect")
-    given = Parameters.of_model(config)
+    GivenParameters(where=COMMAND_LINE, words=settings).warn_of_others(_SETTINGS, "has no effect")
+    given = GivenParameters.of_model(config)
     for key in given.words:
         if key in _OWN or key in ENTRIES:
             continue
@@ -147,7 +147,7 @@ def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu:
 
 def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) -> ort.SessionOptions:
     """As the configuration and --backend-config say. Raises ConfigError, LoadError."""
-    given = Parameters.of_model(config)
+    given = GivenParameters.of_model(config)
     options = ort.SessionOptions()
     threads.apply(options)
     options.graph_optimization_level = _GRAPH_LEVELS.get(
@@ -182,7 +182,7 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
 
 def _arenas(config: ModelConfig, spec: InstanceSpec) -> list[str]:
     """Those of this instance whose free memory goes back to the system after each run."""
-    given = Parameters.of_model(config)
+    given = GivenParameters.of_model(config)
     text = given.words.get(SHRINKAGE, "")
     out = []
     for item in text.split(";") if text else ():

@@ -12,7 +12,7 @@ from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec
-from tpx.serving.backends.onnxruntime.parameters import Parameters
+from tpx.serving.backends.parameters import GivenParameters
 
 CUDA_PARAMETERS = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
@@ -162,7 +162,7 @@ def _require(provider: Provider, model: str, kind: str) -> None:
 
 def _of_gpu(config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]) -> list[Provider]:
     device = {"device_id": str(spec.device_id)}
-    cuda = _cuda_parameters(Parameters.of_model(config))
+    cuda = _cuda_parameters(GivenParameters.of_model(config))
     out = []
     for item in accelerators:
         given = _parameters(config, item)
@@ -190,13 +190,13 @@ def _of_cpu(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
 _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 
 
-def _parameters(config: ModelConfig, accelerator: Any) -> Parameters:
+def _parameters(config: ModelConfig, accelerator: Any) -> GivenParameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
     if "device_id" in accelerator.parameters:
         raise ConfigError(
             f"parameter 'device_id' of {where}: the device is that of the instance_group, its gpus"
         )
-    return Parameters(where=where, words=dict(accelerator.parameters))
+    return GivenParameters(where=where, words=dict(accelerator.parameters))
 
 
 def _unknown(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> ConfigError:
@@ -206,7 +206,7 @@ def _unknown(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> Con
     )
 
 
-def _cuda_parameters(given: Parameters) -> dict[str, str]:
+def _cuda_parameters(given: GivenParameters) -> dict[str, str]:
     out = {}
     for key, meanings in CUDA_PARAMETERS.items():
         word = given.words.get(key) if meanings is None else given.one_of(key, meanings)
@@ -215,7 +215,7 @@ def _cuda_parameters(given: Parameters) -> dict[str, str]:
     return out
 
 
-def _tensorrt(given: Parameters) -> dict[str, str]:
+def _tensorrt(given: GivenParameters) -> dict[str, str]:
     """TensorRT's options; those that begin with trt_ are ONNX Runtime's own names."""
     out: dict[str, str] = {}
     for key, word in given.words.items():

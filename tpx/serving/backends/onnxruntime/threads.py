@@ -12,7 +12,7 @@ from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import instance_specs
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
-from tpx.serving.backends.onnxruntime.parameters import Parameters
+from tpx.serving.backends.parameters import GivenParameters
 
 INTRA, INTER, GLOBAL = "intra_op_thread_count", "inter_op_thread_count", "enable-global-threadpool"
 COMMAND_LINE = "--backend-config onnxruntime"
@@ -33,8 +33,8 @@ class Threads:
 
         Raises ConfigError, and LoadError where the pools of all models cannot be as --backend-config says.
         """
-        told = Parameters(where=COMMAND_LINE, words=settings)
-        model = Parameters.of_model(config)
+        told = GivenParameters(where=COMMAND_LINE, words=settings)
+        model = GivenParameters.of_model(config)
         if told.switch(GLOBAL, default=False):
             for key in {INTRA, INTER} & model.words.keys():
                 model.warn(key, f"has no effect: {COMMAND_LINE},{GLOBAL} gives all models the same threads")

@@ -28,7 +28,7 @@ from tpx.serving.backends.pytorch.exported import ExportedProgram
 from tpx.serving.backends.pytorch.inductor import InductorProgram
 from tpx.serving.backends.pytorch.module import ModuleProgram
 from tpx.serving.backends.pytorch.naming import Places
-from tpx.serving.backends.pytorch.parameters import Parameters, jit_switches, parameters_of
+from tpx.serving.backends.pytorch.parameters import PytorchSettings, jit_switches, settings_of
 from tpx.serving.backends.pytorch.program import Program, Value
 from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
 from tpx.serving.backends.pytorch.threads import PROCESS
@@ -108,7 +108,7 @@ class PytorchModel:
         self.inline = source.format is not Format.MODULE and not on_gpu
         self._name: str = config.name
         self._source = source
-        self._parameters = parameters_of(config, source.format, on_gpu=on_gpu)
+        self._parameters = settings_of(config, source.format, on_gpu=on_gpu)
         self._instances = len(specs)
         devices = [device_of(spec, self._name) for spec in specs]
         PROCESS.ask(
@@ -242,7 +242,9 @@ def _datatypes(config: ModelConfig) -> dict[str, str]:
     return {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
 
 
-def _gpu_settings(config: ModelConfig, device: torch.device | None, parameters: Parameters) -> GpuSettings:
+def _gpu_settings(
+    config: ModelConfig, device: torch.device | None, parameters: PytorchSettings
+) -> GpuSettings:
     return GpuSettings(
         device=device,
         batched=config.max_batch_size > 0,

@@ -1,15 +1,13 @@
 """What a configuration and --backend-config ask of TensorFlow, in the words of Triton's backend
 (tensorflow_backend/README.md)."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import ConfigError
 from tpx.protocol.messages import ModelConfig
-
-log = logging.getLogger(__name__)
+from tpx.serving.backends.parameters import GivenParameters
 
 JitLevel = Literal["OFF", "DEFAULT", "ON_1", "ON_2"]
 
@@ -24,7 +22,6 @@ _KNOWN = frozenset(
         "MAX_SESSION_SHARE_COUNT",
     }
 )
-_TRUE, _FALSE = ("true", "on", "1", "yes"), ("false", "off", "0", "no")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +48,21 @@ class TensorFlowSettings:
 
 def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSettings:
     """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
-    given = {key: value.string_value for key, value in config.parameters.items()}
-    for key in given.keys() - _KNOWN:
-        log.warning("parameter '%s' of model '%s' has no effect", key, config.name)
+    parameters, options = GivenParameters.of_model(config), GivenParameters.of_backend("tensorflow", backend)
+    parameters.warn_of_others(_KNOWN, "has no effect")
+    given = parameters.words
     inter = given.get("TF_NUM_INTER_THREADS")
     return TensorFlowSettings(
         intra_threads=_whole(config.name, given, "TF_NUM_INTRA_THREADS"),
         inter_threads=None if inter is None else _whole(config.name, given, "TF_NUM_INTER_THREADS"),
-        per_session_threads=_switch(
-            f"parameter 'TF_USE_PER_SESSION_THREADS' of model '{config.name}'",
-            given.get("TF_USE_PER_SESSION_THREADS", "0"),
-        ),
+        per_session_threads=parameters.switch("TF_USE_PER_SESSION_THREADS", default=False),
         signature=given.get("TF_SIGNATURE_DEF", ""),
         tag=given.get("TF_GRAPH_TAG", "") or "serve",
         init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
         sharing=_sharing(config.name, given),
         jit=_jit(config.optimization.graph.level),
         mixed_precision=_mixed_precision(config),
-        soft_placement=_switch(
-            "--backend-config tensorflow,allow-soft-placement", backend.get("allow-soft-placement", "true")
-        ),
+        soft_placement=options.switch("allow-soft-placement", default=True),
         gpu_memory_fraction=_fraction(backend),
     )
 
@@ -96,12 +88,6 @@ def _sharing(model: str, given: Mapping[str, str]) -> int:
             f"got '{text}'"
         )
     return int(text)
-
-
-def _switch(what: str, text: str) -> bool:
-    if text.lower() not in (*_TRUE, *_FALSE):
-        raise ConfigError(f"{what} must be true or false, got '{text}'")
-    return text.lower() in _TRUE
 
 
 def _fraction(backend: Mapping[str, str]) -> float:

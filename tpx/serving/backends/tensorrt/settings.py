@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.serving.backends.parameters import GivenParameters
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +17,7 @@ Strategy = Literal["STATIC", "ON_PROFILE_CHANGE"]
 Priority = Literal["DEFAULT", "MAX", "MIN"]
 
 _STRATEGY = "execution_context_allocation_strategy"
-_STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
+_STRATEGIES: Mapping[str, Strategy] = {"STATIC": "STATIC", "ON_PROFILE_CHANGE": "ON_PROFILE_CHANGE"}
 _PRIORITIES: Mapping[int, Priority] = {0: "DEFAULT", 1: "MAX", 2: "MIN"}
 _POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
 
@@ -37,15 +38,9 @@ class TensorRtSettings:
 
 def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSettings:
     """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
-    given = {key: value.string_value for key, value in config.parameters.items()}
-    strategy = given.pop(_STRATEGY, "STATIC")
-    if strategy not in _STRATEGIES:
-        raise ConfigError(
-            f"parameter '{_STRATEGY}' of model '{config.name}' must be one of {', '.join(_STRATEGIES)}, got "
-            f"'{strategy}'"
-        )
-    for key in given:
-        log.warning("parameter '%s' of model '%s' has no effect", key, config.name)
+    given = GivenParameters.of_model(config)
+    strategy = given.one_of(_STRATEGY, _STRATEGIES) or "STATIC"
+    given.warn_of_others([_STRATEGY], "has no effect")
     for group in config.instance_group:
         if group.secondary_devices:
             raise ConfigError(
@@ -56,12 +51,13 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
         if getattr(config.optimization.cuda, name):
             log.warning("optimization.cuda.%s of model '%s' has no effect", name, config.name)
     _check_policy(backend)
-    _switch(backend, "coalesce-request-input")  # inputs of a batch always come as one
+    options = GivenParameters.of_backend("tensorrt", backend)
+    options.switch("coalesce-request-input", default=False)  # inputs of a batch always come as one
     return TensorRtSettings(
         strategy=cast("Strategy", strategy),
         priority=_PRIORITIES[config.optimization.priority],
         plugins=_plugins(backend.get("plugins", "")),
-        version_compatible=_switch(backend, "version-compatible"),
+        version_compatible=options.switch("version-compatible", default=False),
     )
 
 
@@ -73,13 +69,6 @@ def _check_policy(backend: Mapping[str, str]) -> None:
             f"--backend-config tensorrt,execution-policy must be one of {', '.join(_POLICIES)}, got "
             f"'{policy}'"
         )
-
-
-def _switch(backend: Mapping[str, str], key: str) -> bool:
-    text = backend.get(key, "false").lower()
-    if text not in ("true", "false", "1", "0", "on", "off"):
-        raise ConfigError(f"--backend-config tensorrt,{key} must be true or false, got '{backend[key]}'")
-    return text in ("true", "1", "on")
 
 
 def _plugins(text: str) -> tuple[Path, ...]:
