@@ -112,6 +112,7 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
     )
     assert process.stderr is not None
     try:
+        assert process.stderr.readline().startswith("add_sub: at most ")
         first = process.stderr.readline()
         assert "add_sub_config_default at concurrency 1" in first
         servers = servers_of(psutil.Process(process.pid))
@@ -223,7 +224,8 @@ def test_a_killed_analyzer_leaves_no_server_and_a_readable_journal(models: Path,
         text=True,
     )
     assert process.stderr is not None
-    process.stderr.readline()
+    for _ in ("the outlook", "the first measurement"):
+        process.stderr.readline()
     servers = servers_of(psutil.Process(process.pid))
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
