@@ -5,7 +5,8 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,3 +288,11 @@ def _two_inputs() -> Any:
 def floats(*rows: Sequence[float]) -> npt.NDArray[np.float32]:
     """An FP32 array."""
     return np.array(rows, dtype=np.float32)
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait until it is so."""
+    ends = time.perf_counter() + timeout_s
+    while not true():
+        assert time.perf_counter() < ends, "it did not come true"
+        threading.Event().wait(0.002)

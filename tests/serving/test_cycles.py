@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.serving.frontends.streams import STREAM, repeat, repeat_body, request, write_streaming_models
-from tests.serving.live import Live, floats, infer_message, serving
-from tests.serving.test_disconnects import eventually
+from tests.serving.live import Live, eventually, floats, infer_message, serving
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.ensemble.run import EnsembleRun

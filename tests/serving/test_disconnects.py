@@ -4,8 +4,7 @@ import json
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,16 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.serving.live import SERVICE, Live, floats, infer_message, outputs_of, serving, write_models
+from tests.serving.live import (
+    SERVICE,
+    Live,
+    eventually,
+    floats,
+    infer_message,
+    outputs_of,
+    serving,
+    write_models,
+)
 from tests.serving.onnx_files import busy, write_model
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
@@ -39,14 +47,6 @@ def counters(live: Live, model: str) -> tuple[int, int, int]:
     [served] = [served for served in live.server.plane.served() if served.name == model]
     statistics = served.statistics
     return statistics.durations()["success"].count, statistics.failures["CANCELED"], served.in_flight
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait until it is so."""
-    ends = time.perf_counter() + timeout_s
-    while not true():
-        assert time.perf_counter() < ends, "it did not come true"
-        time.sleep(0.002)
 
 
 def http_request(model: str, *rows: Any, close: bool = False) -> bytes:

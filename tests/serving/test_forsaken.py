@@ -19,9 +19,9 @@ from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import STRING, add, io
 from tests.serving.engine import Client, batcher, closed_gate, entered, serving, until
 from tests.serving.fakes import FakeModel, decoded
-from tests.serving.live import SERVICE, Live, infer_message
+from tests.serving.live import SERVICE, Live, eventually, infer_message
 from tests.serving.live import serving as serving_live
-from tests.serving.test_disconnects import counters, eventually, reset
+from tests.serving.test_disconnects import counters, reset
 from tests.serving.test_dispatcher import accumulate, sequential
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.http1.server import HttpRequest

@@ -2,9 +2,7 @@
 
 import json
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.serving.live import SERVICE, Live, infer_message, write_models
+from tests.serving.live import eventually as eventually
 from tests.serving.onnx_files import busy, write_model
 from tpx.protocol import messages
 
@@ -195,11 +194,3 @@ def counters(live: Live, model: str) -> dict[str, int]:
         "in_flight": served.in_flight,
         **statistics.failures,
     }
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait until it is so."""
-    ends = time.perf_counter() + timeout_s
-    while not true():
-        assert time.perf_counter() < ends, "it did not come true"
-        threading.Event().wait(0.002)

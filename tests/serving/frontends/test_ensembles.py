@@ -1,7 +1,6 @@
 """Ensembles behind a real server: control, statistics, traces, and clients that go away."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serving.gated import GATE, installed
-from tests.serving.live import Live, floats, serving
+from tests.serving.live import Live, eventually, floats, serving
 from tests.serving.repository.composed import ensemble, gated, house
 from tpx.serving.tracing.flags import trace_flag
 
@@ -54,18 +53,10 @@ def statistics(live: Live, name: str) -> Any:
     return found
 
 
-def until(true: Any, timeout_s: float = 20) -> None:
-    for _ in range(int(timeout_s / 0.01)):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come true")
-
-
 def test_an_ensemble_goes_and_returns_with_its_models(live: Live) -> None:
     assert live.infer_binary("top", {"x": floats([1, 2])}).status == 200
     assert control(live, "five", "unload") == 200
-    until(lambda: index(live)["top"][0] == "UNAVAILABLE")
+    eventually(lambda: index(live)["top"][0] == "UNAVAILABLE")
     assert index(live)["inner"] == (
         "UNAVAILABLE",
         "unloaded: Invalid argument: ensemble 'inner' depends on 'five' which has no loaded version.",
@@ -114,7 +105,7 @@ def test_steps_are_traced_under_their_ensemble(live: Live, trace_file: Path) -> 
     live.infer_binary("top", {"x": floats([1, 2])})
     live.http("POST", "/v2/trace/setting", json.dumps({"trace_level": ["OFF"]}).encode())
     complete = trace_file.with_name(f"{trace_file.name}.0")
-    until(complete.exists)
+    eventually(complete.exists)
     records = json.loads(complete.read_text())
     about = {record["id"]: record for record in records if "model_name" in record}
     parents = {
@@ -133,10 +124,12 @@ def test_a_client_that_goes_away_ends_its_steps(live: Live) -> None:
     with live.raw_http() as connection:
         request = f"POST /v2/models/late/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n"
         connection.sendall(request.encode() + head)
-        until(lambda: [each.in_flight for each in live.server.plane.served() if each.name == "slow"] == [1])
+        eventually(
+            lambda: [each.in_flight for each in live.server.plane.served() if each.name == "slow"] == [1]
+        )
     for _ in range(2):  # by then the server has seen that the other connection is closed
         assert live.get("/v2/health/live").status == 200
     GATE.open()
-    until(lambda: statistics(live, "late")["inference_stats"]["fail"]["count"] == 1)
+    eventually(lambda: statistics(live, "late")["inference_stats"]["fail"]["count"] == 1)
     assert statistics(live, "late")["inference_count"] == before["inference_count"]
     assert statistics(live, "two")["execution_count"] == behind

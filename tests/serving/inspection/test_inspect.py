@@ -2,12 +2,12 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.serving.inspection.conftest import Site
+from tests.serving.live import eventually
 from tpx.serving.backends.table import KNOWN
 from tpx.serving.extensions import Known
 from tpx.serving.inspection.inspect import InspectedPart, Usability, inspect
@@ -145,11 +145,7 @@ def test_an_import_that_hangs_is_ended_with_all_that_it_started(site: Site, tmp_
     mine = found("mine", timeout_s=5)
     assert (mine.state, mine.why) == (Usability.BROKEN, "it did not come to an end within 5 s")
     command = Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline")
-    for _ in range(1000):
-        if not command.exists() or not command.read_bytes():
-            return
-        time.sleep(0.02)
-    raise AssertionError("what it had started still runs")
+    eventually(lambda: not command.exists() or not command.read_bytes())
 
 
 @pytest.mark.usefixtures("none")

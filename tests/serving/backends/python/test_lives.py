@@ -14,7 +14,7 @@ import pytest
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import ONE, SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
-from tests.serving.live import Live, serving
+from tests.serving.live import Live, eventually, serving
 
 UNHEALTHY = (
     "Failed to process the request(s) for model 'say_0_0', message: Stub process 'say_0_0' is not healthy."
@@ -38,15 +38,6 @@ class TritonPythonModel:
 
 def _broken(where: str) -> str:
     return SAME + f"parameters {{ key: 'where' value {{ string_value: '{where}' }} }}"
-
-
-def _until(true: object, timeout_s: float = 20) -> None:
-    assert callable(true)
-    for _ in range(int(timeout_s / 0.01)):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come true")
 
 
 def _reason(live: Live, model: str) -> str:
@@ -88,7 +79,7 @@ def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) 
             stop.set()
             assert counting.result() > 0
         assert again != first
-        _until(lambda: live.get("/v2/models/say/ready").status == 200)
+        eventually(lambda: live.get("/v2/models/say/ready").status == 200)
         assert live.get("/v2/health/ready").status == 200
 
 
@@ -102,16 +93,16 @@ def test_a_model_is_told_of_clients_that_left_while_its_process_came_back(tmp_pa
         [model] = live.server.repository.served()
         held.touch()
         _children(tmp_path)[0].kill()
-        _until(lambda: not model.healthy)
+        eventually(lambda: not model.healthy)
         with live.raw_http() as connection:
             connection.sendall(
                 b"POST /v2/models/flood/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n"
                 b'{"x": [50000,1]}'
             )
-            _until(lambda: model.in_flight == 1)
+            eventually(lambda: model.in_flight == 1)
         live.get("/v2")  # by then the server has seen that it left
         held.unlink()
-        _until(lambda: model.in_flight == 0, 5)
+        eventually(lambda: model.in_flight == 0, 5)
 
 
 def test_an_answer_before_a_death_has_taken_no_time_that_nobody_knows(tmp_path: Path) -> None:
@@ -139,9 +130,9 @@ def test_a_killed_process_is_back_and_readiness_shows_it(tmp_path: Path) -> None
     with serving(tmp_path) as live:
         held.touch()  # by the process that follows
         os.kill(int(said(say(live, "pid"))), signal.SIGKILL)
-        _until(lambda: live.get("/v2/models/say/ready").status == 400)
+        eventually(lambda: live.get("/v2/models/say/ready").status == 400)
         held.unlink()
-        _until(lambda: live.get("/v2/models/say/ready").status == 200)
+        eventually(lambda: live.get("/v2/models/say/ready").status == 200)
 
 
 def test_other_instances_serve_while_one_is_restarted(
@@ -154,10 +145,10 @@ def test_other_instances_serve_while_one_is_restarted(
         killed = said(say(live, "pid"))
         os.kill(int(killed), signal.SIGKILL)
         # until the server has seen it, a request may still be given to the dead one
-        _until(lambda: "has ended unexpectedly" in caplog.text)
+        eventually(lambda: "has ended unexpectedly" in caplog.text)
         assert killed not in {said(say(live, "pid")) for _ in range(20)}
         held.unlink()
-        _until(lambda: len(_children(tmp_path)) == 3)
+        eventually(lambda: len(_children(tmp_path)) == 3)
 
 
 def test_processes_that_stay_are_not_touched_when_others_join_or_leave(tmp_path: Path) -> None:
@@ -167,7 +158,7 @@ def test_processes_that_stay_are_not_touched_when_others_join_or_leave(tmp_path:
         def regroup(count: int) -> set[int]:
             config.write_text(config.read_text().replace(SAY, f"instance_group {{ count: {count} }}" + SAY))
             assert live.http("POST", "/v2/repository/models/say/load").status == 200
-            _until(lambda: len(_children(tmp_path)) == count + 1)
+            eventually(lambda: len(_children(tmp_path)) == count + 1)
             assert said(say(live, "pid"))
             config.write_text(f"backend: 'python'\n{SAY}")
             return {child.pid for child in _children(tmp_path)}
@@ -185,9 +176,10 @@ def test_what_a_dead_process_had_not_begun_is_computed_by_another(tmp_path: Path
     add(tmp_path, "say", config="instance_group { count: 2 }" + SAY)
     with serving(tmp_path) as live, ThreadPoolExecutor(6) as pool:
         busy = [pool.submit(say, live, f"sleep_as {words}") for words in ("0 50", "1 0.5")]
-        _until(lambda: all((tmp_path / "say" / "1" / f"sleeps_{index}").exists() for index in range(2)))
+        eventually(lambda: all((tmp_path / "say" / "1" / f"sleeps_{index}").exists() for index in range(2)))
         waiting = [pool.submit(say, live, "pid") for _ in range(4)]
-        time.sleep(0.1)
+        [model] = live.server.plane.served()
+        eventually(lambda: model.in_flight == 6 or busy[1].done())
         os.kill(int((tmp_path / "say" / "1" / "sleeps_0").read_text()), signal.SIGKILL)
         assert (busy[0].result().status, busy[1].result().status) == (503, 200)
         assert all(said(answer.result()) for answer in waiting)
@@ -198,9 +190,10 @@ def test_what_the_only_process_had_not_begun_waits_for_its_successor(tmp_path: P
     with serving(tmp_path) as live, ThreadPoolExecutor(3) as pool:
         busy = pool.submit(say, live, "sleep_as 0 50")
         marker = tmp_path / "say" / "1" / "sleeps_0"
-        _until(marker.exists)
+        eventually(marker.exists)
         waiting = [pool.submit(say, live, "pid") for _ in range(2)]
-        time.sleep(0.1)
+        [model] = live.server.plane.served()
+        eventually(lambda: model.in_flight == 3)
         before = marker.read_text()
         os.kill(int(before), signal.SIGKILL)
         assert busy.result().status == 503
@@ -219,7 +212,7 @@ def test_the_others_are_not_waited_for_when_an_instance_cannot_start(tmp_path: P
     (tmp_path / "slow_start" / "1" / "fails").touch()
     with serving(tmp_path, exit_on_error=False) as live:
         assert "RuntimeError: the first one fails" in _reason(live, "slow_start")
-        _until(lambda: not _children(tmp_path))
+        eventually(lambda: not _children(tmp_path))
 
 
 def _children(repository: Path) -> list[psutil.Process]:
@@ -265,7 +258,7 @@ def test_a_model_that_cannot_be_initialized_is_not_loaded(tmp_path: Path, where:
     add(tmp_path, "broken", config=_broken(where))
     with serving(tmp_path, exit_on_error=False) as live:
         assert reason in _reason(live, "broken")
-        _until(lambda: not _children(tmp_path))
+        eventually(lambda: not _children(tmp_path))
 
 
 def test_an_instance_that_cannot_be_initialized_is_not_tried_again_while_others_are(
@@ -286,9 +279,9 @@ def test_a_model_is_unloaded_at_once_while_its_process_comes_back(
         [killed] = _children(tmp_path)
         held.touch()
         killed.kill()
-        _until(lambda: any(child.pid != killed.pid for child in _children(tmp_path)))
+        eventually(lambda: any(child.pid != killed.pid for child in _children(tmp_path)))
         assert live.http("POST", "/v2/repository/models/say/unload").status == 200
-        _until(lambda: b'"unloaded"' in live.http("POST", "/v2/repository/index").body, 5)
+        eventually(lambda: b'"unloaded"' in live.http("POST", "/v2/repository/index").body, 5)
         assert not _children(tmp_path)
     assert "a frame that cannot be" not in caplog.text
     assert "did not end in time" not in caplog.text
@@ -335,7 +328,7 @@ def test_unloading_finalizes_and_leaves_no_process(tmp_path: Path, capfd: pytest
     with serving(tmp_path, model_control_mode="explicit", load_model=("double",)) as live:
         assert len(_children(tmp_path)) == 1
         live.http("POST", "/v2/repository/models/double/unload")
-        _until(lambda: not _children(tmp_path))
+        eventually(lambda: not _children(tmp_path))
     assert capfd.readouterr().out == "finalized\n"
 
 
@@ -362,7 +355,7 @@ def test_restarts_leave_no_descriptors_behind(tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         for _ in range(4):
             os.kill(_children(tmp_path)[0].pid, signal.SIGKILL)
-            _until(lambda: live.get("/v2/models/double/ready").status == 400, 2)
-            _until(lambda: live.get("/v2/models/double/ready").status == 200)
+            eventually(lambda: live.get("/v2/models/double/ready").status == 400, 2)
+            eventually(lambda: live.get("/v2/models/double/ready").status == 200)
             y_of(ask(live, "double", *large))
         assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208

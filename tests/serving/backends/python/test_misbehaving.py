@@ -2,8 +2,7 @@
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.serving import onnx_files
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import SAME, add
-from tests.serving.live import Live, serving
+from tests.serving.live import Live, eventually, serving
 from tests.serving.onnx_files import write_model
 
 MEETS_THE_OTHERS = """
@@ -63,7 +62,7 @@ def while_others_serve(live: Live) -> Iterator[Others]:
         try:
             yield others
             seen = others.counts.copy()
-            _until(lambda: all(others.counts[model] > seen[model] + 5 for model in seen))
+            eventually(lambda: all(others.counts[model] > seen[model] + 5 for model in seen))
         finally:
             others.end()
         for one in asked:
@@ -77,13 +76,6 @@ def repository(tmp_path: Path) -> Path:
     add(tmp_path, "double")
     write_model(tmp_path, "net", onnx_files.doubling("n"), "max_batch_size: 0 " + SAME)
     return tmp_path
-
-
-def _until(true: Callable[[], bool], timeout_s: float = 10) -> None:
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["die", "leave", "crash"])
@@ -108,7 +100,7 @@ def test_a_model_that_the_kernel_kills_in_the_middle_of_an_allocation_is_back(re
     with serving(repository) as live, while_others_serve(live), ThreadPoolExecutor(1) as pool:
         before = int(said(say(live, "pid")))
         filling = pool.submit(say, live, "fill")
-        _until(lambda: psutil.Process(before).memory_info().rss > 200 << 20)
+        eventually(lambda: psutil.Process(before).memory_info().rss > 200 << 20)
         psutil.Process(before).kill()  # as the kernel does when there is no memory left
         assert filling.result().status == 503
         assert int(said(say(live, "pid"))) != before
@@ -128,13 +120,13 @@ def test_a_model_that_never_returns_is_unloaded_and_loaded_again(repository: Pat
         raw.sendall(
             b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
-        _until((repository / "say" / "1" / "sleeps_hung").exists)
+        eventually((repository / "say" / "1" / "sleeps_hung").exists)
         assert live.get("/v2/models/say/ready").status == 200  # it is busy, for all that anybody can tell
         assert live.http("POST", "/v2/repository/models/say/unload").status == 200
         assert say(live, "pid").status == 404
         raw.close()  # from here on nobody waits for it
-        _until(lambda: not process.is_running())
-        _until(lambda: "UNAVAILABLE" in _state(live, "say"))
+        eventually(lambda: not process.is_running())
+        eventually(lambda: "UNAVAILABLE" in _state(live, "say"))
         assert live.http("POST", "/v2/repository/models/say/load").status == 200
         assert int(said(say(live, "pid"))) != process.pid
 
@@ -149,7 +141,7 @@ def test_processes_are_finalized_at_the_same_time(tmp_path: Path) -> None:
     file.write_text(file.read_text() + MEETS_THE_OTHERS)
     with serving(tmp_path, model_control_mode="explicit", load_model=("double",)) as live:
         live.http("POST", "/v2/repository/models/double/unload")
-        _until(lambda: "UNAVAILABLE" in _state(live, "double"), 30)
+        eventually(lambda: "UNAVAILABLE" in _state(live, "double"), 30)
     assert len(list(file.parent.glob("met_*"))) == 4
 
 
@@ -159,7 +151,7 @@ def test_a_crash_loop_ends_and_harms_no_other_model(repository: Path) -> None:
     add(repository, "broken", config=config)
     with serving(repository) as live, while_others_serve(live) as others:
         assert ask(live, "broken", 1).status == 503
-        _until(lambda: "again and again" in ask(live, "broken", 1).error, 30)
+        eventually(lambda: "again and again" in ask(live, "broken", 1).error, 30)
         assert sum(others.counts.values()) > 100
 
 
@@ -167,7 +159,7 @@ def test_a_model_that_ponders_whether_it_is_ready_is_asked_once_for_all_who_wait
     directory = add(tmp_path, "ponders")
     with serving(tmp_path) as live, ThreadPoolExecutor(20) as pool:
         asking = [pool.submit(live.get, "/v2/models/ponders/ready") for _ in range(20)]
-        _until((directory / "asked").exists)
+        eventually((directory / "asked").exists)
         assert live.get("/v2/health/live").status == 200
         (directory / "may").touch()
         assert {answer.result().status for answer in asking} == {200}

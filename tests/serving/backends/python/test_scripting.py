@@ -14,8 +14,7 @@ from tests.serving import onnx_files
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import ONE, SAY
 from tests.serving.backends.python.zoo import MODELS, SAME, add
-from tests.serving.frontends.streams import eventually
-from tests.serving.live import Live, serving
+from tests.serving.live import Live, eventually, serving
 from tests.serving.onnx_files import write_model
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.request import InferenceRequest
@@ -176,7 +175,8 @@ def _left(live: Live, model: str) -> None:
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", live.ports["HTTPService"])) as client:
         client.sendall(head.encode() + body)
-        time.sleep(0.2)
+        [served] = [each for each in live.server.plane.served() if each.name == model]
+        eventually(lambda: served.in_flight > 0)
 
 
 @pytest.mark.parametrize("model", ["alone", "ping"])
@@ -191,11 +191,7 @@ def test_a_model_that_waits_for_itself_is_free_again_when_its_clients_have_left(
 def test_a_model_that_waits_for_itself_and_for_nobody_else_can_be_unloaded(circles: Live) -> None:
     _left(circles, "alone")
     assert circles.http("POST", "/v2/repository/models/alone/unload").status == 200
-    for _ in range(500):
-        if "unloaded" in circles.http("POST", "/v2/repository/index").body.decode():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it is still there")
+    eventually(lambda: b"unloaded" in circles.http("POST", "/v2/repository/index").body)
 
 
 def test_models_load_and_unload_others(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """No descriptor is left, because of a crowd of clients, say: what needs one fails, and nothing else."""
 
 import resource
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
-from tests.serving.live import Answer, Live, serving
+from tests.serving.live import Answer, Live, eventually, serving
 
 LARGE = 2_000_000
 PAIR = "max_batch_size: 2 dynamic_batching { max_queue_delay_microseconds: 5000000 }" + SAME
@@ -89,8 +88,5 @@ def test_a_process_that_could_not_be_started_is_started_when_there_are_descripto
     before = said(say(live, "pid"))
     with no_descriptors():
         assert say(live, "die").status == 503
-        ends = time.monotonic() + 5
-        while "cannot restart say" not in caplog.text:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        eventually(lambda: "cannot restart say" in caplog.text)
     assert said(say(live, "pid")) != before

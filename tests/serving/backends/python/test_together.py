@@ -10,8 +10,7 @@ import pytest
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, FP32, SAME, add, io
-from tests.serving.frontends.streams import eventually
-from tests.serving.live import serving
+from tests.serving.live import eventually, serving
 
 WARM = (
     "model_warmup {{ name: 'zeros' batch_size: 1 "
@@ -149,14 +148,15 @@ def test_a_client_that_hangs_up_while_its_request_waits_harms_nobody(tmp_path: P
     add(tmp_path, "say", config=SAY)
     with serving(tmp_path) as live, ThreadPoolExecutor(1) as pool:
         busy = pool.submit(say, live, "sleep 0.3")
-        time.sleep(0.05)
+        [model] = live.server.plane.served()
+        eventually(lambda: model.in_flight == 1)
         tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["pid"]}
         body = json.dumps({"inputs": [tensor]}).encode()
         for _ in range(5):
             raw = live.raw_http()
             head = f"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             raw.sendall(head.encode() + body)
-            time.sleep(0.01)
+            eventually(lambda: model.in_flight > 1 or busy.done())
             raw.close()
         assert said(busy.result()) == "slept"
         assert said(say(live, "pid"))

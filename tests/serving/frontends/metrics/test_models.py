@@ -1,7 +1,6 @@
 """The models' series: what they are called, and that they change as requests do."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.serving.frontends.metrics.pages import PHASES, ask, page_until, scrape
-from tests.serving.live import Live, floats, infer_message, serving
+from tests.serving.live import Live, eventually, floats, infer_message, serving
 from tests.serving.onnx_files import doubling, graph, identity, node, value, write_model
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_json import encode_infer_request
@@ -260,9 +259,8 @@ def test_series_come_with_a_model_and_go_with_it(tmp_path: Path) -> None:
             assert running.infer_binary(name, {"x": floats([1, 2])}).status == 200
         assert len(scrape(running).of("nv_inference_count", version="1")) == 2
         assert running.http("POST", "/v2/repository/models/goes/unload").status == 200
-        while len(found := scrape(running).of("nv_inference_count", version="1")) == 2:
-            time.sleep(0.01)
-        assert list(found) == [frozenset({("model", "stays")})]
+        stays = [frozenset({("model", "stays")})]
+        eventually(lambda: list(scrape(running).of("nv_inference_count", version="1")) == stays)
         assert not [series for series in scrape(running).values if ("model", "goes") in series.labels]
         assert running.http("POST", "/v2/repository/models/goes/load").status == 200
         page = scrape(running)

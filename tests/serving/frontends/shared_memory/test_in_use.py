@@ -1,7 +1,6 @@
 """A region is in use from the moment its request comes until that is answered, over both protocols."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.serving.frontends.shared_memory.requests import (
     written,
 )
 from tests.serving.gated import GATE, installed
-from tests.serving.live import Channel, Live, serving
+from tests.serving.live import Channel, Live, eventually, serving
 from tests.serving.repository.composed import gated
 from tpx.protocol import messages
 
@@ -51,11 +50,7 @@ def closed_gate(live: Live, region: Path) -> Iterator[None]:
 def in_flight(live: Live, count: int) -> None:
     """Wait until so many requests are on their way through the model."""
     [model] = live.server.plane.served()
-    for _ in range(2000):
-        if model.in_flight == count:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{model.in_flight} requests are in flight")
+    eventually(lambda: model.in_flight == count)
 
 
 def unregister(live: Live, name: str = "/region/r") -> tuple[int, str]:

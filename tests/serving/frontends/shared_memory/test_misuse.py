@@ -2,7 +2,6 @@
 
 import gc
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +17,9 @@ from tests.serving.frontends.shared_memory.requests import (
     set_parameters,
     written,
 )
-from tests.serving.live import Channel, Live, serving
+from tests.serving.live import Channel, Live, eventually, serving
 from tests.serving.onnx_files import busy, write_model
 from tests.serving.shared_memory.segments import descriptors, open_descriptors, segment
-from tests.serving.test_disconnects import eventually
 from tpx.protocol import messages
 
 
@@ -115,8 +113,7 @@ def test_nothing_is_written_for_a_client_that_has_gone(patient: Live) -> None:
         # it computes: to be cancelled in the queue would be another thing
         eventually(lambda: (model.in_flight, model.pending) == (1, 0))
         asked.cancel()
-        while model.in_flight:
-            time.sleep(0.001)
+        eventually(lambda: not model.in_flight)
         assert model.statistics.durations()["success"].count == 1
         assert written(file, 32) == [0, 0]
         assert patient.http("POST", SYSTEM + "/unregister").status == 200
