@@ -1,7 +1,6 @@
 """`tpx analyze`: options in, tables and the verdict on stdout, progress on stderr, exit status out."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -24,13 +23,14 @@ from tpx.cli.commands import COMMANDS, below
 from tpx.cli.exits import Exit
 from tpx.cli.help import show
 from tpx.cli.launching import measure
+from tpx.cli.messages import complain, terminal_width
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
 from tpx.report.digits import latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
-from tpx.report.text import terminal_width, wrapped
+from tpx.report.text import wrapped
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -45,12 +45,12 @@ def main(argv: Sequence[str]) -> int:
         name, *words = argv
         if ("analyze", name) not in COMMANDS:
             known = below(("analyze",))
-            print(f"Error: no command 'tpx analyze {name}'{nearest(name, known)}", file=sys.stderr)
-            print(f"Commands: {', '.join(known)}", file=sys.stderr)
+            complain(f"Error: no command 'tpx analyze {name}'{nearest(name, known)}")
+            complain(f"Commands: {', '.join(known)}")
             return Exit.FAILED
         return COMMANDS["analyze", name].function()([*words, *mode] if name in WITH_MODE else words)
     except TpxError as exc:
-        print(f"Error: {exc}", file=sys.stderr)
+        complain(f"Error: {exc}")
         return Exit.FAILED
 
 
@@ -68,12 +68,12 @@ def profile(argv: Sequence[str]) -> int:
     if fault is None:
         _write_reports(run, config)
         return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
-    print(f"Error: {fault}", file=sys.stderr)
-    print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
+    complain(f"Error: {fault}")
+    complain("Everything measured before is kept: --resume goes on from there.")
     try:
         _write_reports(run, config)
     except TpxError as exc:  # what the journal has no room for, the report may have none for either
-        print(f"note: no report: {exc}", file=sys.stderr)
+        complain(f"note: no report: {exc}")
     return Exit.FAILED
 
 
@@ -94,7 +94,7 @@ def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError
 
 def analyze(argv: Sequence[str]) -> int:
     """`tpx analyze analyze`: Model Analyzer's former command, which is `profile` now."""
-    print("note: analyze is the same as profile, and deprecated", file=sys.stderr)
+    complain("note: analyze is the same as profile, and deprecated")
     return profile(argv)
 
 
@@ -229,7 +229,7 @@ def _write_reports(run: Run, config: ProfileSpec) -> None:
     write_csv(run, CsvFiles.of(config.as_settings(), config.output.results_path))
     summary = step_summary_path() if config.output.step_summary else None
     if config.output.step_summary and summary is None:
-        print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)
+        complain(f"note: no step summary: {STEP_SUMMARY} is not set")
     written = write_reports(
         run,
         ReportFiles(

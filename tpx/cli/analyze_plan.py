@@ -26,8 +26,9 @@ from tpx.analyzer.verdict import plural
 from tpx.cli.analyze_runs import read_with_warnings
 from tpx.cli.exits import Exit
 from tpx.cli.launching import open_runner
+from tpx.cli.messages import terminal_width
 from tpx.perf.run import event_loop
-from tpx.report.text import Table, terminal_width, wrapped
+from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000

@@ -1,12 +1,12 @@
 """What the commands of `tpx analyze` share: options with their warnings, the place of a run, its reports."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.options.output import JOURNAL
 from tpx.analyzer.verdict import plural
+from tpx.cli.messages import complain
 from tpx.errors import UsageError
 
 
@@ -14,7 +14,7 @@ def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
     """The options of a run, once stderr has a line for each that changes nothing."""
     config = read_options(argv)
     for line in config.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+        complain(f"warning: {line}")
     return config
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.cli.exits import Exit
+from tpx.cli.messages import terminal_width
 from tpx.options import option
 from tpx.perf.options.measuring import check_strictness, parse_share
-from tpx.report.text import terminal_width
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness

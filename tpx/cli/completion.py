@@ -7,7 +7,6 @@ with getopt's rules.
 import http.client
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ from click.shell_completion import CompletionItem, ShellComplete, get_completion
 from tpx.cli.commands import COMMANDS, below, command_of
 from tpx.cli.exits import Exit
 from tpx.cli.help import choices_of, options_of
+from tpx.cli.messages import complain
 from tpx.options import Field, nearest
 
 VARIABLE = "_TPX_COMPLETE"
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     shell = rest[0] if rest else Path(os.environ.get("SHELL", "")).name
     if shell not in _SHELLS:
         told = f"no completion for shell '{shell}'{nearest(shell, _SHELLS)}" if shell else "SHELL is not set"
-        print(f"tpx {flag}: {told}: name one of {', '.join(_SHELLS)}", file=sys.stderr)
+        complain(f"tpx {flag}: {told}: name one of {', '.join(_SHELLS)}")
         return Exit.FAILED
     source = _shell(shell).source()
     print(source if flag == "--show-completion" else _installed(shell, source))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tpx.cli.messages import complain
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv, nearest, option
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability, inspect
@@ -48,14 +49,14 @@ def main(argv: Sequence[str]) -> int:
             found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
         faults = [_fault(found, name) for name in config.require]
     except TpxError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        complain(f"error: {exc}")
         return 1
     if config.json:
         print(json.dumps(_plain(asdict(found)), indent=2))
     else:
         _show(found)
     for fault in filter(None, faults):
-        print(f"error: {fault}", file=sys.stderr)
+        complain(f"error: {fault}")
     return 1 if any(faults) else 0
 
 

@@ -16,6 +16,7 @@ from typing import Literal, get_args, get_origin
 
 from tpx.cli.commands import COMMANDS, Command, below
 from tpx.cli.exits import MEANINGS, Exit
+from tpx.cli.messages import complain
 from tpx.options import Field, fields_of, nearest
 
 PURPOSE = "Serve models, measure how fast they are served, find the configuration that serves them best."
@@ -113,13 +114,12 @@ def _sections(path: tuple[str, ...]) -> list[str]:
 def _nothing_about(path: tuple[str, ...], topic: str) -> None:
     name = " ".join(("tpx", *path))
     if path not in COMMANDS or not COMMANDS[path].config:
-        print(f"tpx: no command '{topic}'{nearest(topic, below(path))}", file=sys.stderr)
+        complain(f"tpx: no command '{topic}'{nearest(topic, below(path))}")
         return
     sections = {section.lower(): section for section in _sections(path)}
-    print(
+    complain(
         f"{name}: no section or option about '{topic}'{nearest(topic.lower(), sections)}\n"
-        f"sections: {', '.join(sections)}",
-        file=sys.stderr,
+        f"sections: {', '.join(sections)}"
     )
 
 

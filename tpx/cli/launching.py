@@ -1,7 +1,6 @@
 """A run of `tpx analyze`, put together from its options: what carries out its trials, the journal, Ctrl-C."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from tpx.analyzer.runners.served import ServedRunner
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.interrupts import ENDING
+from tpx.cli.messages import complain
 
 IN_PROCESS = "tpx.cli.inprocess"
 AT_ONCE = 3
@@ -155,7 +155,7 @@ def _load_generator(config: ProfileSpec) -> LoadGenerator:
 
     def tell(text: str) -> None:
         if config.measurement.perf_output:
-            print(text, file=sys.stderr, flush=True)
+            complain(text)
         if file is not None:
             with file.open("a", encoding="utf-8") as written:
                 written.write(text + "\n")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tpx import __version__
 from tpx.cli.commands import COMMANDS, below, command_of
 from tpx.cli.exits import Exit
+from tpx.cli.messages import complain
 from tpx.options import nearest
 
 _HELP_FLAGS = {"-h", "-?", "--help", "--help-all"}
@@ -68,6 +69,6 @@ def _help(argv: Sequence[str], flag: int) -> int:
 def _unknown(word: str, path: tuple[str, ...]) -> int:
     from tpx.cli import help as pages
 
-    print(f"tpx: no command '{' '.join((*path, word))}'{nearest(word, below(path))}\n", file=sys.stderr)
+    complain(f"tpx: no command '{' '.join((*path, word))}'{nearest(word, below(path))}\n")
     pages.show(path)
     return Exit.FAILED

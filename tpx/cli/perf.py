@@ -3,13 +3,13 @@
 import asyncio
 import os
 import resource
-import sys
 from collections.abc import Sequence
 
 from tpx import __version__
 from tpx.cli.commands import COMMANDS
 from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
+from tpx.cli.messages import complain
 from tpx.cli.perf_terminal import Terminal, every_step, tell
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         if argv[:1] == ["compare"]:
             return COMMANDS["perf", "compare"].function()(argv[1:])
         if "--version" in spelled_out(argv):
-            print(f"Perf Analyzer Version {__version__} (tpx perf)", file=sys.stderr)
+            complain(f"Perf Analyzer Version {__version__} (tpx perf)")
             return Exit.OK
         config = _configured(argv)
         kind = config.service.service_kind
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
                 return perf_ab.main(config, argv, IN_PROCESS)
             return _measured(config, argv)
     except TpxError as exc:
-        print(f"Error: {exc}{_hint(exc, kind)}", file=sys.stderr)
+        complain(f"Error: {exc}{_hint(exc, kind)}")
         return Exit.PERF_FAILED
 
 
@@ -76,26 +76,24 @@ def _measured(config: SessionSpec, argv: Sequence[str]) -> int:
         write_files(report, argv)
         _tell_of_files(config, report)
     if report.error:
-        print(f"Error: {report.error}", file=sys.stderr)
+        complain(f"Error: {report.error}")
     return exit_status(report)
 
 
 def _tell_of_files(config: SessionSpec, report: Report) -> None:
     """Name on stderr the files that were written, and the levels that perf_analyzer's CSV rule leaves out."""
     if config.output.step_summary and step_summary_path() is None:
-        print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)
+        complain(f"note: no step summary: {STEP_SUMMARY} is not set")
     written = [str(path) for _, path in config.output.files if path.exists()]
     if written:
-        print(f"Wrote {', '.join(written)}", file=sys.stderr)
+        complain(f"Wrote {', '.join(written)}")
     left_out = [
         f"{load_name(result.level)} ({result.verdict.value.replace('_', ' ')})"
         for result in report.levels
         if not result.meets_limits
     ]
     if config.output.csv is not None and left_out:
-        print(
-            f"note: not in {config.output.csv}, as with perf_analyzer: {', '.join(left_out)}", file=sys.stderr
-        )
+        complain(f"note: not in {config.output.csv}, as with perf_analyzer: {', '.join(left_out)}")
 
 
 def _hint(error: TpxError, kind: str) -> str:
@@ -117,7 +115,7 @@ def _configured(argv: Sequence[str]) -> SessionSpec:
         )
     wanted = read_words(spread_servers(argv))
     for warning in wanted.warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
+        complain(f"Warning: {warning}")
     return wanted.config
 
 
@@ -134,7 +132,7 @@ def _dry_run(config: SessionSpec) -> Exit:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         planned = runner.run(dry_run(config, IN_PROCESS))
     for notice in planned.notices:
-        print(f"WARNING: {notice}", file=sys.stderr)
+        complain(f"WARNING: {notice}")
     tell(planned.text)
     return Exit.OK if planned.good else Exit.PERF_FAILED
 

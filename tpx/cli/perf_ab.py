@@ -1,12 +1,12 @@
 """`tpx perf --ab URL1 URL2 ...`: two or more servers in turns, and whether they differ."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 
 from tpx.cli.comparing import report_comparison
 from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
+from tpx.cli.messages import complain
 from tpx.perf.answers.compare import difference_json
 from tpx.perf.in_turns import ServerTurns, run_in_turns
 from tpx.perf.options import SessionSpec
@@ -36,7 +36,7 @@ async def _run(config: SessionSpec, in_process: str) -> ServerTurns:
     def said(text: str) -> None:
         nonlocal begun
         begun = True
-        print(text, file=sys.stderr, flush=True)
+        complain(text)
 
     interrupts = Interrupts(lambda: begun, said)
     turns = run_in_turns(config, stop=interrupts.stop, said=said, in_process=in_process)

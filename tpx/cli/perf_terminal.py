@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tpx.cli.messages import complain, fitted, terminal_width
 from tpx.errors import MeasurementError
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
@@ -26,7 +27,7 @@ LIVE_INTERVAL_S = 0.5
 def tell(text: str) -> None:
     """Results go to stdout. Raises MeasurementError where it takes nothing more, as on a full disk."""
     try:
-        print(text, end="", flush=True)
+        print(fitted(text, terminal_width()), end="", flush=True)
     except BrokenPipeError:
         raise
     except OSError as exc:
@@ -43,7 +44,7 @@ class _Lines(logging.Handler):
     """Writes to whatever stderr is at that time: a dashboard on a terminal takes its place."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"* {self.format(record)}", file=sys.stderr, flush=True)
+        complain(f"* {self.format(record)}")
 
 
 @contextmanager
@@ -114,7 +115,7 @@ class Terminal:
             self._live.level_finished(result)
         tell(level_block(result, self._shown))
         if result.reason:
-            print(result.reason, file=sys.stderr, flush=True)
+            complain(result.reason)
         for warning in result.warnings:
             self.notice(warning)
         if self._config.answers.explain:
@@ -126,4 +127,4 @@ class Terminal:
         if self._live:
             self._live.print(f"WARNING: {text}")
         else:
-            print(f"WARNING: {text}", file=sys.stderr, flush=True)
+            complain(f"WARNING: {text}")

@@ -1,14 +1,14 @@
 """`tpx quickstart DIR`: write the example models."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpx.cli.messages import complain, terminal_width
 from tpx.errors import TpxError
 from tpx.options import from_argv, option
-from tpx.report.text import Table, terminal_width
+from tpx.report.text import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         names = (*config.models, *(("photo_ensemble",) if config.dali else ())) or examples.servable()
         written = examples.write(config.directory, names, overwrite=config.overwrite)
     except TpxError as exc:
-        print(f"Error: {exc}", file=sys.stderr)
+        complain(f"Error: {exc}")
         return 1
     rows = tuple((m.name, m.description, "kept" if m.kept else "written") for m in written)
     table = Table(title="", headers=("Model", "What it is", "State"), rows=rows, padding=0)

@@ -5,7 +5,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +14,11 @@ from typing import NoReturn
 from tpx import __version__
 from tpx.cli.interrupts import ServerSignals
 from tpx.cli.logs import configure, finish
+from tpx.cli.messages import complain, terminal_width
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
-from tpx.report.text import terminal_width, wrapped
+from tpx.report.text import wrapped
 from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         finish()
         return status
     except TpxError as exc:
-        print(f"error: creating server: {exc.code.value} - {exc}", file=sys.stderr)
+        complain(f"error: creating server: {exc.code.value} - {exc}")
         return 1
 
 
@@ -62,26 +62,22 @@ def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
     for field in fields_of(ServeConfig):
         instead = _DEPRECATED.get(field.name)
         if instead is not None and field.of(config) != field.default:
-            print(
-                f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' "
-                "instead.",
-                file=sys.stderr,
+            complain(
+                f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' instead."
             )
     for field in inert_flags(ServeConfig, argv):
-        print(f"Warning: '{field.flag}' changes nothing: {field.option.help}", file=sys.stderr)
+        complain(f"Warning: '{field.flag}' changes nothing: {field.option.help}")
     strict = config.repository.strict_model_config
     if strict is None:
         return
-    print(
+    complain(
         "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' "
-        "instead.",
-        file=sys.stderr,
+        "instead."
     )
     if config.repository.disable_auto_complete_config:
-        print(
+        complain(
             f"Warning: Overriding deprecated '--strict-model-config' from {strict} to True in favor of "
-            "'--disable-auto-complete-config'!",
-            file=sys.stderr,
+            "'--disable-auto-complete-config'!"
         )
 
 

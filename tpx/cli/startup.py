@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 from tpx import __version__
-from tpx.report.text import terminal_width
+from tpx.cli.messages import terminal_width
 from tpx.serving.backends.table import whereabouts
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig

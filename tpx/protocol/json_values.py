@@ -89,17 +89,23 @@ def _piece_values(name: str, piece: bytes) -> list[JsonValue]:
     return out
 
 
-def check_at_most(most: int, count: int) -> None:
+def check_at_most(name: str, most: int, count: int) -> None:
     """Raise InvalidRequest for a list of more elements than its shape has."""
     if count > most:
-        raise InvalidRequest("Unable to parse 'data': Shape does not match true shape of 'data' field")
+        raise InvalidRequest(
+            "Unable to parse 'data': Shape does not match true shape of 'data' field: "
+            f"input '{name}' has more values than the {most} of its shape"
+        )
 
 
-def check_count(count: int, expected: int) -> None:
+def check_count(name: str, count: int, expected: int) -> None:
     """Raise InvalidRequest where a list has not as many elements as its shape."""
-    check_at_most(expected, count)
+    check_at_most(name, expected, count)
     if count < expected:
-        raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape")
+        raise InvalidRequest(
+            "Failed to parse 'data' field: shape does not match true shape: "
+            f"input '{name}' has {count} values, its shape {expected}"
+        )
 
 
 def _check_json_type(name: str, datatype: str) -> None:
@@ -116,7 +122,7 @@ def encode_values(name: str, datatype: str, count: int, values: JsonValue) -> Bu
     flat = values
     if datatype == "BYTES" or not (isinstance(values, list) and values and not isinstance(values[0], list)):
         flat = _flatten(values)
-    check_count(len(flat), count)
+    check_count(name, len(flat), count)
     return _encode(name, datatype, flat)
 
 

@@ -185,8 +185,8 @@ def _data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
     mark = mark_of(item.data) if lists else None
     if mark is None or mark >= len(lists):
         return encode_values(item.name, item.datatype, count, json_values(item.name, item.data))
-    got, data = encode_list(item.name, item.datatype, lists[mark], partial(check_at_most, count))
-    check_count(got, count)
+    got, data = encode_list(item.name, item.datatype, lists[mark], partial(check_at_most, item.name, count))
+    check_count(item.name, got, count)
     return data
 
 

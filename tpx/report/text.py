@@ -4,8 +4,6 @@ import csv
 import io
 import itertools
 import re
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -166,11 +164,6 @@ def _block(block: Block, width: int | None) -> str:
         case Code():
             return "\n".join(line.text for line in block.lines)
     return ""
-
-
-def terminal_width() -> int | None:
-    """Return the columns of the terminal that stdout is; None where it is a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def wrapped(text: str, width: int | None) -> str:

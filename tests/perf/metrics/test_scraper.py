@@ -85,7 +85,9 @@ def test_a_page_without_gpus_is_noticed_once() -> None:
         await scraper.look()
         await scraper.look()
 
-    assert played(scene, page="up 1") == ["Unable to parse 'nv_gpu_utilization' metric."]
+    assert played(scene, page="up 1") == [
+        "Unable to parse 'nv_gpu_utilization' metric. The server reports no GPU."
+    ]
 
 
 def test_a_series_that_is_not_there_is_named() -> None:

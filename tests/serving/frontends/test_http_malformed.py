@@ -85,8 +85,16 @@ def test_strings_that_are_no_text_are_refused_and_answered(live: Live) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shape": [1, 3]}, "Failed to parse 'data' field: shape does not match true shape"),
-        ({"shape": [1, 1]}, "Unable to parse 'data': Shape does not match true shape of 'data' field"),
+        (
+            {"shape": [1, 3]},
+            "Failed to parse 'data' field: shape does not match true shape: "
+            "input 'x' has 2 values, its shape 3",
+        ),
+        (
+            {"shape": [1, 1]},
+            "Unable to parse 'data': Shape does not match true shape of 'data' field: "
+            "input 'x' has more values than the 1 of its shape",
+        ),
         ({"data": ["1", "2"]}, "Unable to parse 'data'"),
         ({"data": [None, 2]}, "Unable to parse 'data'"),
         ({"data": [True, False]}, "Unable to parse 'data'"),

@@ -112,7 +112,8 @@ class Scraper:
         known = {what for gpu in scrape.gpus.values() for what in gpu}
         missing = next((name for name, what in GPU_SERIES.items() if what not in known), None)
         if missing is not None:
-            self._tell("gpu", f"Unable to parse '{missing}' metric.")
+            why = "" if scrape.gpus else " The server reports no GPU."
+            self._tell("gpu", f"Unable to parse '{missing}' metric.{why}")
         for text in () if scrape.series else self._place.wanted:
             self._tell(text, f"--metric {text}: no series of {self._place} matches")
 

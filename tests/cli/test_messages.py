@@ -1,0 +1,39 @@
+"""Messages: whole words on a terminal, whole lines in a pipe."""
+
+import io
+
+import pytest
+
+from tpx.cli.messages import complain, fitted, terminal_width
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_are_broken_between_words_and_indented_by_two_more() -> None:
+    text = "Error: no such thing as this one\n  short\n  95% CI: 1 to 2 infer/s (few)\n"
+    assert fitted(text, 20) == (
+        "Error: no such thing\n  as this one\n  short\n  95% CI: 1 to 2\n    infer/s (few)\n"
+    )
+    assert fitted(text, None) == text
+
+
+def test_no_word_is_broken_however_long_it_is() -> None:
+    assert fitted("see --metrics-url=http://localhost:8002/metrics", 20) == (
+        "see\n  --metrics-url=http://localhost:8002/metrics"
+    )
+
+
+def test_a_message_is_as_wide_as_the_terminal_that_stderr_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "12")
+    complain("Error: one two three")
+    assert capsys.readouterr().err == "Error: one two three\n"
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    complain("Error: one two three")
+    assert terminal.getvalue() == "Error: one\n  two three\n"
+    assert terminal_width(terminal) == 12

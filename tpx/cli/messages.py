@@ -1,0 +1,32 @@
+"""Lines for people: on a terminal they are broken between words, in a file or a pipe they stay whole."""
+
+import shutil
+import sys
+from typing import TextIO
+
+
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """Return the columns of the terminal that a stream, stdout by default, is; None for a file or a pipe."""
+    out = sys.stdout if stream is None else stream
+    return shutil.get_terminal_size().columns if out.isatty() else None
+
+
+def fitted(text: str, width: int | None) -> str:
+    """Break the lines that are wider than `width` between words, and indent what follows by two more."""
+    if width is None or all(len(line) <= width for line in text.split("\n")):
+        return text
+    import textwrap  # late: a run into a pipe does without it
+
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+        broken = textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        lines += broken or [line]
+    return "\n".join(lines)
+
+
+def complain(text: str) -> None:
+    """Print an error, a warning or a note to stderr."""
+    print(fitted(text, terminal_width(sys.stderr)), file=sys.stderr, flush=True)
