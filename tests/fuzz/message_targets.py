@@ -20,7 +20,7 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.frontends import generate_json
-from tpx.serving.repository import batching, configuration
+from tpx.serving.repository import configuration, scheduling
 from tpx.serving.signature import Signature
 
 LIMIT = 1 << 16
@@ -210,7 +210,7 @@ def _check(config: Any) -> None:
     with suppress(TpxError):
         configuration.fill_backend(config, None)
         configuration.validate_instance_groups(config)
-        batching.fill_batching(config)
+        scheduling.fill_batching(config)
         configuration.validate(config)
 
 

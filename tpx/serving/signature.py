@@ -23,10 +23,9 @@ from tpx.serving.request import (
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
-    "prepended to each "
-    "input shape. If you want to specify the full shape including the batch dim in your input dims config, "
-    "try "
-    "setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+    "prepended to each input shape. If you want to specify the full shape including the batch dim in "
+    "your input dims config, try setting max_batch_size to zero. See the model configuration docs for "
+    "more info on max_batch_size."
 )
 
 
@@ -124,9 +123,8 @@ class Signature:
             if name not in given:
                 raise InvalidRequest(
                     f"expected {high} inputs but got {len(given)} inputs for model '{self.name}'. Got "
-                    "input(s) "
-                    f"{_names(sorted(given))}, but missing required input(s) ['{name}']. "
-                    "Please provide all required input(s)."
+                    f"input(s) {_names(sorted(given))}, but missing required input(s) ['{name}']. Please "
+                    "provide all required input(s)."
                 )
         return given
 
@@ -138,8 +136,7 @@ class Signature:
             if tensor.datatype != spec.datatype:
                 raise InvalidRequest(
                     f"inference input '{name}' data-type is '{tensor.datatype}', but model '{self.name}' "
-                    "expects "
-                    f"'{spec.datatype}'"
+                    f"expects '{spec.datatype}'"
                 )
             element_count(name, tensor.shape)
             self._check_shape(spec, tensor.shape)

@@ -9,9 +9,8 @@ import pytest
 from tests.serving.stacking.stacks import configured
 from tpx.errors import ConfigError
 from tpx.protocol.tensors import encode_bytes
-from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import validate
-from tpx.serving.repository.scheduling import states_of
+from tpx.serving.repository.scheduling import fill_batching, states_of
 
 IO = (
     "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] }] "

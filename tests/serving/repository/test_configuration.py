@@ -9,7 +9,6 @@ from tests.serving.onnx_files import write_model
 from tpx.errors import ConfigError
 from tpx.protocol import model_config
 from tpx.serving.backends.onnxruntime import OnnxRuntimeBackend
-from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     fill_backend,
     fill_defaults,
@@ -20,6 +19,7 @@ from tpx.serving.repository.configuration import (
     validate_model,
     validate_tensors,
 )
+from tpx.serving.repository.scheduling import fill_batching
 
 INPUT = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 16 ] }] "
 OUTPUT = "output [{ name: 'y' data_type: TYPE_FP32 dims: [ 16 ] }] "

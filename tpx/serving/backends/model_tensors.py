@@ -195,9 +195,9 @@ def _check_datatype(config: ModelConfig, kind: str, item: TensorConfig, tensor: 
     configured = BY_NUMBER[item.data_type]
     if configured.name != tensor.datatype:
         raise ConfigError(
-            f"unable to load model '{config.name}', configuration expects datatype {configured.config_name} "
-            "for "
-            f"{kind} '{item.name}', model provides {BY_NAME[tensor.datatype].config_name}"
+            f"unable to load model '{config.name}', configuration expects datatype "
+            f"{configured.config_name} for {kind} '{item.name}', model provides "
+            f"{BY_NAME[tensor.datatype].config_name}"
         )
 
 
@@ -221,15 +221,14 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
         return
     detail = (
         " (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
-        "making "
-        f"complete shape {brackets(full)})"
+        f"making complete shape {brackets(full)})"
         if config.max_batch_size > 0
         else f" (shape {brackets(full)})"
     )
     raise ConfigError(
         f"model '{config.name}', tensor '{item.name}': the model expects {len(tensor.shape)} dimensions "
-        "(shape "
-        f"{brackets(tensor.shape)}) but the model configuration specifies {len(full)} dimensions{detail}"
+        f"(shape {brackets(tensor.shape)}) but the model configuration specifies {len(full)} "
+        f"dimensions{detail}"
     )
 
 

@@ -13,7 +13,7 @@ from tpx.protocol.model_config import TensorConfig
 from tpx.serving.backends.contract import Backend, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
 from tpx.serving.distributions.latencies import chosen_buckets
-from tpx.serving.repository.batching import validate_batch_tensors, validate_batching
+from tpx.serving.repository.scheduling import validate_batch_tensors, validate_batching
 
 _AUTO, _GPU = messages.ModelInstanceGroup.KIND_AUTO, messages.ModelInstanceGroup.KIND_GPU
 _CPU, _MODEL = messages.ModelInstanceGroup.KIND_CPU, messages.ModelInstanceGroup.KIND_MODEL

@@ -23,7 +23,6 @@ from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
 from tpx.serving.repository.agents.ownership import Ownership
-from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     complete_ensemble,
     fill_backend,
@@ -42,7 +41,7 @@ from tpx.serving.repository.configuration import (
 from tpx.serving.repository.discovery import Stamps, stamps_of
 from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
 from tpx.serving.repository.overrides import relative_paths
-from tpx.serving.repository.scheduling import scheduler_of, stacking_of
+from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
 from tpx.serving.repository.table import Recipe
 from tpx.serving.repository.warmup import warm_up
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter

@@ -1,7 +1,8 @@
-"""From a complete configuration to how its requests are scheduled and stacked."""
+"""The scheduling part of a configuration, completed and validated, and the scheduler and stacking made of it
+(Triton: core/src/model_config_utils.cc)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,13 @@ import numpy as np
 
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
-from tpx.protocol.messages import ModelConfig, ModelQueuePolicy, ModelSequenceBatching
+from tpx.protocol.messages import (
+    BatchInput,
+    BatchOutput,
+    ModelConfig,
+    ModelQueuePolicy,
+    ModelSequenceBatching,
+)
 from tpx.protocol.tensors import Array, as_array
 from tpx.serving.backends.contract import TakesSamples, inside
 from tpx.serving.scheduling.base import Scheduler
@@ -23,6 +30,209 @@ from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
 from tpx.serving.stacking.samples import SampleStacking
 from tpx.serving.stacking.sequences import SequenceStacking, State, check_correlation_id, controls_of
+
+DEFAULT_SEQUENCE_IDLE_US = 1_000_000
+MAX_INT32 = 2**31 - 1
+_KINDS = {0: "START", 1: "READY", 2: "END", 3: "CORRID"}
+_FLAG_FIELDS = ("int32_false_true", "fp32_false_true", "bool_false_true")
+_CORRID_TYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
+_RAGGED_TYPES = ("INT32", "FP32")
+
+
+def fill_batching(config: ModelConfig) -> None:
+    """Fill what depends on the completed max_batch_size, and the defaults of sequences."""
+    choice = config.WhichOneof("scheduling_choice")
+    if choice == "dynamic_batching":
+        if not config.dynamic_batching.preferred_batch_size and config.max_batch_size > 0:
+            config.dynamic_batching.preferred_batch_size.append(config.max_batch_size)
+    elif choice == "sequence_batching":
+        batching = config.sequence_batching
+        batching.max_sequence_idle_microseconds = (
+            batching.max_sequence_idle_microseconds or DEFAULT_SEQUENCE_IDLE_US
+        )
+        preferred = batching.oldest.preferred_batch_size if batching.HasField("oldest") else None
+        if preferred is not None and not preferred and config.max_batch_size > 0:
+            preferred.append(config.max_batch_size)
+
+
+def validate_batching(config: ModelConfig, *, completed: bool = True) -> None:
+    """Raise ConfigError for what is wrong, naming the field.
+
+    Before a configuration is `completed`, one without max_batch_size may still get it from the model file.
+    """
+    choice = config.WhichOneof("scheduling_choice")
+    most = config.max_batch_size if completed or config.max_batch_size else MAX_INT32
+    if choice == "dynamic_batching":
+        sizes = config.dynamic_batching.preferred_batch_size
+        _validate_preferred("dynamic batching preferred size", sizes, most, config.name)
+        _validate_levels(config)
+    elif choice == "sequence_batching":
+        sizes = config.sequence_batching.oldest.preferred_batch_size
+        _validate_preferred("sequence batching preferred batch size", sizes, most, config.name)
+        _validate_sequences(config)
+
+
+def _validate_preferred(what: str, sizes: Iterable[int], most: int, model: str) -> None:
+    for size in sizes:
+        if size <= 0:
+            raise ConfigError(f"{what} must be positive for {model}")
+        if size > most:
+            raise ConfigError(f"{what} must be <= max batch size for {model}")
+
+
+def _validate_levels(config: ModelConfig) -> None:
+    batching = config.dynamic_batching
+    levels = batching.priority_levels
+    if levels and not 1 <= batching.default_priority_level <= levels:
+        raise ConfigError(f"default priority level must be in range [1, {levels}] for {config.name}")
+    for level in batching.priority_queue_policy if levels else ():
+        if not 1 <= level <= levels:
+            raise ConfigError(
+                f"priority queue policy must have priority level in range [1, {levels}] for {config.name}"
+            )
+    if batching.preserve_ordering:
+        if levels > 1:
+            raise ConfigError(
+                f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
+            )
+        policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
+        if any(p.timeout_action == p.DELAY and p.default_timeout_microseconds for p in policies):
+            raise ConfigError(
+                "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
+                f"{config.name}"
+            )
+
+
+def _validate_sequences(config: ModelConfig) -> None:
+    batching = config.sequence_batching
+    utilization = batching.direct.minimum_slot_utilization
+    if batching.HasField("direct") and not 0.0 <= utilization <= 1.0:
+        raise ConfigError(
+            f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {config.name}"
+        )
+    if batching.oldest.max_candidate_sequences < 0:
+        raise ConfigError(f"sequence batching max_candidate_sequences must not be negative for {config.name}")
+    _validate_controls(config)
+    _validate_states(config)
+
+
+def _validate_states(config: ModelConfig) -> None:
+    taken = {item.name for item in config.input}
+    taken |= {control.name for control in config.sequence_batching.control_input}
+    for state in config.sequence_batching.state:
+        name = state.input_name
+        if not name or not state.output_name:
+            raise ConfigError(f"sequence state of {config.name} must specify 'input_name' and 'output_name'")
+        if state.data_type not in BY_NUMBER or not state.dims:
+            raise ConfigError(f"sequence state '{name}' of {config.name} must specify 'data_type' and 'dims'")
+        if any(dim < 1 and dim != -1 for dim in state.dims):
+            raise ConfigError(
+                f"sequence state '{name}' of {config.name}: dimension must be integer >= 1, or -1 to "
+                "indicate a variable-size dimension"
+            )
+        if name in taken:
+            raise ConfigError(f"State input name '{name}' specified more than once.")
+        taken.add(name)
+
+
+def _only_control(
+    config: ModelConfig, control_input: "ModelSequenceBatching.ControlInput", names: set[str]
+) -> "ModelSequenceBatching.Control":
+    """Return what a control tensor says; `names` are those before it."""
+    name = control_input.name
+    if not name:
+        raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
+    if any(item.name == name for item in config.input):
+        raise ConfigError(f"sequence batching control tensor '{name}' of {config.name} is also an input")
+    if not control_input.control:
+        raise ConfigError(
+            f"sequence batching control tensor '{name}' must have a control kind for {config.name}"
+        )
+    if len(control_input.control) > 1 or name in names:
+        raise ConfigError(
+            f"sequence batching control tensor '{name}' is specified for multiple control kinds for "
+            f"{config.name}"
+        )
+    return control_input.control[0]
+
+
+def _validate_controls(config: ModelConfig) -> None:
+    seen: set[str] = set()
+    names: set[str] = set()
+    for control_input in config.sequence_batching.control_input:
+        control = _only_control(config, control_input, names)
+        kind = _KINDS[control.kind]
+        if kind in seen:
+            raise ConfigError(
+                f"sequence batching specifies multiple CONTROL_SEQUENCE_{kind} tensors for {config.name}"
+            )
+        seen.add(kind)
+        names.add(control_input.name)
+        if kind == "CORRID":
+            _validate_correlation_id(config, control)
+        else:
+            _validate_flag(config, kind, control)
+
+
+def _validate_correlation_id(config: ModelConfig, control: "ModelSequenceBatching.Control") -> None:
+    if control.data_type not in BY_NUMBER or BY_NUMBER[control.data_type].name not in _CORRID_TYPES:
+        raise ConfigError(
+            f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {config.name}. Allowed data types "
+            "are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+        )
+    if any(len(getattr(control, field)) for field in _FLAG_FIELDS):
+        raise ConfigError(
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+            f"'bool_false_true' for CONTROL_SEQUENCE_CORRID for {config.name}"
+        )
+
+
+def _validate_flag(config: ModelConfig, kind: str, control: "ModelSequenceBatching.Control") -> None:
+    given = [field for field in _FLAG_FIELDS if len(getattr(control, field))]
+    if not given:
+        raise ConfigError(
+            "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
+            f"'bool_false_true' for CONTROL_SEQUENCE_{kind} for {config.name}"
+        )
+    if len(given) > 1:
+        raise ConfigError(
+            "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and "
+            f"'bool_false_true' for CONTROL_SEQUENCE_{kind} for {config.name}"
+        )
+    if len(getattr(control, given[0])) != 2:
+        raise ConfigError(
+            f"sequence batching control '{given[0]}' must have exactly 2 entries for "
+            f"CONTROL_SEQUENCE_{kind} for {config.name}"
+        )
+
+
+def validate_batch_tensors(config: ModelConfig) -> None:
+    """Raise ConfigError for inputs that are made of batches and outputs that are split, in Triton's words."""
+    inputs = {item.name for item in config.input}
+    for item in config.batch_input:
+        _validate_source("input", item, inputs, config.name)
+        if item.data_type not in BY_NUMBER or BY_NUMBER[item.data_type].name not in _RAGGED_TYPES:
+            raise ConfigError(f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}")
+    outputs = {item.name for item in config.output}
+    seen: set[str] = set()
+    for output in config.batch_output:
+        _validate_source("output", output, inputs, config.name)
+        for name in output.target_name:
+            if name not in outputs:
+                raise ConfigError(f"unknown target output name '{name}' for {config.name}")
+            if name in seen:
+                raise ConfigError(f"target output name '{name}' can only be specified once for {config.name}")
+            seen.add(name)
+
+
+def _validate_source(what: str, item: BatchInput | BatchOutput, inputs: Collection[str], model: str) -> None:
+    kind = type(item).Kind.Name(item.kind)
+    if len(item.source_input) != 1:
+        raise ConfigError(
+            f"batch {what} kind '{kind}' expects 1 source input, got {len(item.source_input)} for {model}"
+        )
+    if item.source_input[0] not in inputs:
+        raise ConfigError(f"unknown source input name '{item.source_input[0]}' for {model}")
 
 
 def scheduler_of(config: ModelConfig) -> Scheduler:

@@ -15,8 +15,7 @@ from tpx.errors import ConfigError
 from tpx.serving.backends.contract import ModelFiles
 from tpx.serving.backends.pytorch.archive import Format
 from tpx.serving.backends.pytorch.backend import PytorchBackend
-from tpx.serving.backends.pytorch.parameters import PytorchSettings, jit_switches, settings_of
-from tpx.serving.backends.pytorch.threads import ThreadCounts
+from tpx.serving.backends.pytorch.parameters import PytorchSettings, ThreadCounts, jit_switches, settings_of
 
 X = np.ones((2, 3), np.float32)
 

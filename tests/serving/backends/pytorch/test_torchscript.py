@@ -9,7 +9,7 @@ import torch
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import QUIET_JIT, check, executors, run, tensors
 from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
-from tpx.serving.backends.pytorch.interface import DTYPES
+from tpx.serving.backends.pytorch.program import DTYPES
 
 pytestmark = pytest.mark.filterwarnings(QUIET_JIT)
 

@@ -1,6 +1,5 @@
 """`backend: "pytorch"`: TorchScript, `torch.export` and AOTInductor archives, and `nn.Module` classes in
-Python
-files."""
+Python files."""
 
 from tpx.serving.backends.pytorch.backend import PytorchBackend
 

@@ -51,9 +51,8 @@ def source_of(files: ModelFiles, config: ModelConfig) -> Source:
     if beside.is_file():
         return Source(path=beside, format=Format.MODULE)
     raise LoadError(
-        f"'{path}' holds weights and no model: put the class of the model beside them, in '{beside.name}', "
-        f"or "
-        "save the model as an archive (torch.export.save)"
+        f"'{path}' holds weights and no model: put the class of the model beside them, in "
+        f"'{beside.name}', or save the model as an archive (torch.export.save)"
     )
 
 

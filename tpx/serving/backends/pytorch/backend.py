@@ -28,10 +28,9 @@ from tpx.serving.backends.pytorch.exported import ExportedProgram
 from tpx.serving.backends.pytorch.inductor import InductorProgram
 from tpx.serving.backends.pytorch.module import ModuleProgram
 from tpx.serving.backends.pytorch.naming import Places
-from tpx.serving.backends.pytorch.parameters import PytorchSettings, jit_switches, settings_of
+from tpx.serving.backends.pytorch.parameters import PROCESS, PytorchSettings, jit_switches, settings_of
 from tpx.serving.backends.pytorch.program import Program, Value
 from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
-from tpx.serving.backends.pytorch.threads import PROCESS
 from tpx.serving.backends.pytorch.torchscript import TorchScriptProgram
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -46,9 +45,8 @@ def device_of(spec: InstanceSpec, model: str) -> torch.device | None:
     where = f"instance group of model '{model}' has kind KIND_GPU but"
     if torch.version.cuda is None and torch.version.hip is None:
         raise LoadError(
-            f"{where} the installed PyTorch {torch.__version__} is built without CUDA: install a build with "
-            f"it, "
-            "or use KIND_CPU"
+            f"{where} the installed PyTorch {torch.__version__} is built without CUDA: install a build "
+            "with it, or use KIND_CPU"
         )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:

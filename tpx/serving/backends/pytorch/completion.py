@@ -8,8 +8,8 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature
 from tpx.serving.backends.pytorch.archive import Format
-from tpx.serving.backends.pytorch.interface import Interface, Slot
 from tpx.serving.backends.pytorch.naming import Places, index_in, input_positions, output_positions
+from tpx.serving.backends.pytorch.program import Interface, Slot
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)
@@ -99,8 +99,7 @@ def _check_optional(config: ModelConfig, interface: Interface, positions: Mappin
         if item.optional and interface.arguments and interface.arguments[positions[item.name]].required:
             raise ConfigError(
                 f"model '{config.name}': input '{item.name}' is optional, but the model's forward has no "
-                f"default "
-                "for it"
+                "default for it"
             )
 
 
@@ -113,6 +112,5 @@ def _check_strings(config: ModelConfig) -> None:
             if len(dims) + (config.max_batch_size > 0) > 1:
                 raise ConfigError(
                     f"Triton only supports 1 dimensional List of String as {kind} for '{item.name}' for "
-                    f"model "
-                    f"'{config.name}'"
+                    f"model '{config.name}'"
                 )

@@ -1,16 +1,62 @@
 """`torch.export` archives (`model.pt2`), as torch.export.save writes them: a graph with types and shapes."""
 
+import json
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.utils import _pytree as pytree
 
 from tpx.errors import ConfigError, LoadError
-from tpx.protocol.json_values import JsonObject
-from tpx.serving.backends.pytorch.call_spec import Leaf, leaves_of
-from tpx.serving.backends.pytorch.interface import Interface, Slot, datatype_of
-from tpx.serving.backends.pytorch.program import Value, storages_of
+from tpx.protocol.json_values import JsonObject, JsonValue
+from tpx.serving.backends.pytorch.program import Interface, Slot, Value, datatype_of, storages_of
+
+Key = int | str
+
+_DICTS = ("builtins.dict", "collections.OrderedDict")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A place for a tensor, by the keys that lead to it."""
+
+    path: tuple[Key, ...]
+
+    @property
+    def argument_label(self) -> str:
+        """As Triton calls an input: of the pair (args, kwargs) the first key tells which."""
+        return ("KWARGS" if self.path[0] else "ARGS") + _brackets(self.path[1:])
+
+    @property
+    def result_label(self) -> str:
+        return "RESULT" + _brackets(self.path)
+
+
+def leaves_of(specification: str) -> list[Leaf]:
+    """The leaves of a tree specification as JSON: `[version, {type, context, children_spec}]`, in order."""
+    _, root = json.loads(specification)
+    leaves: list[Leaf] = []
+    _collect(root, (), leaves)
+    return leaves
+
+
+def _collect(node: JsonValue, path: tuple[Key, ...], leaves: list[Leaf]) -> None:
+    if node["type"] is None:
+        leaves.append(Leaf(path))
+        return
+    children = node["children_spec"]
+    keys: list[Key] = list(range(len(children)))
+    if node["type"] in _DICTS:
+        context = node["context"]
+        keys = json.loads(context) if isinstance(context, str) else context
+    for key, child in zip(keys, children, strict=True):
+        _collect(child, (*path, key), leaves)
+
+
+def _brackets(path: tuple[Key, ...]) -> str:
+    return "".join(f"[{key}]" for key in path)
+
 
 _GUARDS = "_guards_fn"
 _reading = threading.Lock()

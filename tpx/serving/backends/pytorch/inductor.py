@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from tpx.errors import LoadError
-from tpx.serving.backends.pytorch.call_spec import leaves_of
-from tpx.serving.backends.pytorch.interface import Interface, Slot
-from tpx.serving.backends.pytorch.program import Value
+from tpx.serving.backends.pytorch.exported import leaves_of
+from tpx.serving.backends.pytorch.program import Interface, Slot, Value
 
 log = logging.getLogger(__name__)
 

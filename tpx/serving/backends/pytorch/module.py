@@ -13,8 +13,7 @@ import torch
 
 from tpx.errors import LoadError
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.backends.pytorch.interface import Interface, Slot
-from tpx.serving.backends.pytorch.program import Value, storages_of
+from tpx.serving.backends.pytorch.program import Interface, Slot, Value, storages_of
 
 SUFFIXES = (".safetensors", ".pt")
 
@@ -47,9 +46,8 @@ def _read(path: Path, device: torch.device) -> Value:
         return torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as exc:
         raise LoadError(
-            f"'{path}' holds more than tensors, and reading it could run any code: save model.state_dict(), "
-            f"or "
-            f"safetensors ({str(exc).splitlines()[0]})"
+            f"'{path}' holds more than tensors, and reading it could run any code: save "
+            f"model.state_dict(), or safetensors ({str(exc).splitlines()[0]})"
         ) from exc
 
 

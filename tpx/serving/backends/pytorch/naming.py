@@ -1,12 +1,9 @@
 """Which configured tensor is which argument or result of forward, by Triton's conventions.
 
 Inputs are called as forward's arguments, or NAME__INDEX, or they come in the order of the configuration; all
-of
-them follow one convention. Outputs are called as the keys of a dict, NAME__INDEX, or come in order. Archives
-of
-AOTInductor know ARGS[0], KWARGS[key] and RESULT[0] (pytorch_backend/src/pt/model_instance_state.cc,
-src/pt2/model_state.cc).
-"""
+of them follow one convention. Outputs are called as the keys of a dict, NAME__INDEX, or come in order.
+Archives of AOTInductor know ARGS[0], KWARGS[key] and RESULT[0]
+(pytorch_backend/src/pt/model_instance_state.cc, src/pt2/model_state.cc)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,7 +11,7 @@ from dataclasses import dataclass
 
 from tpx.errors import ConfigError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.pytorch.interface import Interface, Slot
+from tpx.serving.backends.pytorch.program import Interface, Slot
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)
@@ -96,9 +93,8 @@ def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int
 def beyond(name: str, count: int) -> str:
     """What to say of an output that forward does not give."""
     return (
-        f"The output {name} in the model configuration refers to an output index which doesn't exist. This "
-        f"model "
-        f"has {count} outputs"
+        f"The output {name} in the model configuration refers to an output index which doesn't exist. "
+        f"This model has {count} outputs"
     )
 
 
@@ -117,9 +113,8 @@ def _chosen(config: ModelConfig, kind: str, names: Sequence[str], known: Mapping
         return indices
     if known or any(_SEPARATOR in name for name in names):
         log.warning(
-            "%s of model '%s' (%s) are neither called as the model calls them (%s) nor do they all %s: they "
-            "are "
-            "taken in the order of the configuration",
+            "%s of model '%s' (%s) are neither called as the model calls them (%s) nor do they all %s: "
+            "they are taken in the order of the configuration",
             f"{kind}s",
             config.name,
             ", ".join(names),
@@ -144,16 +139,14 @@ def _check_states(config: ModelConfig, field: str, known: Mapping[str, int], *, 
     if states and not named:
         raise ConfigError(
             f"PyTorch model '{config.name}' is using sequence batching with state but not all inputs and "
-            f"outputs "
-            f"{_INDEX}. "
+            f"outputs {_INDEX}. "
         )
     for state in states:
         name = getattr(state, field)
         if name not in known and index_in(name) is None:
             raise ConfigError(
                 f"PyTorch model '{config.name}' is using sequence batching with state but state '{name}' "
-                f"does "
-                f"not {_INDEX}. "
+                f"does not {_INDEX}. "
             )
 
 
@@ -166,8 +159,7 @@ def _check_count(config: ModelConfig, positions: Mapping[str, int], arguments: S
         return  # two of them have the same place, or one has none: that is said of its name
     raise ConfigError(
         f"unable to load model '{config.name}', configuration expects {len(positions)} inputs, model "
-        f"provides "
-        f"{len(arguments)}"
+        f"provides {len(arguments)}"
         + (f" ({', '.join(names)})" if (names := [slot.name or slot.label for slot in arguments]) else "")
     )
 
@@ -178,8 +170,7 @@ def _checked(config: ModelConfig, kind: str, positions: dict[str, int], count: i
         if position >= count:
             raise ConfigError(
                 f"model '{config.name}': {kind} '{name}' refers to index {position}, but the model has "
-                f"{count} "
-                f"{kind}s, from 0 on"
+                f"{count} {kind}s, from 0 on"
             )
         if position in taken:
             raise ConfigError(

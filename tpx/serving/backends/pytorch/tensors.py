@@ -12,9 +12,8 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
-from tpx.serving.backends.pytorch.interface import DTYPES
 from tpx.serving.backends.pytorch.naming import beyond
-from tpx.serving.backends.pytorch.program import Value
+from tpx.serving.backends.pytorch.program import DTYPES, Value
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +36,7 @@ class Lender:
     """Makes tensors of arrays that are not the model's own.
 
     Small arrays are copied. Others are lent to models that do not write into them, which is known after the
-    first
-    run: in-place operations count on a tensor's version.
-    """
+    first run: in-place operations count on a tensor's version."""
 
     def __init__(self, model: str, *, writes: bool | None) -> None:
         self._model = model

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.backends.pytorch.interface import Interface, Slot
-from tpx.serving.backends.pytorch.program import Value, storages_of
+from tpx.serving.backends.pytorch.program import Interface, Slot, Value, storages_of
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +68,11 @@ def _slot(argument: Any, model: str) -> Slot:
         if kind.startswith("Dict["):
             raise ConfigError(
                 f"unable to load model '{model}', its forward takes the dict '{argument.name}' ({kind}) "
-                f"beside "
-                "other inputs. Only a single input of type Dict(str, Tensor) is supported."
+                "beside other inputs. Only a single input of type Dict(str, Tensor) is supported."
             )
         raise ConfigError(
             f"unable to load model '{model}', An input of type '{kind}' was detected in the model: "
             f"'{argument.name}'. Only a single input of type Dict(str, Tensor) or input(s) of type Tensor "
-            f"are "
-            "supported."
+            "are supported."
         )
     return Slot(name=argument.name, required=not optional, strings=kind == _STRINGS)

@@ -33,9 +33,19 @@ from tpx.serving.backends.model_tensors import (
     check_signature,
     complete_tensors,
 )
-from tpx.serving.backends.tensorflow.sessions import BFLOAT16, ERRORS, Call, Session, gpu_count, init_ops_of
+from tpx.serving.backends.tensorflow.sessions import (
+    BFLOAT16,
+    ERRORS,
+    Bound,
+    Call,
+    Session,
+    gpu_count,
+    init_ops_of,
+    model_tensor,
+    signature_of,
+    tensors_of,
+)
 from tpx.serving.backends.tensorflow.settings import settings_of
-from tpx.serving.backends.tensorflow.signature import Bound, model_tensor, signature_of, tensors_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)
