@@ -9,7 +9,8 @@ import pytest
 from tests.analyzer.test_conclusion import variant
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.cli.analyze import main
-from tpx.cli.analyze_apply import ApplyConfig, choose
+from tpx.cli.analyze_apply import choose
+from tpx.cli.apply_options import ApplyConfig
 from tpx.errors import UsageError
 
 Replay = Callable[..., Run]

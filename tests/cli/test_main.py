@@ -45,9 +45,13 @@ def test_the_version_is_told_without_importing_anything_heavy() -> None:
     assert modules.isdisjoint(HEAVY)
 
 
-def test_help_imports_no_framework() -> None:
-    for words in (["--help"], ["serve", "--help"]):
-        assert imported(*words).isdisjoint({"torch", "onnxruntime", "onnx", "grpc", "jinja2", "tritonclient"})
+@pytest.mark.parametrize(
+    "words", [[], ["serve"], ["analyze"], ["perf"], ["analyze", "profile"], ["analyze", "rollback"]]
+)
+def test_help_imports_the_options_and_no_framework(words: list[str]) -> None:
+    modules = imported(*words, "--help")
+    heavy = {"torch", "onnxruntime", "onnx", "grpc", "jinja2", "tritonclient", "click", "rich", "pydantic"}
+    assert modules.isdisjoint(heavy | {"google.protobuf", "psutil", "tpx.analyzer.profile", "tpx.perf.run"})
 
 
 @pytest.mark.parametrize("word", ["--version", "-V", "version"])

@@ -8,11 +8,12 @@ varies is combined. The schema is that of ModelConfig; an error names the path o
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpx.options import nearest
-from tpx.protocol import messages
-from tpx.protocol.config_text import is_repeated
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
 
 Path = tuple[str | int, ...]
 
@@ -84,6 +85,8 @@ def read_sweep(value: object) -> ConfigSweep:
     """The sweep that a YAML mapping of ModelConfig fields describes. Raises BadField."""
     if not isinstance(value, Mapping):
         raise BadField((), f"expected fields of the model configuration, got {_shown(value)}")
+    from tpx.protocol import messages  # late, as is_repeated: help needs no protobuf
+
     return ConfigSweep(axes=tuple(_message_axes(value, messages.ModelConfig.DESCRIPTOR, ())))
 
 
@@ -150,7 +153,7 @@ def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
         if not isinstance(value, list) or not value:
             raise BadField((*path, "sweep"), "expected a list of values")
         return value
-    if not is_repeated(field):
+    if not _is_repeated(field):
         if isinstance(value, Mapping) and field.message_type is None:
             return _stepped(value, path)
         if not isinstance(value, list):
@@ -165,7 +168,7 @@ def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
 
 def _value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
     """One value of a field, which may still vary at the leaves of its messages."""
-    if not is_repeated(field):
+    if not _is_repeated(field):
         if field.message_type is not None:
             yield from _message_axes(value, field.message_type, path)
         else:
@@ -194,6 +197,12 @@ def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
         if bare and item.message_type is not None and "string_value" in item.message_type.fields_by_name:
             each = {"string_value": each}
         yield from _field_axes(each, item, (*path, str(key)))
+
+
+def _is_repeated(field: "FieldDescriptor") -> bool:
+    from tpx.protocol.config_text import is_repeated
+
+    return is_repeated(field)
 
 
 def _is_map(field: Any) -> bool:

@@ -7,15 +7,17 @@ is Model Analyzer's.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Goals, Standing
 from tpx.analyzer.results.measurement import Measurement, MemoryUse, Range
 from tpx.analyzer.results.pooled import Mean, interval_of
-from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.errors import UsageError
 from tpx.options import nearest
+
+if TYPE_CHECKING:
+    from tpx.analyzer.results.run import ModelRun, VariantRun
 
 NS_PER_MS = 1e6
 BYTES_PER_MB = 1e6
@@ -225,7 +227,7 @@ class RankedVariant:
     """A configuration under each of its loads, best first, those that satisfy the constraints before those
     that do not."""
 
-    run: VariantRun
+    run: "VariantRun"
     passing: tuple[Measurement, ...]
     failing: tuple[Measurement, ...]
     figures: Measurement
@@ -249,7 +251,7 @@ class RankedVariant:
         return self.figures if isinstance(self.figures, Mean) and self.figures.rounds else None
 
 
-def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
+def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     """Return the measured configurations from the best to the worst; ties keep the order of the search.
 
     Configurations that satisfy the constraints come first by their figures, the others by how little they
@@ -280,7 +282,7 @@ def _in_final(ranked: RankedVariant, goals: Goals, finalists: Sequence[float]) -
     return ranked.settled is not None
 
 
-def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
+def _order(variant: "VariantRun", goals: Goals) -> RankedVariant:
     points = variant.points
     settled = next((m for m in points if isinstance(m, Mean) and m.rounds), None)
     passing = [m for m in points if satisfies(m, goals)]

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.analyzer.application import Change, applied, carry_out, changes_back, changes_to
@@ -11,72 +10,9 @@ from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze_runs import journal_of
+from tpx.cli.apply_options import ApplyConfig, RollbackConfig
 from tpx.errors import UsageError
-from tpx.options import from_argv, nearest, option
-
-_RUN = "Run"
-_REPOSITORY = "Repository"
-_CONFIRM = "Confirmation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyConfig:
-    """Which configuration, and into which repository."""
-
-    configuration: str | None = option(
-        None,
-        "configuration to apply; the recommended one without it",
-        section=_RUN,
-        metavar="CONFIGURATION",
-        positional=True,
-    )
-    export_path: Path = option(
-        Path(), "export path of the run, its results, or its run.jsonl", "-e", section=_RUN, metavar="PATH"
-    )
-    model: str | None = option(
-        None, "of a run over several models: the one to apply", section=_RUN, metavar="NAME"
-    )
-    model_repository: Path | None = option(
-        None, "repository to write to; that of the run without it", "-m", section=_REPOSITORY, metavar="DIR"
-    )
-    force: bool = option(
-        False, "apply also where the model has changed since it was measured", section=_REPOSITORY
-    )
-    yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
-    dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackConfig:
-    """Which models get their former configuration back."""
-
-    models: tuple[str, ...] = option(
-        (),
-        "models to roll back; with -e those of the run, else what can be rolled back is listed",
-        section="Arguments",
-        metavar="MODEL",
-        positional=True,
-        completes="models",
-    )
-    export_path: Path | None = option(
-        None,
-        "run that was applied: its export path, results, or run.jsonl",
-        "-e",
-        section=_RUN,
-        metavar="PATH",
-    )
-    model_repository: Path | None = option(
-        None,
-        "repository that holds them; that of the run without it",
-        "-m",
-        section=_REPOSITORY,
-        metavar="DIR",
-    )
-    force: bool = option(
-        False, "also where the configuration was changed after it was applied", section=_REPOSITORY
-    )
-    yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
-    dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
+from tpx.options import from_argv, nearest
 
 
 def apply(argv: Sequence[str]) -> int:

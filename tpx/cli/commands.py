@@ -106,13 +106,13 @@ COMMANDS: dict[Path, Command] = {
     ),
     ("analyze", "apply"): Command(
         run="tpx.cli.analyze_apply:apply",
-        config="tpx.cli.analyze_apply:ApplyConfig",
+        config="tpx.cli.apply_options:ApplyConfig",
         summary="Write the recommended configuration into a model repository, with a backup.",
         examples=("tpx analyze apply -e results -m models --dry-run",),
     ),
     ("analyze", "rollback"): Command(
         run="tpx.cli.analyze_apply:rollback",
-        config="tpx.cli.analyze_apply:RollbackConfig",
+        config="tpx.cli.apply_options:RollbackConfig",
         summary="Put back the configuration that `apply` has replaced.",
         examples=("tpx analyze rollback mnist -m models",),
     ),

@@ -2,9 +2,12 @@
 machine."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpx.analyzer.results.measurement import EnergyUse, Measurement, ServerOnly
-from tpx.analyzer.results.run import Run
+
+if TYPE_CHECKING:
+    from tpx.analyzer.results.run import Run
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
@@ -34,7 +37,7 @@ class Prices:
     """The server without models: memory and power that are not the model's."""
 
     @classmethod
-    def of(cls, run: Run) -> "Prices":
+    def of(cls, run: "Run") -> "Prices":
         """As the run's options and its measurement of the bare server say."""
         price = run.started.settings.get("price_per_hour")
         return cls(per_hour=float(price) if price else None, idle=run.server_only)

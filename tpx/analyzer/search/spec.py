@@ -6,7 +6,7 @@ Groups of options are part of it as they are.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.objectives import metric
@@ -14,9 +14,11 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.values import integer, numbers, seconds, words
-from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
 from tpx.options import flag_of, option
+
+if TYPE_CHECKING:
+    from tpx.analyzer.variants import ModelFacts
 
 Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
@@ -247,7 +249,7 @@ class OptunaTrials:
 class Member:
     """A model that is varied as a part of another, or that is measured together with others."""
 
-    facts: ModelFacts
+    facts: "ModelFacts"
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
     """The fields that the user listed, with their values; the others have the ranges of the space."""
     loads: LoadSpace | None = None
@@ -260,7 +262,7 @@ class Member:
 class SearchSpec:
     """The task of one search."""
 
-    facts: ModelFacts
+    facts: "ModelFacts"
     default: Mapping[str, Any]
     """JSON of the model's effective default configuration."""
     space: SearchSpace
