@@ -1,4 +1,4 @@
-"""How far a model may run ahead of the client that reads its responses."""
+"""Backpressure: how far a model may run ahead of the client that reads its responses."""
 
 import threading
 
@@ -27,7 +27,7 @@ class ResponseBackpressure:
     # called by the thread
 
     def advance(self, size: int) -> bool:
-        """Wait until a response of `size` bytes may be sent. False: nobody wants it any more."""
+        """Wait until a response of `size` bytes may be sent. Return False once the request has ended."""
         with self._changed:
             while (self._stalled or self._ahead > AHEAD_BYTES) and not self._ended:
                 self._changed.wait()
@@ -35,26 +35,26 @@ class ResponseBackpressure:
             return not self._ended
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass. False as soon as nobody wants a response any more."""
+        """Let time pass. Return False as soon as the request has ended."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._ended, seconds)
 
     # called on the event loop
 
     def delivered(self, size: int) -> None:
-        """A response of `size` bytes is with whoever sends it to the client."""
+        """Note that a response of `size` bytes was handed to the frontend."""
         with self._changed:
             self._ahead -= size + RESPONSE_BYTES
             self._changed.notify()
 
     def stall(self, stalled: bool) -> None:
-        """The client does not take what was sent, or does again."""
+        """Stop, or go on again, as the client reads."""
         with self._changed:
             self._stalled = stalled
             self._changed.notify()
 
     def end(self) -> None:
-        """Nobody waits for responses any more."""
+        """End the request: no more responses are wanted."""
         with self._changed:
             self._ended = True
             self._changed.notify()

@@ -78,7 +78,7 @@ class Trimmer:
 
 
 class MemoryWatch:
-    """Every second, looks who waits for memory for too long, and whether some can be given back."""
+    """Look every second which requests wait for memory for too long, and whether some can be given back."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget

@@ -6,7 +6,7 @@ from typing import NamedTuple
 class ModelId(NamedTuple):
     """One model among all; a tuple, since every step of an ensemble looks one up.
 
-    `namespace` is the repository, as the server was told of it; empty where models are known by their names
+    `namespace` is the repository, as configured; empty where models are known by their names
     alone.
     """
 

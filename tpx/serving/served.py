@@ -25,14 +25,14 @@ class Served(Servant, Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether it can answer: processes that it is made of may have died."""
+        """Tell whether it can answer: processes that it is made of may have died."""
 
     @property
     def has_readiness_hook(self) -> bool:
-        """Whether `says_ready` asks the model itself."""
+        """Tell whether `says_ready` asks the model itself."""
 
     async def says_ready(self) -> bool:
-        """Whether the model itself thinks that it can answer."""
+        """Ask the model whether it can answer."""
 
     @property
     def pending(self) -> int:
@@ -48,11 +48,11 @@ class Served(Servant, Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for any of what is in flight, and it can be ended all the same."""
+        """Tell whether all requests in flight were cancelled, so that it can be ended all the same."""
 
     @property
     def busy(self) -> bool:
-        """Whether it computes for somebody, or keeps the state of a sequence."""
+        """Tell whether requests are in flight that were not cancelled, or a sequence has state."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head. Raises InvalidRequest."""

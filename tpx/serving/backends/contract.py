@@ -94,7 +94,7 @@ def _kind(group: ModelInstanceGroup) -> str:
 def inside(directory: Path, name: str, field: str) -> Path:
     """The path of the file `name`, which a configuration's `field` gives, below `directory`.
 
-    Raises ConfigError for a name that leads out of it. Symbolic links may: who made them owns the directory.
+    Raises ConfigError for a name that leads out of it. Symbolic links may: they are the owner's own.
     """
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(f"{field} '{name}' is outside '{directory}': it must name a file below it")
@@ -122,7 +122,7 @@ class Executor(Protocol):
 class ResponseSender(Protocol):
     """Takes the responses of one request of a decoupled model, each as soon as it is made.
 
-    Every method returns False once nobody waits for more: whoever computes should then stop.
+    Every method returns False once the request was cancelled: the model should then stop.
     """
 
     def send(self, outputs: Arrays) -> bool:
@@ -193,7 +193,7 @@ class RemoteExecutor(Protocol):
         """Block until the model is initialized, which others are meanwhile. Raises LoadError."""
 
     async def ready(self) -> bool:
-        """Whether the model says that it can answer."""
+        """Ask the model whether it can answer."""
 
     def close(self) -> None:
         """End it; blocks, so not on the event loop."""
@@ -225,7 +225,7 @@ class DividesMachine(Protocol):
     """An open model whose instances depend on how many of them there are."""
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Whether those that there are suit a configuration with other instance groups."""
+        """Tell whether the present ones suit a configuration with other instance groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tpx.errors import ConfigError
-from tpx.options import nearest
+from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
 from tpx.protocol.messages import ModelConfig
 
 log = logging.getLogger(__name__)
-
-_ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +49,9 @@ class GivenParameters:
         text = self.words.get(key)
         if text is None:
             return None
-        if text.lower() not in (*_ON, *_OFF):
+        if text.lower() not in TRUE_WORDS | FALSE_WORDS:
             raise self.wrong(key, "true or false")
-        return text.lower() in _ON
+        return text.lower() in TRUE_WORDS
 
     def switch(self, key: str, *, default: bool) -> bool:
         """Return a switch. Raises ConfigError."""

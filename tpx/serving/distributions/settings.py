@@ -62,12 +62,7 @@ def _switched(settings: LatencySettings, name: str, value: str) -> LatencySettin
     word = value.lower()
     if word not in TRUE_WORDS | FALSE_WORDS:
         raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
-    on = word in TRUE_WORDS
-    if name == "counter_latencies":
-        return replace(settings, counter_latencies=on)
-    if name == "summary_latencies":
-        return replace(settings, summary_latencies=on)
-    return replace(settings, histogram_latencies=on)
+    return replace(settings, **{name: word in TRUE_WORDS})  # type: ignore[arg-type]
 
 
 def _quantiles(text: str) -> tuple[Quantile, ...]:

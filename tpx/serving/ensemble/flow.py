@@ -1,4 +1,4 @@
-"""The iterations of a request behind a decoupled model: which are there, which may go on, who has to wait."""
+"""The iterations of a request behind a decoupled model: which have arrived, may go on, or must wait."""
 
 import asyncio
 import logging
@@ -84,7 +84,7 @@ class Flow:
 
     @property
     def stuck(self) -> bool:
-        """Whether something has come that nobody could use."""
+        """Tell whether values are left that no step could use."""
         return any(self._values.values())
 
     # calls
@@ -122,16 +122,16 @@ class Flow:
         self._sources.pop(child, None)
         self._held.discard(child)
 
-    # who has to wait
+    # backpressure
 
     def stall(self, stalled: bool) -> None:
-        """The client does not take the responses that it has, or does again."""
+        """Stop, or go on again, as the client reads."""
         self._stalled = stalled
         for child in list(self._sources):
             child.stall(stalled or child in self._held)
 
     def balance(self) -> None:
-        """Something has come or gone: let go on who may now, hold back who would be too far ahead."""
+        """Let models go on or hold them back, after a value has come or gone."""
         if not self._limit:
             return
         self._look_everywhere()
@@ -149,7 +149,7 @@ class Flow:
             self.close()
 
     def close(self) -> None:
-        """The request is over."""
+        """End the timer: the request is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -158,12 +158,12 @@ class Flow:
         return not self._limit or (self._inflight[step] < self._limit and not self._is_full(step))
 
     def _is_full(self, step: int) -> bool:
-        """Whether as many values as may be wait behind it."""
+        """Tell whether the most values that may wait behind a step do."""
         outputs = self._plan.steps[step].outputs.values()
         return any(len(self._values[tensor]) >= self._limit for tensor in outputs if tensor in self._values)
 
     def _let_go(self, why: str) -> None:
-        """Else the request would never end."""
+        """Ignore the limit from now on: otherwise the request would never end."""
         self.close()
         log.error("ensemble step goes on beyond max_inflight_requests: %s", why)
         self._limit = 0

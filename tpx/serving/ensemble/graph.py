@@ -27,7 +27,7 @@ class Graph:
     """Steps, each behind those whose tensors it needs, and what the ensemble takes and gives."""
 
     model: ModelId
-    """Who the ensemble is."""
+    """The ensemble itself."""
     steps: Sequence[Step]
     inputs: frozenset[str]
     outputs: frozenset[str]

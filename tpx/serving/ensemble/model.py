@@ -71,7 +71,7 @@ class Ensemble:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """Tell whether a request is under way."""
         return self._in_flight > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
@@ -100,7 +100,7 @@ class Ensemble:
             run.advance()
 
     def cancelled(self) -> None:
-        """Nobody waits for the answer to one of its requests: its run is told, and tells the models."""
+        """Do nothing: the run of a cancelled request cancels its steps."""
 
     def _plan_for(self, head: RequestHead) -> EnsemblePlan:
         """The way to the outputs that a request wants."""
@@ -119,7 +119,7 @@ class Ensemble:
             self._cache.renew()
 
     def close(self) -> None:
-        """Whoever still remembers it holds nothing but it."""
+        """Drop what it remembers, so that references to it hold no models."""
         self.signature.forget_heads()
         self._plans.clear()
 

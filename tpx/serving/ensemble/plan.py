@@ -79,11 +79,11 @@ class PlanStep:
             for name, tensor in step.inputs.items()
         )
         self.outputs = {name: numbers[tensor] for name, tensor in step.outputs.items() if tensor in numbers}
-        """The numbers of the tensors that somebody needs, by the model's names."""
+        """The numbers of the tensors that are needed, by the model's names."""
         self.streamed: tuple[int, ...] = ()
         """The tensors among its inputs that have iterations: it is called once for each."""
         self.iterates = False
-        """Whether its outputs have iterations."""
+        """Its outputs have iterations."""
         self._model: Composing | None = None
         self._heads: dict[tuple[Shape | None, ...], RequestHead] = {}
 
@@ -96,7 +96,7 @@ class PlanStep:
     ) -> RequestHead:
         """The head of a request with these values for its inputs. Raises InvalidRequest.
 
-        Types were checked when the ensemble was composed, sizes by who made the tensors.
+        Types were checked when the ensemble was composed, sizes when the tensors were made.
         """
         if model is not self._model:
             self._model = model

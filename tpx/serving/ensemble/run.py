@@ -18,7 +18,7 @@ from tpx.serving.request import Computation, InferRequest, InferResponse, Reques
 from tpx.serving.stacking.plain import client_shape
 
 Resolve = Callable[[ModelId, str], Composing]
-"""Who serves a version of a model. Raises NotFound, NotReady."""
+"""Finds the model that serves a version. Raises NotFound, NotReady."""
 Answer = Callable[["EnsembleRun", InferRequest, InferResponse], None]
 """Takes the responses of a run; the one that is final is the last."""
 
@@ -147,12 +147,12 @@ class EnsembleRun:
     # what `backpressure` is to InferRequest
 
     def end(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the steps under way."""
         for child in list(self._children):
             child.cancel()
 
     def stall(self, stalled: bool) -> None:
-        """The client does not take the responses that it has, or does again."""
+        """Stop the steps, or let them go on again, as the client reads."""
         if self._flow is not None:
             self._flow.stall(stalled)
         else:
@@ -160,7 +160,7 @@ class EnsembleRun:
                 child.stall(stalled)
 
     def delivered(self, size: int) -> None:
-        """A response is with whoever sends it; the steps have their own backpressure."""
+        """Do nothing: the steps have backpressure of their own."""
 
     # steps
 
@@ -356,7 +356,7 @@ class EnsembleRun:
         return response
 
     def _finish(self) -> None:
-        """Nothing is under way, and nothing can be called."""
+        """End the request once nothing is under way and nothing can be called."""
         if self._flow is None or self._unanswered or self._flow.stuck:
             identity = self._request.head.request_id or "<id_unknown>"
             self._fail(
@@ -369,7 +369,7 @@ class EnsembleRun:
         self._close(InferResponse([]))
 
     def _fail(self, error: TpxError) -> None:
-        """The first error is the answer; steps under way are given up."""
+        """Answer with the first error; cancel the steps under way."""
         named = type(error)(f"in ensemble '{self._name}', {error.message}", code=error.code)
         self._close(InferResponse([], named))
 

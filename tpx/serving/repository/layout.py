@@ -59,7 +59,7 @@ class Origin(Protocol):
 
 
 class Repository(Protocol):
-    """A place where models are; as a string what the server was told of it.
+    """A place where models are; as a string its path or URL as configured.
 
     Its calls block, and raise UsageError where it cannot be read.
     """

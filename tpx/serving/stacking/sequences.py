@@ -1,4 +1,4 @@
-"""Requests of sequences: every row belongs to a sequence, whose place, controls and states the model is told.
+"""Requests of sequences: every row belongs to a sequence, and the model gets its controls and states.
 
 Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
 """
@@ -158,7 +158,7 @@ def _filled(batch: Batch) -> Batch:
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Nobody waits for it."""
+    """Drop a response."""
 
 
 def controls_of(config: ModelConfig) -> list[Control]:

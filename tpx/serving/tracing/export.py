@@ -137,7 +137,7 @@ class SpanExport:
             return batch
 
     def _tell(self, why: str, count: int) -> None:
-        """That it fails is told once, and once that it is over."""
+        """Log once that it fails, and once that it is over."""
         if why:
             self._lost += count
             if not self._failing:
@@ -153,7 +153,7 @@ class SpanExport:
             self._lost = 0
 
     def _drop(self, count: int) -> None:
-        """Told for the first and then for every thousandth."""
+        """Log the first, and then every thousandth."""
         if self._dropped % _TELL_EVERY == 0:
             log.warning(
                 "a trace of %d spans is dropped: %d wait for '%s', bsp_max_queue_size is %d (%d before)",

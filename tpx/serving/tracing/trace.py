@@ -126,7 +126,7 @@ class Trace:
 
     @property
     def context(self) -> str:
-        """For who wants to put spans below those of this trace; "" where there are none."""
+        """Trace context for spans below those of this trace; "" where there are none."""
         return self.place.context if self.place is not None else ""
 
     def stamp(self, name: str, ns: int = 0) -> None:

@@ -136,8 +136,10 @@ class Tracer:
         self._watchers.append(watcher)
 
     def sample(self, model: str, caller: Caller | None = None) -> Trace | None:
-        """The trace of a request to this model, None if it is not the one of many and its caller, who is told
-        only where `hears_callers`, does not trace it."""
+        """Return the trace of a request, None if it is not sampled and its caller does not trace it.
+
+        `caller` is given only where `hears_callers`.
+        """
         trace = self._models.get(model, self._server).sample(self._ids, caller)
         if trace is not None:
             self._look()

@@ -198,7 +198,7 @@ class TraceWriter:
         self._attempt(group, lambda: group.add(text, complete=complete))
 
     def _attempt(self, group: TracePortion, write: Callable[[], int]) -> None:
-        """A full disk is told once, and once that it is over."""
+        """Log a full disk once, and once that it is over."""
         try:
             written = write()
         except OSError as exc:

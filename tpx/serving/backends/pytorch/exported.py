@@ -218,7 +218,7 @@ def _rows(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> 
         if limits is None:
             continue
         lower, upper = str(limits.lower), str(limits.upper)
-        # an archive says 2 where it means that nobody knows
+        # an archive says 2 where the number is unknown
         least = max(least, int(lower) if lower.isdigit() and int(lower) > 2 else 0)
         if upper.isdigit():
             most = min(most or int(upper), int(upper))

@@ -234,7 +234,7 @@ def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
 
 
 class _CallExecutor:
-    """A session's function. Its outputs are TensorFlow's own memory, which nobody writes to again."""
+    """A session's function. Its outputs are TensorFlow's own memory, which is not written to again."""
 
     def __init__(
         self,

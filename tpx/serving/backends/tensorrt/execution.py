@@ -201,7 +201,7 @@ class EngineExecutor:
             raise self._failed(f"take the memory of input '{each.name}'")
 
     def _prepare(self, context: "tensorrt.IExecutionContext", each: EngineTensor) -> Array | None:
-        """Say where an output goes; returns what it will be copied to, None while nobody knows its shape."""
+        """Say where an output goes; returns what it will be copied to, None while its shape is unknown."""
         shape = tuple(context.get_tensor_shape(each.name))
         if -1 in shape:  # its data decide: TensorRT asks for memory while it computes
             allocator = self._allocators[each.name]

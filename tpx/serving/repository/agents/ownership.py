@@ -33,7 +33,7 @@ _IN_ORDER = (Action.LOAD, Action.UNLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Engaged:
+class _NotifiedAgent:
     """An agent and its view of the model."""
 
     name: str
@@ -49,7 +49,7 @@ class Ownership:
         self._shares = 1
         self.wanted: WantedModel | None = None
         """The model as the agents left it."""
-        self._engaged: list[_Engaged] = []
+        self._notified: list[_NotifiedAgent] = []
         """Agents that were notified of LOAD."""
         self._last: Action | None = None
         self._acting = threading.Lock()
@@ -57,12 +57,12 @@ class Ownership:
     @property
     def agents(self) -> bool:
         """True if agents own the model."""
-        return bool(self._engaged)
+        return bool(self._notified)
 
     @property
     def empty(self) -> bool:
         """True if there is nothing to end."""
-        return self._files is None and not self._engaged
+        return self._files is None and not self._notified
 
     def load(
         self, config: ModelConfig, location: Path, agent_directory: Path, private_parent: Path | None = None
@@ -79,8 +79,8 @@ class Ownership:
                 copy = messages.ModelConfig()
                 copy.CopyFrom(config)
                 model = AgentModel(model_name, copy, each.parameters, location, private_parent)
-                self._engaged.append(_Engaged(name=each.name, agent=one, model=model))
-                _load(self._engaged[-1])
+                self._notified.append(_NotifiedAgent(name=each.name, agent=one, model=model))
+                _load(self._notified[-1])
                 model.settle()
                 location = model.location
         return location
@@ -103,7 +103,7 @@ class Ownership:
 
     def abandon(self) -> None:
         """Remove all files, in use or not: the process ends."""
-        for one in self._engaged:
+        for one in self._notified:
             one.model.release()
         if self._files is not None:
             self._files.remove()
@@ -120,10 +120,12 @@ class Ownership:
     def _notify(self, action: Action) -> None:
         """Notify all agents, unless another action comes next for them."""
         with self._acting:
-            if not self._engaged or action not in _NEXT.get(self._last, ()):
+            if not self._notified or action not in _NEXT.get(self._last, ()):
                 return
             self._last = action
-            ordered: Iterable[_Engaged] = self._engaged if action in _IN_ORDER else reversed(self._engaged)
+            ordered: Iterable[_NotifiedAgent] = (
+                self._notified if action in _IN_ORDER else reversed(self._notified)
+            )
             for one in ordered:
                 try:
                     with foreign():
@@ -138,7 +140,7 @@ class Ownership:
                     )
 
 
-def _load(one: _Engaged) -> None:
+def _load(one: _NotifiedAgent) -> None:
     where = f"repository agent '{one.name}' of model '{one.model.name}'"
     try:
         with foreign():

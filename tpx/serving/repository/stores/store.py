@@ -76,7 +76,7 @@ class StoreRepository:
         except UsageError as exc:
             if not isinstance(exc.__cause__, InvalidPathError):
                 raise
-            # one name that cannot be spoils the list of all of them: its model is told, the others are served
+            # one invalid name spoils the list of all of them: its model has a fault, the others are served
             sources = [self.find(name) for name in self.names()]
             return [source for source in sources if source is not None]
         by_model: dict[str, list[StoredObject]] = {}
