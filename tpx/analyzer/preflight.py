@@ -19,6 +19,7 @@ from tpx.analyzer.options.output import unwritable
 from tpx.analyzer.runners.control import ModelControl
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.options import nearest
+from tpx.processors import schedulable_processors
 from tpx.protocol import model_config
 from tpx.report.pdf import require_typst
 
@@ -229,7 +230,7 @@ def _pdf(config: ProfileSpec) -> Check:
 
 
 def _busy() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = schedulable_processors()
     load = os.getloadavg()[0]
     found = f"load average {load:.1f} on {cores} processor{'s' if cores != 1 else ''}"
     if load > cores * BUSY_SHARE:

@@ -13,6 +13,7 @@ import psutil
 import tpx
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.results.journal import Provenance
+from tpx.processors import schedulable_processors
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "protobuf", "uvloop")
 
@@ -45,7 +46,7 @@ def _package_versions() -> dict[str, str]:
 
 
 def _host() -> dict[str, str]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+    usable = schedulable_processors()
     host = {
         "Host": platform.node(),
         "System": f"{platform.system()} {platform.release()} ({platform.machine()})",

@@ -1,33 +1,36 @@
 """Features of tpx beside its backends that need a package."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.metadata import version
 
 from tpx.serving.backends.contract import Description
 
 
+def _nothing_more() -> Description:
+    return Description()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One of them; `describe` runs in a process of its own."""
+    """One of them, with the modules that it imports."""
 
     what: str
     package: str
     """As it is imported."""
     install: str
-    describe: Callable[[], Description]
+    distribution: str = ""
+    """Tells the version."""
+    modules: tuple[str, ...] = ()
+    more: Callable[[], Description] = _nothing_more
+    """Tells what its version does not."""
 
-
-def _pdf() -> Description:
-    import typst  # noqa: F401
-
-    return Description(version=version("typst"))
-
-
-def _stores() -> Description:
-    import obstore  # noqa: F401
-
-    return Description(version=version("obstore"), providers=("s3", "gs", "as"))
+    def describe(self) -> Description:
+        """Import what it needs and describe it; in a process of its own."""
+        for module in (self.package, *self.modules):
+            import_module(module)
+        return replace(self.more(), version=version(self.distribution)) if self.distribution else self.more()
 
 
 def _gpu() -> Description:
@@ -59,58 +62,39 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _uvloop() -> Description:
-    import uvloop
-
-    return Description(version=version(uvloop.__name__))
-
-
-def _decrypt() -> Description:
-    import cryptography.fernet  # noqa: F401
-
-    return Description(version=version("cryptography"))
-
-
-def _otel() -> Description:
-    import opentelemetry.exporter.otlp.proto.http.trace_exporter
-    import opentelemetry.sdk.trace  # noqa: F401
-
-    return Description(version=version("opentelemetry-sdk"))
-
-
 FEATURES = {
     "gpu": Feature(
-        what="GPU metrics and memory, by NVML",
-        package="pynvml",
-        install="pip install 'tpx[gpu]'",
-        describe=_gpu,
+        what="GPU metrics and memory, by NVML", package="pynvml", install="pip install 'tpx[gpu]'", more=_gpu
     ),
     "pdf": Feature(
-        what="reports as PDF",
-        package="typst",
-        install="pip install 'tpx[report]'",
-        describe=_pdf,
+        what="reports as PDF", package="typst", install="pip install 'tpx[report]'", distribution="typst"
     ),
     "stores": Feature(
         what="model repositories in object stores",
         package="obstore",
         install="pip install 'tpx[cloud]'",
-        describe=_stores,
+        distribution="obstore",
+        more=lambda: Description(providers=("s3", "gs", "as")),
     ),
     "decrypt": Feature(
         what="the repository agent that decrypts",
         package="cryptography",
         install="pip install 'tpx[decrypt]'",
-        describe=_decrypt,
+        distribution="cryptography",
+        modules=("cryptography.fernet",),
     ),
     "otel": Feature(
         what="traces as spans of OpenTelemetry",
         package="opentelemetry",
         install="pip install 'tpx[otel]'",
-        describe=_otel,
+        distribution="opentelemetry-sdk",
+        modules=("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.trace"),
     ),
     "uvloop": Feature(
-        what="the faster event loop", package="uvloop", install="pip install uvloop", describe=_uvloop
+        what="the faster event loop",
+        package="uvloop",
+        install="pip install uvloop",
+        distribution="uvloop",
     ),
 }
 """By the names that --require takes."""

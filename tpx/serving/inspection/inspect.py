@@ -1,6 +1,5 @@
 """Inspect which parts of tpx can be used here. Nothing heavy is imported in this process."""
 
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import psutil
 
 from tpx import __version__
 from tpx.errors import LoadError
+from tpx.processors import schedulable_processors
 from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import names, offer_of
@@ -187,7 +187,7 @@ def machine(gpu: InspectedPart) -> Machine:
         executable=sys.executable,
         system=platform.platform(),
         processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=schedulable_processors(),
         memory_bytes=memory.total,
         memory_available_bytes=memory.available,
         gpus=gpu.devices,

@@ -1,6 +1,5 @@
 """How many threads sessions compute with: pools of their own, or one for all models of the process."""
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from functools import cache
 import onnxruntime as ort
 
 from tpx.errors import LoadError
+from tpx.processors import schedulable_processors
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import instance_specs
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
@@ -41,7 +41,7 @@ class Threads:
             threads = cls(intra_op=told.whole(INTRA), inter_op=told.whole(INTER), common=True)
             _make_pools(threads)
             return threads
-        share = max(1, len(os.sched_getaffinity(0)) // max(1, len(instance_specs(config))))
+        share = max(1, schedulable_processors() // max(1, len(instance_specs(config))))
         return cls(
             intra_op=model.whole(INTRA) or told.whole(INTRA) or share,
             inter_op=model.whole(INTER) or told.whole(INTER) or 1,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tpx.errors import ConfigError, LoadError
+from tpx.processors import schedulable_processors
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
@@ -157,7 +158,7 @@ class PytorchModel:
         """Whether the threads that each instance has suit a configuration with other instance groups."""
         if self._parameters.intra_op_threads:
             return True
-        cores = len(os.sched_getaffinity(0))
+        cores = schedulable_processors()
         return max(1, cores // self._instances) == max(1, cores // len(instance_specs(config)))
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from tpx.errors import ConfigError
+from tpx.processors import schedulable_processors
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.parameters import GivenParameters
@@ -173,7 +173,7 @@ class ThreadCounts:
             if intra:
                 self._ask_intra(model, intra)
             elif not self._intra:
-                torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self._most_instances))
+                torch.set_num_threads(max(1, schedulable_processors() // self._most_instances))
             if inter:
                 _ask_inter(model, inter)
 
