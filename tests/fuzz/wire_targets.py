@@ -15,12 +15,13 @@ from tests.protocol.grpc import service as grpc_service
 from tests.protocol.http1.service import Service
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
-from tpx.protocol.grpc.server_call import methods_by_path
+from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import HttpError, parse_request_head
 from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, Http2Error, Setting
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder, Header, encode_stateless
 from tpx.protocol.inflation import Inflater
@@ -183,12 +184,12 @@ STREAMS = (
 
 def run_http2(data: bytes) -> None:
     """Whatever comes, what we say is HTTP/2, and nothing is kept."""
-    made: list[GrpcServerConnection] = []
+    made: list[Http2Connection] = []
 
     def make() -> Reader:
-        methods = methods_by_path([m for m in grpc_service.Service().methods() if m.path in _METHODS])
+        methods = [m for m in grpc_service.Service().methods() if m.path in _METHODS]
         limits = GrpcLimits(max_message_bytes=1 << 16)
-        made.append(GrpcServerConnection(Listener(), limits, methods, Inflater()))
+        made.append(grpc_connections(Listener(), limits, methods, Inflater())())
         return made[-1]
 
     said = LOOP.converse(make, cut(data))

@@ -12,8 +12,8 @@ from tests.protocol.grpc.service import Service as GrpcService
 from tests.protocol.http1.service import Service as HttpService
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
-from tpx.protocol.grpc.server_call import methods_by_path
+from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
@@ -60,8 +60,7 @@ def listening() -> Listener:
 
 def grpc(listener: Listener) -> Transport:
     transport = Transport()
-    methods = methods_by_path(GrpcService().methods())
-    connection = GrpcServerConnection(listener, GrpcLimits(), methods, Inflater())
+    connection = grpc_connections(listener, GrpcLimits(), GrpcService().methods(), Inflater())()
     transport.set_protocol(connection)
     connection.connection_made(transport)
     transport.feed(PREFACE + frames.settings_frame({}))

@@ -18,7 +18,7 @@ from tests.protocol.turns import pause
 from tpx.errors import ResponseError, WireError
 from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.http1.client import HttpConnector, encode_request, fetch
 from tpx.protocol.http1.server import HttpLimits
 
@@ -30,7 +30,7 @@ async def test_grpc_over_tls(mutual: bool) -> None:
     tls = certificates()
     async with grpc_service.serving(tls=tls.server_context("h2", mutual=mutual)) as server:
         connection = await connect("127.0.0.1", server.port, tls=tls.client_context(certificate=mutual))
-        socket = connection._transport.transport
+        socket = connection.http2.transport.transport
         assert socket.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
         assert await connection.unary(ECHO, b"hello") == b"hello"
         answers = await asyncio.gather(*(connection.unary(ECHO, LARGE) for _ in range(4)))
@@ -213,7 +213,7 @@ async def test_an_answer_to_a_connection_that_was_just_cut_goes_nowhere(secure: 
     ):
         peer.call(1, grpc_service.HOLD, b"x")
         await peer.sync()
-        server.connection.abort()
+        next(iter(server.listener._connections)).abort()
         assert server.service.gone == [1]
         server.service.release()
         server.pass_seconds(1)
@@ -243,7 +243,7 @@ async def test_a_deaf_client_is_cut_off_over_tls_too(service: str) -> None:
         connection = await connect("127.0.0.1", server.port, tls=tls.client_context())
         ended: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
         call = connection.open(grpc_service.FLOOD, lambda message: None, ended.set_result)
-        connection._transport.pause_reading()
+        connection.http2.transport.pause_reading()
         call.send(b"80 1000000")
         await pause(0.3)
         server.pass_seconds(3)

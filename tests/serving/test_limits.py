@@ -13,8 +13,7 @@ from tests.serving import onnx_files
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
 from tpx.options import build
-from tpx.protocol.grpc.keepalive import KeepaliveLimits
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, HEADERS, PREFACE

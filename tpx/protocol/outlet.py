@@ -180,6 +180,15 @@ class Outlet:
         except OSError:  # with asyncio's own loop, where the other side has reset the connection
             self.transport.abort()
 
+    def end(self) -> None:
+        """End our half, or close where the transport cannot. Closing with unread input would reset the
+        connection, and our last words could be lost: the caller ignores what still comes, and closes when its
+        patience ends."""
+        if self.can_write_eof():
+            self.write_eof()
+        else:
+            self.close()
+
     def close(self) -> None:
         """Close after everything that was written."""
         self.flush()

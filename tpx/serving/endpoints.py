@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.errors import UsageError
-from tpx.protocol.grpc.keepalive import KeepaliveLimits
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.handshakes import bound_sockets
 from tpx.protocol.http1.server import HttpLimits

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection, connection_factory
+from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.server import connection_factory
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.tensors import Buffer
@@ -113,10 +115,10 @@ class WireServer:
     port: int
     listener: Listener
     service: Service
-    connections: list[GrpcServerConnection]
+    connections: list[Http2Connection]
 
     @property
-    def connection(self) -> GrpcServerConnection:
+    def connection(self) -> Http2Connection:
         """The newest connection."""
         return self.connections[-1]
 
@@ -142,14 +144,16 @@ async def serving(
     max_per_client: int = 0,
     port: int = 0,
     reuse_port: bool = False,
+    inflater: Inflater | None = None,
 ) -> AsyncIterator[WireServer]:
     """A running server of the test service."""
     service = Service()
     listener = Listener(max_connections=max_connections, max_per_client=max_per_client)
-    make = connection_factory(listener, limits or GrpcLimits(), [*service.methods(), *methods], Inflater())
-    connections: list[GrpcServerConnection] = []
+    all_methods = [*service.methods(), *methods]
+    make = connection_factory(listener, limits or GrpcLimits(), all_methods, inflater or Inflater())
+    connections: list[Http2Connection] = []
 
-    def make_and_note() -> GrpcServerConnection:
+    def make_and_note() -> Http2Connection:
         connections.append(make())
         return connections[-1]
 

@@ -16,7 +16,7 @@ from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, WireServer, ser
 from tests.protocol.http2.raw import Frame, RawPeer, grpc_headers
 from tests.protocol.turns import pause
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import MAX_FRAME_BYTES
@@ -315,7 +315,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_client_that_takes_no_answers_is_read_no_further_and_then_cut_off() -> None:
     async with serving(GrpcLimits(write_timeout_s=5)) as server, Deaf(server) as deaf:
         await deaf.send(WIDE_OPEN + call_of(1, FLOOD, b"30 1000000"))
-        await until(lambda: bool(server.connections) and server.connection.sender.paused)
+        await until(lambda: bool(server.listener.connections) and server.connection.sender.paused)
         asked = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(0.5):
@@ -333,7 +333,7 @@ async def test_a_client_that_takes_no_answers_is_read_no_further_and_then_cut_of
 async def test_a_slow_client_is_not_a_deaf_one() -> None:
     async with serving(GrpcLimits(write_timeout_s=2)) as server, Deaf(server) as slow:
         await slow.send(WIDE_OPEN + call_of(1, FLOOD, b"10 1000000"))
-        await until(lambda: bool(server.connections) and server.connection.sender.paused)
+        await until(lambda: bool(server.listener.connections) and server.connection.sender.paused)
         for _ in range(20):
             got = 0
             while got < 300_000:
@@ -346,8 +346,8 @@ async def test_a_slow_client_is_not_a_deaf_one() -> None:
 async def test_a_connection_that_we_ended_does_not_stay_because_its_client_is_deaf() -> None:
     async with serving(GrpcLimits(write_timeout_s=5)) as server, Deaf(server) as deaf:
         await deaf.send(WIDE_OPEN + call_of(1, FLOOD, b"30 1000000"))
-        await until(lambda: bool(server.connections) and server.connection.sender.paused)
-        server.connection._break(Http2Error(ErrorCode.PROTOCOL_ERROR, "for the test"))
+        await until(lambda: bool(server.listener.connections) and server.connection.sender.paused)
+        server.connection.fail(Http2Error(ErrorCode.PROTOCOL_ERROR, "for the test"))
         server.pass_seconds(10)
         await server.empty()
 
@@ -381,7 +381,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_is_closed(what: str)
     async with serving(GrpcLimits(frame_timeout_s=4)) as server, Deaf(server) as client:
         opening = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(CHAT)))
         await client.send(WIDE_OPEN + opening)
-        await until(lambda: bool(server.connections) and bool(server.connection.streams))
+        await until(lambda: bool(server.listener.connections) and bool(server.connection.streams))
         server.pass_seconds(10)
         assert server.listener.connections == 1, "between frames it may rest"
         await client.send(PARTIAL[what])
@@ -402,7 +402,9 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
             async with Deaf(server) as client:
                 opening = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(CHAT)))
                 await client.send(WIDE_OPEN + opening + PARTIAL["a large message on its way to its buffer"])
-                await until(lambda: bool(server.connections) and server.connection._direct is not None)
+                await until(
+                    lambda: bool(server.listener.connections) and server.connection._direct is not None
+                )
                 landing = server.connection._direct
                 assert landing is not None
                 owner = weakref.ref(landing.obj)

@@ -10,7 +10,7 @@ from tests.protocol.grpc.service import CHAT, ECHO, WireServer, serving
 from tests.protocol.http2.raw import RawPeer
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, UNREAD_BYTES
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames

@@ -256,6 +256,6 @@ async def test_an_answer_before_the_request_is_sent_ends_the_sending() -> None:
         connection = await connect("127.0.0.1", server.port)
         with pytest.raises(ResponseError, match="unknown method"):
             await connection.unary("/no/Method", bytes(64 << 20))
-        assert connection.sender.idle
+        assert connection.http2.sender.idle
         assert await connection.unary(ECHO, b"next") == b"next"
         connection.close()

@@ -8,8 +8,8 @@ from tests.fuzz.transport import MemoryTransport
 from tests.protocol.grpc.service import ECHO, Service
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
-from tpx.protocol.grpc.server_call import methods_by_path
+from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.server import connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
@@ -25,8 +25,8 @@ CALL = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(ECHO)
 @pytest.mark.parametrize("ends", [True, False], ids=["and then the client's end", "and then the loop's turn"])
 @pytest.mark.parametrize("count", [15, 16])
 async def test_answers_to_many_clients_leave_together(count: int, ends: bool) -> None:
-    listener, methods = Listener(), methods_by_path(Service().methods())
-    connections = [GrpcServerConnection(listener, GrpcLimits(), methods, Inflater()) for _ in range(count)]
+    connect = connection_factory(Listener(), GrpcLimits(), Service().methods(), Inflater())
+    connections = [connect() for _ in range(count)]
     transports = [MemoryTransport() for _ in range(count)]
     for connection, transport in zip(connections, transports, strict=True):
         transport.set_protocol(connection)

@@ -13,8 +13,7 @@ from tests.protocol.turns import pause
 from tpx.errors import WireError
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
-from tpx.protocol.grpc.keepalive import KeepaliveLimits
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import ACK, ErrorCode
 

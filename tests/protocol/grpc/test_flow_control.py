@@ -44,7 +44,7 @@ async def test_large_messages_go_both_ways_at_once(count: int, size: int) -> Non
     async with serving() as server:
         connection = await connect("127.0.0.1", server.port)
         await calls_at_once(connection, count, size)
-        assert connection.sender.idle
+        assert connection.http2.sender.idle
         assert server.connection.sender.idle
         assert server.connection.streams == {}
         connection.close()
@@ -54,7 +54,7 @@ async def test_two_full_pipes_do_not_wait_for_each_other() -> None:
     """Both ends have more to write than the sockets hold: someone must go on reading."""
     async with serving() as server:
         connection = await connect("127.0.0.1", server.port)
-        for outlet in (connection._transport, server.connection._transport):
+        for outlet in (connection.http2.transport, server.connection.transport):
             small = outlet.transport.get_extra_info("socket")
             small.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
             small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, FAIL, FLOOD, HOLD, QUIT, WireServer, serving
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

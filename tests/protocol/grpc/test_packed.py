@@ -26,10 +26,11 @@ def packed(message: bytes) -> bytes:
 @asynccontextmanager
 async def talking(inflater: Inflater | None = None) -> AsyncIterator[tuple[WireServer, RawPeer]]:
     settings = {Setting.INITIAL_WINDOW_SIZE: 8 << 20}
-    async with serving() as server, await RawPeer.connect(server.port, settings=settings) as peer:
+    async with (
+        serving(inflater=inflater) as server,
+        await RawPeer.connect(server.port, settings=settings) as peer,
+    ):
         await peer.sync()
-        if inflater is not None:
-            server.connection.inflater = inflater
         peer.grant(0, 64 << 20)
         yield server, peer
 

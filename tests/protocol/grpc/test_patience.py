@@ -9,7 +9,7 @@ from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
 from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tests.protocol.turns import pause
 from tpx.protocol.grpc.framing import frame_message
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode

@@ -11,7 +11,7 @@ import pytest
 from tests.protocol.grpc.service import CHAT, ECHO, FAIL, HOLD, QUIT, serving
 from tests.protocol.http2.raw import Header, RawPeer, grpc_headers
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
-from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, percent_decode
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_STREAM, HEADERS, ErrorCode, Setting

@@ -1,4 +1,4 @@
-"""Responses known at a glance: what comes of them is what came of their frames one by one."""
+"""Responses that match a template: what comes of them is what came of their frames one by one."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -50,8 +50,9 @@ class Session:
     def __init__(self, calls: int) -> None:
         self.transport = MemoryTransport()
         self.connection = GrpcClientConnection(new_scratch(), "test", tls=False)
-        self.transport.set_protocol(self.connection)
-        self.connection.connection_made(self.transport)
+        self.http2 = self.connection.http2
+        self.transport.set_protocol(self.http2)
+        self.http2.connection_made(self.transport)
         self._prepared = self.connection.prepare(ECHO, b"request")
         self.ends: list[tuple[int, str, bytes, dict[str, bytes]]] = []
         self.objects: list[GrpcResponse] = []
@@ -92,12 +93,12 @@ async def test_a_read_may_bring_several_of_them_in_any_order() -> None:
     for streams in together:
         session.read(b"".join(answer(n, b"a%02d" % n) for n in streams))
     assert session.messages == [b"a%02d" % n for streams in together for n in streams]
-    assert len(session.connection.streams) == 4
+    assert len(session.http2.streams) == 4
 
 
 async def test_a_server_may_give_the_connections_window_back_between_them() -> None:
     session = Session(4)
-    window = session.connection.sender.window
+    window = session.http2.sender.window
     updates = [frames.window_update(0, increment) for increment in (292, 584, 1)]
     session.read(answer(1, b"abc"), answer(3, b"abc"))
     session.read(answer(5, b"one") + updates[0])
@@ -107,7 +108,7 @@ async def test_a_server_may_give_the_connections_window_back_between_them() -> N
     assert session.messages[2:] == [b"one", b"two", b"two", b"six", b"ten", b"now"]
     assert len({id(shown) for shown in (*session.objects[2:6], session.objects[7])}) == 1
     called_since = len(session.ends) * len(frame_message(b"request"))
-    assert session.connection.sender.window == window + 2 * 292 + 584 + 2 * 1 - called_since
+    assert session.http2.sender.window == window + 2 * 292 + 584 + 2 * 1 - called_since
 
 
 @pytest.mark.parametrize("cut", range(1, 13))
@@ -115,19 +116,19 @@ async def test_a_window_that_is_given_back_in_pieces_is_put_together(cut: int) -
     session = Session(1)
     update = frames.window_update(0, 292)
     session.read(answer(1, b"abc"), answer(3, b"abc"))
-    window = session.connection.sender.window
+    window = session.http2.sender.window
     session.read(answer(5, b"one") + update[:cut], update[cut:] + answer(7, b"two"))
     assert session.messages[2:] == [b"one", b"two"]
-    assert session.connection.sender.window == window + 292 - 2 * len(frame_message(b"request"))
+    assert session.http2.sender.window == window + 292 - 2 * len(frame_message(b"request"))
 
 
 async def test_a_window_of_one_call_is_not_the_connections() -> None:
     session = Session(2)
     session.read(answer(1, b"abc"), answer(5, b"abc"))
-    window, of_call = session.connection.sender.window, session.connection.streams[3].send_window
+    window, of_call = session.http2.sender.window, session.http2.streams[3].send_window
     session.read(answer(7, b"one") + frames.window_update(3, 7))
-    assert session.connection.streams[3].send_window == of_call + 7
-    assert session.connection.sender.window == window - len(frame_message(b"request"))
+    assert session.http2.streams[3].send_window == of_call + 7
+    assert session.http2.sender.window == window - len(frame_message(b"request"))
     session.read(answer(3, b"two") + frames.window_update(99, 7))
     assert session.messages[2:] == [b"one", b"two"]
     assert session.connection.closing

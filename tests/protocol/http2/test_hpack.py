@@ -30,7 +30,7 @@ class Counting:
         return [(bytes(name), bytes(value)) for name, value in headers]
 
 
-def decode(decoder: BlockDecoder, block: bytes) -> Any:
+def decode(decoder: BlockDecoder[list[Header]], block: bytes) -> list[Header]:
     """As a connection does it."""
     known = decoder.get(block)
     return known if known is not None else decoder.add(block)

@@ -19,6 +19,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
+from tpx.protocol.memory_budget import uncounted
 from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
 
@@ -42,8 +43,7 @@ class Wire:
         self.raw = b""
         self.full_above = 1 << 60
         self.later: list[Callable[[], None]] = []
-        self.sender = Sender(self.later.append)
-        self.sender.transport = cast("Outlet", self)
+        self.sender = Sender(cast("Outlet", self), self.later.append, uncounted())
 
     def write(self, data: Buffer) -> None:
         self.writelines([data])

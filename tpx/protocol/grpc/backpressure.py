@@ -6,12 +6,14 @@ as it came, and the windows of its stream and of the connection stay smaller by 
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Protocol, cast
 
 from tpx.errors import RequestError
 from tpx.protocol.grpc.framing import MessageReader, Packed
+from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, from_code
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.inflation import Inflater
@@ -25,14 +27,20 @@ CALL_UNREAD_BYTES = 4 << 20
 _READ_AT_ONCE_BYTES = 64 << 10
 
 
-class WaitingCall(Protocol):
-    """What waits for room."""
+class IncomingCall(Stream):
+    """A call whose messages are read as backpressure allows."""
 
-    id: int
+    __slots__ = ()
 
-    def read_on(self) -> None:
-        """Take from what was withheld as much as may be taken now."""
+    @abstractmethod
+    def take(self, message: Buffer) -> None:
+        """A message has come."""
 
+    @abstractmethod
+    def end(self) -> None:
+        """The client's half has ended, and all of it was taken."""
+
+    @abstractmethod
     def give_up(self, status: Status, why: str) -> None:
         """End the call with an error that is not of its server."""
 
@@ -43,17 +51,17 @@ class Room:
     def __init__(self, sender: Sender, account: Account) -> None:
         self._sender = sender
         self._account = account
-        self._waiting: dict[int, WaitingCall] = {}
-        sender.on_room = self._freed
+        self._waiting: dict[int, IncomingCall] = {}
+        sender.watch(self._freed)
 
     @property
     def full(self) -> bool:
         return self._sender.queued > UNREAD_BYTES or self._account.full
 
-    def wait(self, call: WaitingCall) -> None:
+    def wait(self, call: IncomingCall) -> None:
         """Let a call read on when the client has read most of what the connection owes it."""
         self._waiting[call.id] = call
-        self._sender.notify_below = UNREAD_BYTES // 2
+        self._sender.notify(UNREAD_BYTES // 2)
         self._wait_for_memory()
 
     def _wait_for_memory(self) -> None:
@@ -68,8 +76,8 @@ class Room:
             call.give_up(Status.UNAVAILABLE, self._account.budget.refusal)
 
     def wait_for_own(self, stream: Stream) -> None:
-        """Tell a call when the client has read most of what that call owes it."""
-        stream.notify_below = CALL_UNREAD_BYTES // 2
+        """Have `eased` of a call called when the client has read most of what that call owes it."""
+        self._sender.notify(CALL_UNREAD_BYTES // 2, stream)
 
     def clear(self) -> None:
         """The connection is gone."""
@@ -77,50 +85,38 @@ class Room:
 
     def _freed(self, stream: Stream | None) -> None:
         # called in the middle of sending: what follows from it comes after
-        soon = asyncio.get_running_loop().call_soon
-        if stream is not None:
-            stream.notify_below = -1
-            soon(stream.eased)
-        else:
-            self._sender.notify_below = -1
-            soon(self._let_in)
+        asyncio.get_running_loop().call_soon(self._let_in if stream is None else stream.eased)
 
     def _let_in(self) -> None:
         while self._waiting and not self.full:
             self._waiting.pop(next(iter(self._waiting))).read_on()
         if self._waiting:
-            self._sender.notify_below = UNREAD_BYTES // 2
+            self._sender.notify(UNREAD_BYTES // 2)
             self._wait_for_memory()
 
 
-class IntakeCall(WaitingCall, Protocol):
-    """Whose messages they are."""
+class Shared:
+    """What all calls of one connection share."""
 
-    withheld: bytearray | None
-    we_ended: bool
-    peer_ended: bool
+    __slots__ = ("account", "connection", "inflater", "limits", "read_ns", "room", "sender")
 
-    def take(self, message: Buffer) -> None: ...
-    def end(self) -> None: ...
-
-
-class IntakeConnection(Protocol):
-    """Where they come from."""
-
-    room: Room
-    inflater: Inflater
-
-    @property
-    def turn_over(self) -> bool:
-        """The connection has worked for as long as it may before others have their turn."""
-
-    def await_turn(self, call: WaitingCall) -> None:
-        """Let a call read on in the connection's next turn."""
+    def __init__(
+        self, connection: Http2Connection, account: Account, limits: GrpcLimits, inflater: Inflater
+    ) -> None:
+        """Begin when the connection can be written to."""
+        self.connection = connection
+        self.sender = connection.sender
+        self.account = account
+        self.limits = limits
+        self.inflater = inflater
+        self.room = Room(self.sender, account)
+        self.read_ns = 0
+        """When anything was read last; known if the listener has an observer."""
 
     def received(self, count: int) -> None:
-        """DATA was read, or, negative, will be read later."""
-
-    def take_from_window(self, stream: Stream, count: int) -> None: ...
+        """Count DATA that was read, or, negative, will be read later."""
+        self.connection.received(count)
+        self.account.hold_request(-count)
 
 
 class Intake:
@@ -128,7 +124,7 @@ class Intake:
 
     __slots__ = (
         "_call",
-        "_connection",
+        "_shared",
         "_unpacking",
         "on_drain",
         "on_stall",
@@ -137,9 +133,9 @@ class Intake:
         "stalled",
     )
 
-    def __init__(self, call: IntakeCall, connection: IntakeConnection, reader: MessageReader) -> None:
+    def __init__(self, call: IncomingCall, shared: Shared, reader: MessageReader) -> None:
         self._call = call
-        self._connection = connection
+        self._shared = shared
         self.reader = reader
         self.paused = False
         """Whoever takes the messages has enough for now."""
@@ -166,12 +162,12 @@ class Intake:
             if call.withheld is None:
                 call.withheld = bytearray()
             call.withheld += data[start:stop]
-            self._connection.received(start - stop)
+            self._shared.received(start - stop)
             self._wait()
 
     def read_on(self) -> None:
         """Go on with what was kept."""
-        call, connection = self._call, self._connection
+        call, shared = self._call, self._shared
         while call.withheld is not None:
             if self._must_wait:
                 self._wait()
@@ -179,14 +175,14 @@ class Intake:
             piece = bytes(call.withheld[:_READ_AT_ONCE_BYTES])
             if not piece:
                 call.withheld = None
-                connection.take_from_window(cast("Stream", call), 0)
+                shared.connection.take_from_window(call, 0)
                 if call.peer_ended:
                     call.end()
                 return
             used = self._read(piece, 0, len(piece))
             if call.withheld is not None:  # the call has not ended
                 del call.withheld[:used]
-                connection.received(used)
+                shared.received(used)
 
     def _read(self, data: bytes, start: int, stop: int) -> int:
         """Take messages while they may be taken; returns where that ended."""
@@ -209,7 +205,7 @@ class Intake:
             return
         if call.withheld is None:
             call.withheld = bytearray()
-        self._unpacking = self._connection.inflater.start(*message)
+        self._unpacking = self._shared.inflater.start(*message)
         self._unpacking.add_done_callback(self._unpacked)
 
     def _unpacked(self, unpacking: asyncio.Task[Buffer]) -> None:
@@ -226,17 +222,18 @@ class Intake:
 
     @property
     def _must_wait(self) -> bool:
-        connection = self._connection
+        shared = self._shared
         held = self.stalled or self.paused or self._unpacking is not None
-        return held or connection.room.full or connection.turn_over
+        return held or shared.room.full or shared.connection.turn_over
 
     def _wait(self) -> None:
         if self.stalled or self.paused or self._unpacking is not None:
             return
-        if self._connection.room.full:
-            self._connection.room.wait(self._call)
+        shared = self._shared
+        if shared.room.full:
+            shared.room.wait(self._call)
         else:
-            self._connection.await_turn(self._call)
+            shared.connection.await_turn(self._call)
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:
         """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""
@@ -261,5 +258,5 @@ class Intake:
         if self._unpacking is not None:
             self._unpacking.cancel()
         if call.withheld is not None:
-            self._connection.received(len(call.withheld))
+            self._shared.received(len(call.withheld))
             call.withheld = None

@@ -2,54 +2,85 @@
 
 import asyncio
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import cast
 
 from tpx.errors import ResponseError, WireError
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
-from tpx.protocol.grpc.client_reading import ResponseReader
-from tpx.protocol.grpc.framing import frame_message, pack_prefix
+from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message, pack_prefix
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
+from tpx.protocol.grpc.response_template import ResponseTemplate, template_of
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES
+from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
 from tpx.protocol.http2.frames import (
     DEFAULT_WINDOW,
+    END_STREAM,
+    HEADER_BYTES,
     MAX_STREAM_ID,
+    MAX_WINDOW,
     PREFACE,
     ErrorCode,
     Http2Error,
     Setting,
 )
+from tpx.protocol.http2.hpack import BlockDecoder
+from tpx.protocol.http2.role import Event, Failed, GoingAway, Lost, SettingsChanged, StreamReset
 from tpx.protocol.http2.stream import STREAM_WINDOW
 from tpx.protocol.tensors import Buffer
 
 _LAST_WORDS_S = 0.5
 _REFUSALS = 5
+_INCREMENT_BYTES = 4
+_WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTES)
+"""The head of one of the whole connection."""
+_clock = time.perf_counter_ns
 
 
-class GrpcClientConnection(ResponseReader):
-    """Callbacks run inside the read that completed the response, and may make the next call at once.
+class GrpcClientConnection:
+    """Makes calls, and reads their responses. Implements Role for its `http2`.
 
-    Calls beyond the server's limit of concurrent streams wait for their turn. `on_lost` is called once if the
+    Callbacks run inside the read that completed the response, and may make the next call at once. Calls
+    beyond the server's limit of concurrent streams wait for their turn. `on_lost` is called once if the
     connection breaks or the server ends it; calls in flight then get status UNAVAILABLE.
     """
 
     __slots__ = (
         "_authority",
+        "_blocks",
+        "_calls",
+        "_greeted",
+        "_last_bytes",
         "_lost_reason",
+        "_next_id",
+        "_spare",
+        "_template",
         "_tls",
         "_waiting",
+        "closing",
+        "http2",
+        "max_concurrent_streams",
         "on_lost",
     )
 
     def __init__(self, scratch: memoryview, authority: str, *, tls: bool) -> None:
-        super().__init__(scratch)
+        self._calls: dict[int, ClientCall] = {}
+        self._blocks = BlockDecoder(ResponseHead)
+        self.http2 = Http2Connection(self, self._calls, scratch)
+        self.closing = False
+        """No new call can be made on this connection."""
+        self.max_concurrent_streams = MAX_WINDOW
+        """The server's limit."""
         self.on_lost: Callable[[WireError], None] | None = None
+        self._next_id = 1
+        self._greeted = False
+        self._template: ResponseTemplate | None = None
+        self._last_bytes = 0  # how many the last read brought
+        self._spare: ClientCall | None = None  # one that has ended, to be made again
         self._authority = authority
         self._tls = tls
         self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None], int]] = deque()
@@ -57,7 +88,7 @@ class GrpcClientConnection(ResponseReader):
 
     def write_at_once(self) -> None:
         """Let every call reach the kernel before it returns."""
-        self._transport.write_at_once()
+        self.http2.transport.write_at_once()
 
     # making calls
 
@@ -86,7 +117,7 @@ class GrpcClientConnection(ResponseReader):
         """Make a unary call; returns its stream id, 0 while it waits for the server's limit of streams."""
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
-        if len(self.streams) >= self._peer_max_streams:
+        if len(self._calls) >= self.max_concurrent_streams:
             self._waiting.append((prepared, on_response, 0))
             return 0
         stream_id = self._next_id
@@ -95,24 +126,16 @@ class GrpcClientConnection(ResponseReader):
             self.closing = True
         call, self._spare = self._spare, None
         if call is None:
-            call = ClientCall(self, stream_id, on_response)
+            call = ClientCall(self.http2, stream_id, on_response, self._end)
         else:
             call.again(stream_id, on_response)
         call.prepared = prepared
-        self.streams[stream_id] = call
-        size = len(prepared.framed)
-        sender = self.sender
-        if (
-            prepared.largest <= sender.frame_bytes
-            and size <= sender.window
-            and size <= call.send_window
-            and not sender.paused
-            and not sender.owes_update
-        ):
-            sender.window -= size
+        self._calls[stream_id] = call
+        sender = self.http2.sender
+        if prepared.largest <= sender.frame_bytes and sender.reserve(call, len(prepared.framed)):
             call.we_ended = True
             number = stream_id.to_bytes(4, "big")
-            self._transport.write(
+            sender.transport.write(
                 b"".join((prepared.start, number, prepared.middle, number, prepared.framed))
             )
         else:
@@ -121,8 +144,8 @@ class GrpcClientConnection(ResponseReader):
         return stream_id
 
     def _write_block(self, stream_id: int, block: bytes) -> None:
-        sender = self.sender
-        self._transport.write(
+        sender = self.http2.sender
+        self.http2.transport.write(
             frames.headers_frames(
                 stream_id, sender.block(block), end_stream=False, max_frame_bytes=sender.frame_bytes
             )
@@ -142,15 +165,15 @@ class GrpcClientConnection(ResponseReader):
         at the server's limit of concurrent streams."""
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
-        if len(self.streams) >= self._peer_max_streams:
-            raise WireError(f"the server takes no more than {self._peer_max_streams} calls at a time")
+        if len(self._calls) >= self.max_concurrent_streams:
+            raise WireError(f"the server takes no more than {self.max_concurrent_streams} calls at a time")
         block = request_block(
             path, self._authority, dict(metadata or {}), tls=self._tls, encoding=encoding, timeout=timeout
         )
-        call = ClientCall(self, self._next_id, on_end)
+        call = ClientCall(self.http2, self._next_id, on_end, self._end)
         call.on_message = on_message
         self._next_id += 2
-        self.streams[call.id] = call
+        self._calls[call.id] = call
         self._write_block(call.id, block)
         return call
 
@@ -184,63 +207,150 @@ class GrpcClientConnection(ResponseReader):
 
     def cancel(self, stream_id: int) -> None:
         """End a call with RST_STREAM; its callback gets status CANCELLED."""
-        if stream_id in self.streams:
-            self._transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
-            self._end(stream_id, Status.CANCELLED, "cancelled by this client")
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.cancel()
 
     def _abandon(self, on_response: Callable[[GrpcResponse], None]) -> None:
         """Cancel a call that may still wait for its turn."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] is not on_response)
-        for stream_id, stream in list(self.streams.items()):
-            if stream.on_response is on_response:
-                self.cancel(stream_id)
+        for call in list(self._calls.values()):
+            if call.on_response is on_response:
+                call.cancel()
 
     def ping(self, payload: bytes) -> None:
         """Send a PING of 8 bytes; any traffic of the server shows that it lives."""
-        self._transport.write(frames.frame(frames.PING, 0, 0, payload))
+        self.http2.transport.write(frames.frame(frames.PING, 0, 0, payload))
 
     @property
     def in_flight(self) -> int:
-        return len(self.streams) + len(self._waiting)
-
-    @property
-    def max_concurrent_streams(self) -> int:
-        return self._peer_max_streams
+        return len(self._calls) + len(self._waiting)
 
     @property
     def unsent_bytes(self) -> int:
         """What the kernel has not taken yet of the calls written."""
-        return 0 if self._closed else self._transport.get_write_buffer_size()
+        return 0 if self.http2.closed else self.http2.transport.get_write_buffer_size()
 
     def close(self) -> None:
         """End the connection now; `on_lost` is not called."""
-        self._closed = self.closing = True
+        self.closing = True
         self.on_lost = None
-        self._transport.abort()
+        self.http2.discard()
+        self.http2.transport.abort()
 
-    # asyncio's callbacks
+    # Role
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+    def opened(self, transport: asyncio.BaseTransport) -> None:  # noqa: ARG002 (the server's role needs it)
+        """Send the preface and our settings."""
         settings = {
             Setting.HEADER_TABLE_SIZE: 0,  # header blocks of the server are then constant too
             Setting.ENABLE_PUSH: 0,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
         }
-        self._transport.write(
+        self.http2.transport.write(
             PREFACE
             + frames.settings_frame(settings)
             + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
         )
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def begin_read(self, data: bytes) -> int:
+        """Take the responses that match the template, and learn it from two reads of the same size."""
+        size, at = len(data), 0
+        template = self._template
+        if template is not None and size and self.http2.block is None:
+            at = self._take_matching(data, template)
+        if not self._greeted and size > 3:
+            self._greeted = True
+            if data[3] != frames.SETTINGS:
+                raise Http2Error(
+                    ErrorCode.PROTOCOL_ERROR, "the server does not speak HTTP/2: is this its gRPC port?"
+                )
+        if not at and size == self._last_bytes and size > HEADER_BYTES:
+            self._template = template_of(data, self._blocks.get)
+        self._last_bytes = size
+        return at
+
+    def _take_matching(self, data: bytes, template: ResponseTemplate) -> int:
+        """Take the responses that match, up to what has to be parsed; returns where that begins.
+
+        Updates of the connection's window may stand between them: gRPC's C core sends them with answers.
+        """
+        read_ns, at, end = _clock(), 0, len(data)
+        http2, calls, response = self.http2, self._calls, template.response
+        while True:
+            for stream_id, message in template.split(data, at):
+                call = calls.get(stream_id)
+                if call is None or not call.awaits_all:
+                    return at
+                del calls[stream_id]
+                at += template.size
+                http2.received(PREFIX_BYTES + len(message))
+                response.data, response.first_byte_ns, response.end_ns = message, read_ns, read_ns
+                self._spare = call
+                self._deliver(call.on_response, response)
+                if http2.closed:
+                    return at
+            start = at + HEADER_BYTES
+            stop = start + _INCREMENT_BYTES
+            if stop > end or data[at:start] != _WINDOW_UPDATE:
+                return at
+            http2.window_update(0, 0, data[start:stop])
+            at = stop
+
+    def headers(self, stream_id: int, flags: int, block: bytes) -> None:
+        """Take the head of a response, or its trailers, which end the call."""
+        head = self._blocks.get(block)
+        if head is None:
+            head = self._blocks.add(block)
+            self._template = None  # blocks that refer to others may mean something else now
+        call = self._calls.get(stream_id)
+        if call is None:
+            self.not_open(stream_id, "response")
+            return
+        if not call.first_byte_ns:
+            call.first_byte_ns = _clock()
+        if flags & END_STREAM:
+            call.peer_ended = True
+            status, message = call.outcome(head)
+            self._end(stream_id, status, message, head)
+        elif call.head is None and not head.http_status.startswith("1"):
+            call.head = head
+
+    def not_open(self, stream_id: int, what: str) -> None:
+        """Raise Http2Error for a frame of a stream that was never open; others may belong to calls that we
+        have cancelled."""
+        if stream_id >= self._next_id or not stream_id & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
+
+    def on_event(self, event: Event) -> None:
+        """React to what the server says of streams and of the connection."""
+        match event:
+            case StreamReset(stream_id, code):
+                self._take_reset(stream_id, code)
+            case SettingsChanged(max_streams):
+                self.max_concurrent_streams = max_streams
+                self._start_waiting()
+            case GoingAway():
+                self._take_goaway(event)
+            case Failed(error):
+                self._lost_reason = error.message
+                self.closing = True
+                self.http2.discard()
+                transport = self.http2.transport
+                transport.write(frames.goaway(0, error.error_code, error.message.encode()))
+                transport.close()
+                # a server that takes nothing must not keep our calls from ending
+                asyncio.get_running_loop().call_later(_LAST_WORDS_S, transport.abort)
+            case Lost(reason):
+                self._lose(f"connection lost: {reason}" if reason else "the server closed the connection")
+
+    def _lose(self, reason: str) -> None:
+        """End every call: the transport is closed."""
         self.closing = True
-        self._let_go()
-        self._lost_reason = self._lost_reason or (
-            f"connection lost: {exc}" if exc else "the server closed the connection"
-        )
-        for stream_id in list(self.streams):
+        self.http2.discard()
+        self._lost_reason = self._lost_reason or reason
+        for stream_id in list(self._calls):
             self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
         self._give_up_waiting()
         if self.on_lost is not None:
@@ -252,46 +362,40 @@ class GrpcClientConnection(ResponseReader):
         for _, on_response, _ in waiting:
             on_response(GrpcResponse(Status.UNAVAILABLE, self._lost_reason, b"", 0))
 
-    # what the server says of streams and of the connection
-
-    def _on_reset(self, stream_id: int, code: int) -> None:
-        call = self.streams.get(stream_id)
-        again = call is not None and call.prepared is not None and call.refusals < _REFUSALS
-        if call is None or code != ErrorCode.REFUSED_STREAM or self.closing or not again:
+    def _take_reset(self, stream_id: int, code: int) -> None:
+        call = self._calls.get(stream_id)
+        prepared = call.prepared if call is not None and call.refusals < _REFUSALS else None
+        if call is None or prepared is None or code != ErrorCode.REFUSED_STREAM or self.closing:
             self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
             return
         # a refused call did not run, so it may be made again, best when another has ended
-        del self.streams[stream_id]
-        self.sender.forget(stream_id)
-        self._waiting.appendleft((cast("PreparedCall", call.prepared), call.on_response, call.refusals + 1))
-        if not self.streams:
+        del self._calls[stream_id]
+        self.http2.sender.forget(stream_id)
+        self._waiting.appendleft((prepared, call.on_response, call.refusals + 1))
+        if not self._calls:
             self._start_waiting()
 
-    def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
+    def _take_goaway(self, event: GoingAway) -> None:
         self.closing = True
-        self._lost_reason = (
-            f"the server is going away (code {code}) {reason.decode('utf-8', 'replace')}".strip()
-        )
-        for stream_id in [s for s in self.streams if s > last_stream_id]:
+        reason = event.reason.decode("utf-8", "replace")
+        self._lost_reason = f"the server is going away (code {event.code}) {reason}".strip()
+        for stream_id in [s for s in self._calls if s > event.last_stream_id]:
             self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
         self._give_up_waiting()
-        if not self.streams:
-            self._transport.close()
-
-    def _on_settled(self) -> None:
-        self._start_waiting()
+        if not self._calls:
+            self.http2.transport.close()
 
     # ending calls
 
     def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
-        call = self.streams.pop(stream_id, None)
+        call = self._calls.pop(stream_id, None)
         if call is None:
             return
         if not call.we_ended:
             call.we_ended = True
-            self.sender.forget(stream_id)
+            self.http2.sender.forget(stream_id)
             if call.peer_ended:
-                self._transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+                self.http2.transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
         response = GrpcResponse(status, message, call.data, call.first_byte_ns)
         if trailers is not None:
             response.metadata = trailers.metadata
@@ -301,22 +405,14 @@ class GrpcClientConnection(ResponseReader):
         if self._waiting:
             self._start_waiting()
         on_response(response)
-        if self.closing and not self.streams:
-            self._transport.close()
+        if self.closing and not self._calls:
+            self.http2.transport.close()
 
     def _start_waiting(self) -> None:
-        while self._waiting and len(self.streams) < self._peer_max_streams and not self.closing:
+        while self._waiting and len(self._calls) < self.max_concurrent_streams and not self.closing:
             prepared, on_response, refusals = self._waiting.popleft()
             stream_id = self.call(prepared, on_response)
-            self.streams[stream_id].refusals = refusals
-
-    def _break(self, error: Http2Error) -> None:
-        self._lost_reason = error.message
-        self._closed = self.closing = True
-        self._transport.write(frames.goaway(0, error.error_code, error.message.encode()))
-        self._transport.close()
-        # a server that takes nothing must not keep our calls from ending
-        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._transport.abort)
+            self._calls[stream_id].refusals = refusals
 
 
 async def connect(
@@ -325,16 +421,11 @@ async def connect(
     """A connection to a gRPC server. Raises WireError naming the address."""
     if tls is not None:
         tls.set_alpn_protocols(["h2"])
-    scratch = new_scratch()
+    connection = GrpcClientConnection(new_scratch(), f"{host}:{port}", tls=tls is not None)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: GrpcClientConnection(scratch, f"{host}:{port}", tls=tls is not None),
-                host,
-                port,
-                ssl=tls,
-            )
+            await loop.create_connection(lambda: connection.http2, host, port, ssl=tls)
     except (OSError, TimeoutError) as exc:
         reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
         raise WireError(f"cannot connect to {host}:{port}: {reason}") from exc

@@ -2,38 +2,25 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from tpx.errors import RequestError
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, Packed, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import ResponseHead
 from tpx.protocol.grpc.status import Status, from_http
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
-from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.connection import Http2Connection
+from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.tensors import Buffer
 
 MAX_RESPONSE_BYTES = 2**31 - 1
 
 
-class CallConnection(Protocol):
-    """What a call needs of the connection it is made on."""
-
-    sender: Sender
-    streams: "dict[int, ClientCall]"
-
-    def cancel(self, stream_id: int) -> None: ...
-    def reject(self, call: "ClientCall", reason: str) -> None: ...
-    def end_without_trailers(self, call: "ClientCall") -> None: ...
-
-
 class GrpcResponse:
     """The end of a call. `data` is the last message; `first_byte_ns` is on the clock of
     time.perf_counter_ns.
 
-    Responses that resemble the one before are shown in the same object: what is needed beyond the callback
-    has to be copied.
+    Responses that match a template share one object: copy what is needed beyond the callback.
     """
 
     __slots__ = ("data", "end_ns", "first_byte_ns", "message", "metadata", "status")
@@ -75,7 +62,8 @@ class ClientCall(Stream):
     """One call in flight. A streaming call is written to with `send` and `half_close`."""
 
     __slots__ = (
-        "_connection",
+        "_end",
+        "_http2",
         "data",
         "first_byte_ns",
         "head",
@@ -87,10 +75,16 @@ class ClientCall(Stream):
     )
 
     def __init__(
-        self, connection: CallConnection, stream_id: int, on_response: Callable[[GrpcResponse], None]
+        self,
+        http2: Http2Connection,
+        stream_id: int,
+        on_response: Callable[[GrpcResponse], None],
+        end: Callable[[int, int, str], None],
     ) -> None:
-        super().__init__(stream_id, connection.sender.initial_window)
-        self._connection = connection
+        """`end` is called with the stream, a status and its words where the server did not send these."""
+        super().__init__(stream_id, http2.sender.initial_window)
+        self._http2 = http2
+        self._end = end
         self.on_response = on_response
         self.prepared: PreparedCall | None = None
         """What a unary call was made of."""
@@ -107,10 +101,10 @@ class ClientCall(Stream):
         return self.prepared is not None and self.outbox is None and not self.first_byte_ns
 
     def again(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
-        """Be another call, after a response that came when this one awaited all of it."""
+        """Become another call, after a response that came when this one awaited all of it."""
         self.id = stream_id
         self.on_response = on_response
-        self.send_window = self._connection.sender.initial_window
+        self.send_window = self._http2.sender.initial_window
         self.we_ended = False
         self.refusals = 0
 
@@ -119,7 +113,7 @@ class ClientCall(Stream):
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         if self.head is None:
-            self._connection.reject(self, "the response has DATA before its headers")
+            self._stop(Status.INTERNAL, "the response has DATA before its headers")
             return
         reader = self.reader
         if (reader is None or reader.between_messages) and whole_message(data, start, stop):
@@ -131,10 +125,10 @@ class ClientCall(Stream):
                 for message in reader.feed(data, start, stop):
                     self._take(message)
             except RequestError as exc:
-                self._connection.reject(self, exc.message)
+                self._stop(Status.INTERNAL, exc.message)
                 return
         if self.peer_ended:
-            self._connection.end_without_trailers(self)
+            self._end(self.id, Status.UNKNOWN, "the response ended without trailers")
 
     def landed(self, count: int) -> None:
         assert self.reader is not None
@@ -143,18 +137,16 @@ class ClientCall(Stream):
             if message is not None:
                 self._take(message)
         except RequestError as exc:
-            self._connection.reject(self, exc.message)
+            self._stop(Status.INTERNAL, exc.message)
             return
         if self.peer_ended:
-            self._connection.end_without_trailers(self)
+            self._end(self.id, Status.UNKNOWN, "the response ended without trailers")
 
     def sent(self) -> None:
         self.we_ended = True
-        if self.peer_ended:
-            self._connection.streams.pop(self.id, None)
 
     def outcome(self, trailers: ResponseHead) -> tuple[int, str]:
-        """The status of the call, and its words."""
+        """Return the status of the call, and its words."""
         if trailers.status is None:
             http = trailers.http_status or (self.head.http_status if self.head else "")
             return from_http(http), f"the response has no grpc-status (HTTP status {http})"
@@ -165,28 +157,30 @@ class ClientCall(Stream):
     def send(self, message: Buffer) -> None:
         """Send one message of a streaming call, as flow control allows."""
         if not self.we_ended and not self.ending:
-            self._connection.sender.queue(self, (pack_prefix(0, len(message)), message))
+            self._http2.sender.queue(self, (pack_prefix(0, len(message)), message))
 
     def send_framed(self, framed: Buffer) -> None:
         """Send one message behind its prefix; with one write where nothing holds it back."""
-        size = len(framed)
-        sender = self._connection.sender
-        fits = size <= sender.frame_bytes and size <= sender.window and size <= self.send_window
-        if fits and not (self.outbox or sender.paused or self.we_ended or self.ending):
-            sender.window -= size
-            self.send_window -= size
+        if self.we_ended or self.ending:
+            return
+        size, sender = len(framed), self._http2.sender
+        if not self.outbox and size <= sender.frame_bytes and sender.reserve(self, size):
             sender.transport.write(frames.frame_header(DATA, 0, self.id, size) + framed)
-        elif not self.we_ended and not self.ending:
+        else:
             sender.queue(self, (framed,))
 
     def half_close(self) -> None:
         """No more messages will be sent."""
         if not self.we_ended and not self.ending:
-            self._connection.sender.queue(self, (), ending=True)
+            self._http2.sender.queue(self, (), ending=True)
 
     def cancel(self) -> None:
         """End the call; `on_response` gets status CANCELLED."""
-        self._connection.cancel(self.id)
+        self._stop(Status.CANCELLED, "cancelled by this client")
+
+    def _stop(self, status: Status, message: str) -> None:
+        self._http2.transport.write(frames.rst_stream(self.id, ErrorCode.CANCEL))
+        self._end(self.id, status, message)
 
     def _take(self, message: Buffer | Packed) -> None:
         self.take(message.unpack() if isinstance(message, Packed) else message)

@@ -1,9 +1,9 @@
-"""When a connection is pinged, sent away for pinging, or too old: the server's side of gRPC proposals A8 and
-A9."""
+"""Server-side keepalive (gRPC proposals A8 and A9): pings, ping strikes, and the age of connections."""
 
 import random
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from tpx.protocol.grpc.limits import KeepaliveLimits
 
 _WITHOUT_CALLS_S = 7200.0
 _PROBED_NS = 10_000_000_000
@@ -12,21 +12,6 @@ when we have written all: pings so soon after data are no abuse (their number is
 _PINGS_APART_S = 60
 """Once as many PINGs were sent without data as allowed. gRPC's older ways sent none at all any more, and so
 never noticed that a client had died."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepaliveLimits:
-    """gRPC's own defaults. Ages of 0 mean no limit."""
-
-    time_s: float = 7200.0
-    timeout_s: float = 20.0
-    permit_without_calls: bool = False
-    max_pings_without_data: int = 2
-    min_ping_interval_s: float = 300.0
-    max_ping_strikes: int = 2
-    max_connection_idle_s: float = 0.0
-    max_connection_age_s: float = 0.0
-    max_connection_age_grace_s: float = 0.0
 
 
 class Action(Enum):

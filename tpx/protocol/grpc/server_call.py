@@ -10,17 +10,15 @@ from typing import Protocol
 
 from tpx.errors import Overloaded
 from tpx.protocol.compression import deflate
-from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, IntakeConnection
+from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, IncomingCall, Intake, Shared
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
 from tpx.protocol.http2.hpack import encode_stateless
-from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.listener import address_of
-from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 
 _RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -76,26 +74,7 @@ class Method:
         self.tensor_offset = tensor_offset
 
 
-class CallConnection(IntakeConnection, Protocol):
-    """What a call needs of the connection it came on."""
-
-    sender: Sender
-    account: Account
-    streams: "dict[int, ServerCall]"
-    max_message_bytes: int
-    response_encoding: str
-    response_level: int
-    max_unread_bytes: int
-    read_ns: int
-    wrote: bool
-
-    def write(self, data: bytes) -> None: ...
-    def reset_stream(self, stream_id: int, code: ErrorCode) -> None: ...
-    def later(self, go_on: Callable[[], None]) -> None: ...
-    def call_ended(self) -> None: ...
-
-
-class ServerCall(Stream):
+class ServerCall(IncomingCall):
     """One call. A unary call is answered by `respond` or `fail`; a streaming one by `send`s, then `finish`
     or `fail`.
 
@@ -104,12 +83,13 @@ class ServerCall(Stream):
     """
 
     __slots__ = (
-        "_connection",
         "_deadline",
+        "_ended",
         "_headers_sent",
         "_message",
         "_on_gone",
         "_reserved",
+        "_shared",
         "_sink",
         "began_ns",
         "head",
@@ -119,9 +99,18 @@ class ServerCall(Stream):
         "on_answered",
     )
 
-    def __init__(self, connection: CallConnection, stream_id: int, head: CallHead, method: Method) -> None:
-        Stream.__init__(self, stream_id, connection.sender.initial_window)
-        self._connection = connection
+    def __init__(
+        self,
+        shared: Shared,
+        stream_id: int,
+        head: CallHead,
+        method: Method,
+        ended: "Callable[[ServerCall], None]",
+    ) -> None:
+        """`ended` is called when the last of the answer is written."""
+        Stream.__init__(self, stream_id, shared.sender.initial_window)
+        self._shared = shared
+        self._ended = ended
         self.head = head
         self.method = method
         self._on_gone: Callable[[], None] | None = None
@@ -151,17 +140,17 @@ class ServerCall(Stream):
     @property
     def peer(self) -> str:
         """Address and port of the client."""
-        return address_of(self._connection.sender.transport.transport)
+        return address_of(self._shared.sender.transport.transport)
 
     @property
     def received_ns(self) -> int:
         """When its latest message was complete, if asked on its arrival; known as `began_ns` is."""
-        return self._connection.read_ns
+        return self._shared.read_ns
 
     def unsent(self) -> int:
         """Bytes that the kernel has not taken yet, of the connection's answers; at least 1 while flow control
         holds back a part of this one."""
-        outlet = self._connection.sender.transport
+        outlet = self._shared.sender.transport
         return 0 if outlet.is_closing() else outlet.get_write_buffer_size() + (not self.we_ended)
 
     def _tell(self, status: Status) -> None:
@@ -188,10 +177,10 @@ class ServerCall(Stream):
             if intake is not None and intake.absorb(data, start, stop):
                 return
         elif intake is None and self.method.unary is not None:
-            connection = self._connection
+            shared = self._shared
             if (
-                stop - start <= connection.max_message_bytes + PREFIX_BYTES
-                and (not connection.sender.queued or not connection.room.full)
+                stop - start <= shared.limits.max_message_bytes + PREFIX_BYTES
+                and (not shared.sender.queued or not shared.room.full)
                 and whole_message(data, start, stop)
             ):
                 self.method.unary(self, data[start + PREFIX_BYTES : stop])
@@ -210,14 +199,13 @@ class ServerCall(Stream):
             self.end()
 
     def _new_intake(self) -> Intake:
-        connection = self._connection
-        limit, encoding = connection.max_message_bytes, self.head.encoding
+        limit, encoding = self._shared.limits.max_message_bytes, self.head.encoding
         reader = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve)
-        return Intake(self, connection, reader)
+        return Intake(self, self._shared, reader)
 
     def _reserve(self, size: int) -> None:
         """Hold memory for a message that is on its way. Raises Overloaded."""
-        budget = self._connection.account.budget
+        budget = self._shared.account.budget
         if not budget.fits(size):
             budget.relieve(budget.limit_bytes - size)
             if not budget.fits(size) and budget.held:
@@ -228,7 +216,7 @@ class ServerCall(Stream):
     def hold(self, size: int) -> None:
         """So much of the call's requests is held, until it is released or the call ends."""
         self.held += size
-        self._connection.account.hold_request(size)
+        self._shared.account.hold_request(size)
 
     def listen(self, *, on_stall: Callable[[bool], None], on_drain: Callable[[], None]) -> None:
         """For a stream: `on_stall(True)` is called when its client does not take what was sent, and with
@@ -320,7 +308,7 @@ class ServerCall(Stream):
     def _expire(self) -> None:
         # the deadlines of ten thousand calls may pass at the same moment
         self._deadline = None
-        self._connection.later(self._give_up_expired)
+        self._shared.connection.later(self._give_up_expired)
 
     def _give_up_expired(self) -> None:
         self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -341,56 +329,51 @@ class ServerCall(Stream):
             return
         if self.on_answered is not None:
             self._tell(Status.OK)
-        connection = self._connection
-        sender = connection.sender
+        shared = self._shared
         size = 0
         for part in parts:
             size += len(part)
         total = size + PREFIX_BYTES
+        encoding = shared.limits.response_encoding
         if (
             total > _JOIN_BELOW_BYTES
-            or total > sender.window
-            or total > self.send_window
-            or sender.paused
-            or sender.owes_update
-            or (connection.response_encoding and connection.response_encoding in self.head.accepts)
+            or (encoding and encoding in self.head.accepts)
+            or not shared.sender.reserve(self, total)
         ):
             self.send(parts, size)
             self.finish()
             return
-        sender.window -= total
         start = _pack_start(
             0, len(_RESPONSE_HEAD), HEADERS, END_HEADERS, self.id, _RESPONSE_HEAD,
             total >> 16, total & 0xFFFF, DATA, 0, self.id, 0, size,
         )  # fmt: skip
         end = _pack_trailers(0, len(_OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, self.id, _OK_TRAILERS)
-        sender.transport.write(b"".join((start, *parts, end)))
+        shared.sender.transport.write(b"".join((start, *parts, end)))
         self.sent()
 
     def send(self, parts: Sequence[Buffer], size: int) -> None:
         """Send one message of a stream, as flow control allows."""
         if self._answered:
             return
-        connection = self._connection
-        if connection.sender.queued > connection.max_unread_bytes:
-            most = connection.max_unread_bytes
+        sender, limits = self._shared.sender, self._shared.limits
+        if sender.queued > limits.max_unread_bytes:
+            most = limits.max_unread_bytes
             self.give_up(Status.RESOURCE_EXHAUSTED, f"more than {most} bytes of answers wait to be read")
             return
-        encoding = connection.response_encoding if connection.response_encoding in self.head.accepts else ""
+        encoding = limits.response_encoding if limits.response_encoding in self.head.accepts else ""
         if not self._headers_sent:
             self._headers_sent = True
             block = _RESPONSE_HEAD
             if encoding:
                 block += encode_stateless([(b"grpc-encoding", encoding.encode())])
-            connection.write(frames.frame(HEADERS, END_HEADERS, self.id, connection.sender.block(block)))
+            sender.transport.write(frames.frame(HEADERS, END_HEADERS, self.id, sender.block(block)))
         if encoding:
-            message = deflate(b"".join(parts), encoding, connection.response_level)
-            connection.sender.queue(self, (pack_prefix(1, len(message)), message))
+            message = deflate(b"".join(parts), encoding, limits.response_level)
+            sender.queue(self, (pack_prefix(1, len(message)), message))
         else:
-            connection.sender.queue(self, (pack_prefix(0, size), *parts))
-        connection.wrote = True
+            sender.queue(self, (pack_prefix(0, size), *parts))
         if self._sink is not None and self.queued > CALL_UNREAD_BYTES and self.intake is not None:
-            connection.room.wait_for_own(self)
+            self._shared.room.wait_for_own(self)
             self.intake.stall(True)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
@@ -405,7 +388,7 @@ class ServerCall(Stream):
         if self._answered:
             return
         self._tell(status)
-        self._connection.sender.forget(self.id)
+        self._shared.sender.forget(self.id)
         self._end_with(self._trailers(status, message))
 
     def _trailers(self, status: Status, message: str) -> bytes:
@@ -413,7 +396,7 @@ class ServerCall(Stream):
 
     def drop(self, status: Status, why: str) -> None:
         """End the call with an error instead of the answer that its client does not read."""
-        self._connection.sender.forget(self.id)
+        self._shared.sender.forget(self.id)
         self.trailers = None
         self.give_up(status, why)
 
@@ -427,8 +410,7 @@ class ServerCall(Stream):
     def _end_with(self, block: bytes) -> None:
         if self._answered:
             return
-        connection = self._connection
-        sender = connection.sender
+        sender = self._shared.sender
         trailers = frames.headers_frames(
             self.id, sender.block(block), end_stream=True, max_frame_bytes=sender.frame_bytes
         )
@@ -437,7 +419,7 @@ class ServerCall(Stream):
             sender.queue(self, (), trailers=trailers)
             return
         sender.forget(self.id)
-        connection.write(trailers)
+        sender.transport.write(trailers)
         self.sent()
 
     @property
@@ -450,12 +432,9 @@ class ServerCall(Stream):
         self._on_gone = self._sink = None
         if self._deadline is not None or self.intake is not None or self.held:
             self._let_go()
-        connection = self._connection
-        connection.wrote = True
         if not self.peer_ended:
-            connection.reset_stream(self.id, ErrorCode.NO_ERROR)
-        connection.streams.pop(self.id, None)
-        connection.call_ended()
+            self._shared.connection.reset_stream(self.id, ErrorCode.NO_ERROR)
+        self._ended(self)
 
     def _stop_clock(self) -> None:
         if self._deadline is not None:

@@ -1,16 +1,15 @@
-"""One HTTP/2 connection (RFC 9113): what a server and a client do alike.
+"""One HTTP/2 connection (RFC 9113), of a server or a client: frames, settings, flow control, abuse limits.
 
 Frames are parsed in place in what one read brought. The rest of a large DATA frame is read by the event loop
 straight into the message it belongs to. What can be sent at once is written at once; what flow control holds
 back waits in its stream. A peer that makes us work without asking for anything pays from a budget of
-"glitches" (HAProxy's word), and is sent away when it is spent.
+"glitches" (HAProxy's word), and is disconnected when it is spent.
 """
 
 import asyncio
 import time
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import cast
 
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
@@ -31,10 +30,12 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, BlockDecoder
+from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES
+from tpx.protocol.http2.role import Failed, GoingAway, Lost, PingReceived, Role, SettingsChanged, StreamReset
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
-from tpx.protocol.inlet import Inlet
+from tpx.protocol.inlet import Inlet, Turns
+from tpx.protocol.memory_budget import Account, uncounted
 from tpx.protocol.outlet import Outlet
 
 MAX_FRAME_BYTES = 1 << 20
@@ -50,22 +51,18 @@ _STREAMS_PER_GLITCH = 100
 """Open streams whose windows move with the initial window."""
 
 
-S = TypeVar("S", bound=Stream)
+class Http2Connection(Inlet):
+    """The asyncio protocol of a connection. DATA goes to its stream, all else that has a meaning to `role`.
 
-
-class Http2Connection(Inlet, Generic[S]):
-    """Framing, settings, flow control and abuse limits; the two roles add what streams mean.
-
-    DATA goes to the streams themselves, header blocks to the role.
+    `streams` belong to the role, which adds and removes them. With `turns`, as on a server, the connection
+    shares the event loop with others, and is not read from while its peer does not read.
     """
 
     __slots__ = (
+        "_account",
         "_begun",
-        "_block",
         "_block_flags",
         "_block_stream",
-        "_blocks",
-        "_closed",
         "_cut",
         "_cut_up_to",
         "_direct",
@@ -76,91 +73,83 @@ class Http2Connection(Inlet, Generic[S]):
         "_glitch_burst",
         "_glitches",
         "_glitches_per_s",
+        "_held",
+        "_max_block_bytes",
         "_missing",
-        "_peer_max_streams",
         "_pending",
+        "_role",
         "_scratch",
-        "_transport",
         "_unacknowledged",
+        "block",
+        "closed",
         "sender",
         "streams",
+        "transport",
     )
 
-    def __init__(self, scratch: memoryview, decoder: BlockDecoder) -> None:
+    transport: Outlet
+    sender: Sender
+
+    def __init__(
+        self,
+        role: Role,
+        streams: Mapping[int, Stream],
+        scratch: memoryview,
+        *,
+        turns: Turns | None = None,
+        account: Account | None = None,
+        max_block_bytes: int = MAX_HEADER_LIST_BYTES,
+        glitches: tuple[int, int] = (GLITCH_BURST, GLITCHES_PER_S),
+    ) -> None:
+        """`glitches`: how many at once, and how many a second."""
         super().__init__()
+        self._role = role
+        self.streams = streams
         self._scratch = scratch
-        self._blocks = decoder
-        self._transport: Outlet = cast("Outlet", None)
-        self.streams: dict[int, S] = {}
+        self._turns = turns
+        self._account = account or uncounted()
+        self._max_block_bytes = max_block_bytes
         # reading
         self._pending = bytearray()
         self._missing = 0  # to come of the frame that `_pending` begins with
         self._begun = 0  # frames and header blocks that did not come with one read
-        self._block: bytearray | None = None  # a header block in pieces, and its first frame
+        self.block: bytearray | None = None  # a header block in pieces, and its first frame
         self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
-        self._direct_stream: S | None = None
+        self._direct_stream: Stream | None = None
         self._direct_left = self._direct_flags = 0
         self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
-        # writing
-        self.sender = Sender(self.later)
-        self._peer_max_streams = MAX_WINDOW
+        self._held: dict[int, Stream] = {}  # have messages left for the next turn
+        # ending
         self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
         self._cut_up_to = 0  # of those that have been dropped from it
-        # ending
-        self._glitches = self._glitch_burst = GLITCH_BURST
-        self._glitches_per_s = GLITCHES_PER_S
+        self._glitch_burst, self._glitches_per_s = glitches
+        self._glitches = self._glitch_burst
         self._forgiven_ns = time.monotonic_ns()
-        self._closed = False
-
-    # what a role provides
-
-    @abstractmethod
-    def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """A complete header block."""
-
-    def _on_late_data(self, stream_id: int) -> None:
-        """DATA of a stream that was open and is no more. May raise Http2Error."""
-
-    @abstractmethod
-    def _on_reset(self, stream_id: int, code: int) -> None:
-        """The peer ended a stream with RST_STREAM."""
-
-    @abstractmethod
-    def _refuse_idle(self, stream_id: int, what: str) -> None:
-        """Raise Http2Error if the stream is not open and never was."""
-
-    @abstractmethod
-    def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
-        """The peer will take no new streams."""
-
-    def _read_on(self) -> None:
-        """Take what streams have kept of what was read before the connection's last turn ended."""
-
-    def _on_settled(self) -> None:
-        """The peer's settings have changed."""
-
-    def _on_ping_ack(self, payload: bytes) -> None:
-        """The peer answered our PING."""
-
-    def _on_ping(self) -> None:
-        """The peer sent a PING. May raise Http2Error."""
+        self.closed = False
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = Outlet(cast("asyncio.Transport", transport))
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.sender.transport = self._transport
+        self.transport = Outlet(cast("asyncio.Transport", transport))
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.sender = Sender(self.transport, self.later, self._account)
+        self._role.opened(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._role.on_event(Lost(exc))
+
+    def eof_received(self) -> None:
+        self.transport.flush()  # the event loop closes what the peer has closed
 
     def data_received(self, data: bytes) -> None:
-        if self._closed:
+        if self.closed:
             return
         if self._awaits_turn or len(data) < self._missing:
             self._pending += data
             self._missing -= len(data)
             return
-        self._transport.hold()
+        self.transport.hold()
         try:
             fresh = not self._pending
             if not fresh:
@@ -168,35 +157,44 @@ class Http2Connection(Inlet, Generic[S]):
                 data, self._pending, self._missing = bytes(self._pending), bytearray(), 0
             if self._turns is not None:
                 self._begin_turn(self._turns, len(data))
-            self._parse(data, 0)
-            if self._pending and self._block is None and (fresh or len(self._pending) < len(data)):
+            at = self._role.begin_read(data)
+            if at < 0:
+                self._pending += data
+            elif at < len(data) and not self.closed:
+                self._parse(data, at)
+            if self._pending and self.block is None and (fresh or len(self._pending) < len(data)):
                 self._begun += 1
-            self._end_read(self._transport.transport)
+            self._end_read(self.transport.transport)
         except Http2Error as exc:
-            self._break(exc)
+            self.fail(exc)
         finally:
-            self._transport.release(expecting=bool(self.streams))
+            self.transport.release(expecting=bool(self.streams))
 
     def _turn_came(self) -> None:
-        """Go on with what was read, unless the client takes no answers: then it waits for that, too."""
-        if not self._awaits_turn or (self.sender.paused and not self._closed):
+        """Go on with what was read, unless the peer does not read: then it waits for that, too."""
+        if not self._awaits_turn or (self.sender.paused and not self.closed):
             return
         self._awaits_turn, self._missing = False, 0
-        self._read_on()
+        held, self._held = self._held, {}
+        if held and self._turns is not None:
+            self._begin_turn(self._turns)
+        for stream in held.values():
+            stream.read_on()
         if not self._awaits_turn:
             self.data_received(b"")
-        if not (self._awaits_turn or self.sender.paused or self._transport.is_closing()):
-            self._transport.resume_reading()
+        if not (self._awaits_turn or self.sender.paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def landing(self) -> memoryview | None:
         return self._direct
 
     def landed(self, count: int) -> None:
         try:
-            if not self._closed:
+            if not self.closed:
+                self._role.begin_read(b"")
                 self._land(count)
         except Http2Error as exc:
-            self._break(exc)
+            self.fail(exc)
 
     def later(self, go_on: Callable[[], None]) -> None:
         """Do the rest of some work in a later turn of the loop."""
@@ -205,31 +203,42 @@ class Http2Connection(Inlet, Generic[S]):
         else:
             asyncio.get_running_loop().call_soon(go_on)
 
+    def await_turn(self, stream: Stream) -> None:
+        """Have a stream read on in the connection's next turn."""
+        self._held[stream.id] = stream
+        self._await_turn(self.transport.transport)
+
     def pause_writing(self) -> None:
-        self.sender.paused = True
+        """Send no more, and at a server read no more: requests of a client that does not read wait unread."""
+        self.sender.pause()
+        if self._turns is not None:
+            self.transport.pause_reading()
 
     def resume_writing(self) -> None:
+        if self._turns is not None and not self._awaits_turn:
+            self.transport.resume_reading()
         self.sender.resume()
         if self._awaits_turn and self._turns is not None:
             self._turns.wait(self._turn_came)
 
     @property
-    def _in_frame(self) -> bool:
-        """The beginning of a frame or header block has come, and not its end."""
-        return bool(self._pending) or self._block is not None or self._direct is not None
+    def in_frame(self) -> bool:
+        """True if a frame or header block has come in part."""
+        return bool(self._pending) or self.block is not None or self._direct is not None
 
     @property
-    def _half_sent(self) -> int:
-        """The number of the header block, or of the frame that is not DATA, of which the beginning has come
-        and not the end; 0 if there is none."""
+    def half_sent(self) -> int:
+        """The number of the header block, or of the frame that is not DATA, which has come in part; 0: none
+        has."""
         control = len(self._pending) >= HEADER_BYTES and self._pending[_KIND_AT] != DATA
-        return self._begun if self._block is not None or (control and not self._awaits_turn) else 0
+        return self._begun if self.block is not None or (control and not self._awaits_turn) else 0
 
-    def _let_go(self) -> None:
-        """The connection is gone: hold no memory for it."""
-        self._closed = True
-        self._pending, self._missing, self._block = bytearray(), 0, None
+    def discard(self) -> None:
+        """Read no more, and hold no memory: the connection ends."""
+        self.closed = True
+        self._pending, self._missing, self.block = bytearray(), 0, None
         self._direct = self._direct_stream = None
+        self._held.clear()
         self.sender.clear()
 
     # reading frames
@@ -242,7 +251,7 @@ class Http2Connection(Inlet, Generic[S]):
             start = at + HEADER_BYTES
             stop = start + length
             stream_id &= MAX_STREAM_ID  # the highest bit has no meaning
-            if self._block is not None and kind != CONTINUATION:
+            if self.block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
                 if self._begin_landing(kind, stream_id, flags, data, start, stop):
@@ -252,40 +261,40 @@ class Http2Connection(Inlet, Generic[S]):
                 if flags & PADDED or start == stop:
                     self._odd_data(stream_id, flags, data, start, stop)
                 else:
-                    self._received(length)
+                    self.received(length)
                     self._data(stream_id, flags, data, start, stop)
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
-                self._on_headers(stream_id, flags, data[start:stop])
+                self._role.headers(stream_id, flags, data[start:stop])
             else:
                 self._check_size(kind, length)
                 take = _UNCOMMON.get(kind, Http2Connection._without_effect)
                 take(self, flags, stream_id, data[start:stop])
             at = stop
-            if self._closed or (self._limited and at < end and self._stops()):
+            if self.closed or (self._limited and at < end and self._stops()):
                 break
-        if at < end and not self._closed:
+        if at < end and not self.closed:
             self._pending = bytearray(memoryview(data)[at:])
 
     def _stops(self) -> bool:
         """Leave the rest of a read for later if the client takes no answers, or others are to be served."""
         stops = self.sender.paused or self.turn_over
         if stops:
-            self._await_turn(self._transport.transport)
+            self._await_turn(self.transport.transport)
         return stops
 
-    def _received(self, count: int) -> None:
-        """Give the connection's window back once a good part of it is used."""
+    def received(self, count: int) -> None:
+        """Count DATA that was read, or, negative, is to be read later; send WINDOW_UPDATE of the connection
+        once a good part of its window is used."""
         self._unacknowledged += count
         if self._unacknowledged > CONNECTION_WINDOW // 2:
-            self._transport.write(frames.window_update(0, self._unacknowledged))
+            self.transport.write(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
 
     def _data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         """Hand the payload of a DATA frame, without its padding, to its stream."""
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._refuse_idle(stream_id, "DATA")
-            self._on_late_data(stream_id)
+            self._role.not_open(stream_id, "DATA")
             return
         if stream.peer_ended:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
@@ -296,20 +305,20 @@ class Http2Connection(Inlet, Generic[S]):
         stream.receive(data, start, stop)
 
     def take_from_window(self, stream: Stream, count: int) -> None:
-        """Account for DATA of a stream that goes on, and give its window back."""
+        """Count DATA of a stream that goes on, and send WINDOW_UPDATE where its window is low."""
         stream.receive_window -= count
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
         low = stream.receive_window < STREAM_WINDOW // 2
         if low and not stream.peer_ended and stream.withheld is None:
-            self._transport.write(frames.window_update(stream.id, STREAM_WINDOW - stream.receive_window))
+            self.transport.write(frames.window_update(stream.id, STREAM_WINDOW - stream.receive_window))
             stream.receive_window = STREAM_WINDOW
 
     def _odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         """DATA that is padded or empty: padding counts for flow control, and emptiness is not free."""
-        self._received(stop - start)
+        self.received(stop - start)
         if start == stop and not flags & END_STREAM:
-            self._glitch("empty DATA frames")
+            self.glitch("empty DATA frames")
         if flags & PADDED:
             padding = 1 + (data[start] if start < stop else 0)
             if padding > stop - start:
@@ -319,7 +328,7 @@ class Http2Connection(Inlet, Generic[S]):
             if stream is not None and not flags & END_STREAM:
                 self.take_from_window(stream, padding)
                 if start == stop:
-                    self._glitch("empty DATA frames")
+                    self.glitch("empty DATA frames")
         self._data(stream_id, flags, data, start, stop)
 
     def _begin_landing(
@@ -333,7 +342,7 @@ class Http2Connection(Inlet, Generic[S]):
             return False
         here = len(data) - start
         if here:
-            self._received(here)
+            self.received(here)
             self._data(stream_id, 0, data, start, len(data))
         left = stop - start - here
         stream = self.streams.get(stream_id)
@@ -344,12 +353,13 @@ class Http2Connection(Inlet, Generic[S]):
             return True
         self._direct, self._direct_stream = landing, stream
         self._direct_left, self._direct_flags = left, flags
-        self.read_into_buffers(self._transport.transport, self._scratch)
+        self.read_into_buffers(self.transport.transport, self._scratch)
         return True
 
     def _land(self, nbytes: int) -> None:
-        stream, flags = cast("S", self._direct_stream), self._direct_flags
-        self._received(nbytes)
+        stream, flags = self._direct_stream, self._direct_flags
+        assert stream is not None
+        self.received(nbytes)
         self._direct = None
         self._direct_left = left = self._direct_left - nbytes
         if self.streams.get(stream.id) is stream:
@@ -366,25 +376,25 @@ class Http2Connection(Inlet, Generic[S]):
 
     def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         frames.check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
-        self._refuse_idle(stream_id, "RST_STREAM")
-        self._glitch("stream resets")
-        self._on_reset(stream_id, frames.unpack_u32(payload)[0])
+        self._role.not_open(stream_id, "RST_STREAM")
+        self.glitch("stream resets")
+        self._role.on_event(StreamReset(stream_id, frames.unpack_u32(payload)[0]))
 
     def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         frames.check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
         last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
-        self._on_goaway(last, code, payload[8:])
+        self._role.on_event(GoingAway(last, code, payload[8:]))
 
     def _push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
 
     def _without_effect(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Unknown types are ignored."""
-        self._glitch("frames without effect")
+        self.glitch("frames without effect")
 
     def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Ignored, too, but its form counts (RFC 9113 section 6.3)."""
-        self._glitch("frames without effect")
+        self.glitch("frames without effect")
         opened = stream_id in self.streams
         frames.check_form("PRIORITY", stream_id, of_stream=True, fits=opened or len(payload) == 5)
         if len(payload) != 5:
@@ -400,49 +410,49 @@ class Http2Connection(Inlet, Generic[S]):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
         block = payload[start:stop]
         if flags & END_HEADERS:
-            self._on_headers(stream_id, flags, block)
+            self._role.headers(stream_id, flags, block)
             return
-        self._block, self._block_stream, self._block_flags = bytearray(block), stream_id, flags
+        self.block, self._block_stream, self._block_flags = bytearray(block), stream_id, flags
         self._begun += 1
 
     def _continue_block(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block is None or stream_id != self._block_stream:
+        if self.block is None or stream_id != self._block_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
-        self._glitch("CONTINUATION frames")
-        self._block += payload
-        if len(self._block) > self._blocks.max_list_bytes:
+        self.glitch("CONTINUATION frames")
+        self.block += payload
+        if len(self.block) > self._max_block_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
-            block, self._block = bytes(self._block), None
-            self._on_headers(stream_id, self._block_flags, block)
+            block, self.block = bytes(self.block), None
+            self._role.headers(stream_id, self._block_flags, block)
 
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
         frames.check_form(
             "SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0
         )
-        self._glitch("SETTINGS frames")
+        self.glitch("SETTINGS frames")
         if flags & ACK:
             return
         # the last value of each counts, and only it costs anything
-        for name, value in dict(frames.parse_settings(payload)).items():
+        settings = dict(frames.parse_settings(payload))
+        for name, value in settings.items():
             self._apply_setting(name, value)
-        self._transport.write(frames.frame(frames.SETTINGS, ACK, 0))
-        self._on_settled()
+        self.transport.write(frames.frame(frames.SETTINGS, ACK, 0))
+        if Setting.MAX_CONCURRENT_STREAMS in settings:
+            self._role.on_event(SettingsChanged(settings[Setting.MAX_CONCURRENT_STREAMS]))
         self.sender.pump()
 
     def _apply_setting(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
-            self._glitch("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
+            self.glitch("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
             self.sender.change_initial_window(value, self.streams.values())
         elif name == Setting.MAX_FRAME_SIZE:
             if not DEFAULT_FRAME_BYTES <= value < 1 << 24:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
             self.sender.frame_bytes = min(value, MAX_FRAME_BYTES)
-        elif name == Setting.MAX_CONCURRENT_STREAMS:
-            self._peer_max_streams = value
         elif name == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_BYTES:
             self.sender.empty_table()
         elif name == Setting.ENABLE_PUSH and value > 1:
@@ -450,14 +460,13 @@ class Http2Connection(Inlet, Generic[S]):
 
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
-        self._glitch("PING frames")
-        if flags & ACK:
-            self._on_ping_ack(payload)
-            return
-        self._on_ping()
-        self._transport.write(frames.frame(frames.PING, ACK, 0, payload))
+        self.glitch("PING frames")
+        self._role.on_event(PingReceived(payload, bool(flags & ACK)))
+        if not flags & ACK:
+            self.transport.write(frames.frame(frames.PING, ACK, 0, payload))
 
-    def _window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """Take a WINDOW_UPDATE. May raise Http2Error."""
         frames.check_form("WINDOW_UPDATE", stream_id, of_stream=stream_id > 0, fits=len(payload) == 4)
         increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
         if not stream_id:
@@ -465,7 +474,7 @@ class Http2Connection(Inlet, Generic[S]):
             return
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._refuse_idle(stream_id, "WINDOW_UPDATE")
+            self._role.not_open(stream_id, "WINDOW_UPDATE")
             return
         error = self.sender.widen_stream(stream, increment)
         if error is not None:
@@ -475,7 +484,7 @@ class Http2Connection(Inlet, Generic[S]):
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
         """Send RST_STREAM, and remember that frames of this stream may be on their way."""
-        self._transport.write(frames.rst_stream(stream_id, code))
+        self.transport.write(frames.rst_stream(stream_id, code))
         self._cut[stream_id] = None
         if len(self._cut) > _CUT_STREAMS:
             oldest = next(iter(self._cut))
@@ -484,16 +493,16 @@ class Http2Connection(Inlet, Generic[S]):
 
     def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
         """End a stream for an error of the peer's."""
-        self._glitch("stream errors")  # or a client has its work thrown away as fast as by its own resets
+        self.glitch("stream errors")  # or a client has its work thrown away as fast as by its own resets
         self.reset_stream(stream_id, code)
-        self._on_reset(stream_id, code)
+        self._role.on_event(StreamReset(stream_id, code))
 
-    def _was_cut(self, stream_id: int) -> bool:
-        """We have reset the stream, or may have."""
+    def was_cut(self, stream_id: int) -> bool:
+        """Return True if we have reset the stream, or may have."""
         return stream_id in self._cut or stream_id <= self._cut_up_to
 
-    def _glitch(self, what: str, count: int = 1) -> None:
-        """Take from the peer's budget, which time fills again. Raises Http2Error where it is spent."""
+    def glitch(self, what: str, count: int = 1) -> None:
+        """Charge the peer's budget, which time refills. Raises Http2Error when it is spent."""
         self._glitches -= count
         if self._glitches >= 0:
             return
@@ -508,20 +517,20 @@ class Http2Connection(Inlet, Generic[S]):
         """Only DATA has a reason to be large."""
         if length > MAX_FRAME_BYTES:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
-        if kind != DATA and length > self._blocks.max_list_bytes:
+        if kind != DATA and length > self._max_block_bytes:
             what = "header block" if kind == HEADERS else f"frame of type {kind}"
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
 
-    @abstractmethod
-    def _break(self, error: Http2Error) -> None:
-        """Send GOAWAY with the error and end the connection."""
+    def fail(self, error: Http2Error) -> None:
+        """End the connection for an error of the peer's."""
+        self._role.on_event(Failed(error))
 
 
-_UNCOMMON: dict[int, Callable[[Http2Connection[Any], int, int, bytes], None]] = {
+_UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
     HEADERS: Http2Connection._begin_block,
     CONTINUATION: Http2Connection._continue_block,
     frames.PRIORITY: Http2Connection._priority,
-    frames.WINDOW_UPDATE: Http2Connection._window_update,
+    frames.WINDOW_UPDATE: Http2Connection.window_update,
     frames.SETTINGS: Http2Connection._settings,
     frames.PING: Http2Connection._ping,
     frames.RST_STREAM: Http2Connection._reset,

@@ -9,7 +9,7 @@ decoded.
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Generic, TypeVar
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
@@ -46,23 +46,26 @@ EMPTY_TABLE = b"\x20"
 Header = tuple[bytes, bytes]
 
 
-class BlockDecoder:
-    """One direction of one connection. `get` finds a remembered block, `add` decodes one."""
+T = TypeVar("T")
+
+
+class BlockDecoder(Generic[T]):
+    """Decodes one direction of one connection. `get` finds a remembered block, `add` decodes one."""
 
     def __init__(
-        self, interpret: Callable[[list[Header]], Any], max_list_bytes: int = MAX_HEADER_LIST_BYTES
+        self, interpret: Callable[[list[Header]], T], max_list_bytes: int = MAX_HEADER_LIST_BYTES
     ) -> None:
         self.max_list_bytes = max_list_bytes
         self.fields = self.list_bytes = 0
         """Fields of the block that was decoded last, and the size of its list."""
         self._decoder = Decoder(max_list_bytes)
         self._interpret = interpret
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[bytes, T] = {}
         self._known_bytes = 0
         self.get = self._known.get
 
-    def add(self, block: bytes) -> Any:
-        """What `interpret` makes of the block's headers, remembered where that is safe.
+    def add(self, block: bytes) -> T:
+        """Return what `interpret` makes of the block's headers, remembered where that is safe.
 
         Raises Http2Error for a block that cannot be decoded, or that is larger than we accept.
         """

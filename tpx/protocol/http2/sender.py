@@ -2,7 +2,6 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import cast
 
 from tpx.protocol.http2.frames import (
     DATA,
@@ -16,7 +15,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.hpack import EMPTY_TABLE
 from tpx.protocol.http2.stream import Stream
-from tpx.protocol.memory_budget import uncounted
+from tpx.protocol.memory_budget import Account
 from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
 
@@ -32,24 +31,23 @@ _TAIL_BYTES = 64 << 10
 class Sender:
     """Sends what the peer's windows allow and keeps the rest; nothing is written while the transport is full.
 
-    A caller with little to send may do so itself: when `paused` is False and `owes_update` is False, and
-    `window` and the stream's own window suffice, it lowers both and writes.
+    A caller with little to send writes it itself, if `reserve` lets it.
     """
 
     __slots__ = (
+        "_account",
         "_emptied",
         "_later",
+        "_notify_below",
+        "_on_room",
         "_put_off",
         "_ready",
         "_sent_bytes",
         "_sent_bytes_before",
         "_sent_bytes_long_before",
         "_starved",
-        "account",
         "frame_bytes",
         "initial_window",
-        "notify_below",
-        "on_room",
         "owes_update",
         "paused",
         "queued",
@@ -57,12 +55,14 @@ class Sender:
         "window",
     )
 
-    def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, transport: Outlet, later: Callable[[Callable[[], None]], None], account: Account
+    ) -> None:
+        """`later` calls in a later turn of the loop; `account` is charged for what outboxes hold."""
+        self.transport = transport
         self._later = later
-        self.account = uncounted()
-        """Of the memory that outboxes take."""
+        self._account = account
         self._put_off = False
-        self.transport: Outlet = cast("Outlet", None)
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_bytes = DEFAULT_FRAME_BYTES
@@ -71,10 +71,8 @@ class Sender:
         """The next header block must say that our table is empty."""
         self.queued = 0
         """Bytes in all outboxes."""
-        self.notify_below = -1
-        """With no more than these in them, `on_room` is called with None."""
-        self.on_room: Callable[[Stream | None], None] | None = None
-        """Called in the middle of sending: it may only note that there is room."""
+        self._notify_below = -1
+        self._on_room: Callable[[Stream | None], None] | None = None
         self._emptied = False
         # streams with something to send: those whose own window is open, in turn, and those whose is shut
         self._ready: OrderedDict[int, Stream] = OrderedDict()
@@ -88,8 +86,34 @@ class Sender:
         return self._sent_bytes != self._sent_bytes_long_before
 
     @property
+    def sent_bytes(self) -> int:
+        """All that was ever sent of what was queued."""
+        return self._sent_bytes
+
+    @property
     def idle(self) -> bool:
         return not self._ready and not self._starved
+
+    def reserve(self, stream: Stream, size: int) -> bool:
+        """Take what the caller is about to write from both windows; False, and nothing is taken, where it
+        has to be queued."""
+        if size > self.window or size > stream.send_window or self.paused or self.owes_update:
+            return False
+        self.window -= size
+        stream.send_window -= size
+        return True
+
+    def watch(self, on_room: Callable[[Stream | None], None]) -> None:
+        """Have `on_room` called as `notify` asks, in the middle of sending: it may only note that there is
+        room, of a stream or, with None, of the connection."""
+        self._on_room = on_room
+
+    def notify(self, below: int, stream: Stream | None = None) -> None:
+        """Call `on_room` once when at most `below` bytes wait, of `stream` or of all."""
+        if stream is None:
+            self._notify_below = below
+        else:
+            stream.notify_below = below
 
     def queue(
         self, stream: Stream, parts: Iterable[Buffer], *, trailers: bytes | None = None, ending: bool = False
@@ -113,7 +137,7 @@ class Sender:
         stream.queued += size
         self.queued += size
         if size:
-            self.account.hold_answer(size)
+            self._account.hold_answer(size)
         stream.trailers = trailers
         stream.ending = ending
         if not outbox:
@@ -131,31 +155,36 @@ class Sender:
         stream = self._ready.pop(stream_id, None) or self._starved.pop(stream_id, None)
         if stream is not None:
             stream.outbox = None
-            self.account.release_answer(stream.queued)
+            self._account.release_answer(stream.queued)
             self._unqueue(stream, stream.queued)
 
     def _unqueue(self, stream: Stream, size: int) -> None:
-        """Bytes have left an outbox; whoever waits for room hears of it."""
+        """Count bytes that have left an outbox, and report room where that was asked for."""
         stream.queued -= size
         self.queued -= size
-        if self.on_room is not None:
+        if self._on_room is not None:
             if stream.queued <= stream.notify_below:
-                self.on_room(stream)
-            if self.queued <= self.notify_below:
-                self.on_room(None)
+                stream.notify_below = -1
+                self._on_room(stream)
+            if self.queued <= self._notify_below:
+                self._notify_below = -1
+                self._on_room(None)
 
     def clear(self) -> None:
         """Drop everything: the connection is gone."""
         for stream_id in (*self._ready, *self._starved):
             self.forget(stream_id)
 
+    def pause(self) -> None:
+        """Write nothing: the transport is full."""
+        self.paused = True
+
     def resume(self) -> None:
         self.paused = False
         self.pump()
 
     def empty_table(self) -> None:
-        """The peer made its header table smaller. We use none of it, and must say so once (RFC 9113 section
-        4.3.1)."""
+        """Say once that we use no header table, as the peer made its own smaller (RFC 9113 section 4.3.1)."""
         self.owes_update = not self._emptied
 
     def block(self, block: bytes) -> bytes:
@@ -231,7 +260,8 @@ class Sender:
 
     def _take_frame(self, stream: Stream, out: list[Buffer]) -> int:
         """Append one DATA frame of the stream and, behind its last one, its trailers; returns its size."""
-        outbox = cast("deque[memoryview | bytearray]", stream.outbox)
+        outbox = stream.outbox
+        assert outbox is not None
         room = min(self.window, stream.send_window, self.frame_bytes)
         at, size = len(out), 0
         while outbox and size < room:
@@ -257,7 +287,7 @@ class Sender:
     def _write(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
         """Write, and only then say which streams have ended: what follows may close the connection."""
         if size:
-            self.account.release_answer(size)
+            self._account.release_answer(size)
         if out:
             self.transport.writelines(out)
         for stream in ended:

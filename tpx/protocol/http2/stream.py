@@ -1,4 +1,4 @@
-"""One HTTP/2 stream: the flow control of both directions and what waits to be sent."""
+"""One HTTP/2 stream: flow control in both directions, and what waits to be sent."""
 
 from collections import deque
 
@@ -7,7 +7,7 @@ STREAM_WINDOW = 8 << 20
 
 
 class Stream:
-    """State that both roles share; each adds what its streams mean."""
+    """The state that connection and sender keep of a stream; calls of gRPC add what its bytes mean."""
 
     __slots__ = (
         "ending",
@@ -34,9 +34,9 @@ class Stream:
         self.queued: int  # set with the outbox
         """Bytes in the outbox."""
         self.notify_below: int
-        """With no more than these in it, the sender calls its `on_room`; -1: never."""
+        """The sender reports room when at most so many bytes are in it; -1: never."""
         self.withheld: bytearray | None = None
-        """DATA that its owner reads later; until then the peer gets no window back for it."""
+        """DATA that is read later; until then the peer gets no window back for it."""
         self.ending = False
         """The last byte of the outbox carries END_STREAM."""
         self.shut_since = 0
@@ -44,7 +44,7 @@ class Stream:
         self.trailers: bytes | None = None
         """Complete frames that follow the outbox and end the stream."""
 
-    # what a role makes of it; called by the connection
+    # overridden by calls; called by the connection
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Take the payload of a DATA frame; `peer_ended` tells that nothing follows. May raise Http2Error."""
@@ -58,6 +58,9 @@ class Stream:
 
     def sent(self) -> None:
         """Note that our half is complete."""
+
+    def read_on(self) -> None:
+        """Take from what was withheld as much as may be taken now."""
 
     def eased(self) -> None:
         """Note that the peer has taken most of what this stream had sent."""
