@@ -141,38 +141,33 @@ class ModelStatistics:
         arrived, started = request.arrived_ns, times.started_ns
         input_ns, infer_ns = times.gathered_ns - started, times.computed_ns - times.gathered_ns
         output_ns = times.ended_ns - times.computed_ns
+        self._count(now_ns - arrived, started - arrived, input_ns, infer_ns, output_ns, now_ns)
+
+    def composed(self, times: "PhaseTimes", batch_size: int, ns: int, now_ns: int) -> None:
+        """An ensemble has answered a request: its phases are the sums of its steps'."""
+        input_ns, infer_ns, output_ns = times.input_ns, times.infer_ns, times.output_ns
+        self._count(ns, times.queue_ns, input_ns, infer_ns, output_ns, now_ns)
+        self.inference_count += batch_size
+        self.execution_count += 1
+        self._count_size(batch_size, input_ns, infer_ns, output_ns)
+
+    def _count(
+        self, ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, now_ns: int
+    ) -> None:
+        """Count one request that succeeded, by its phases."""
         self._success_count += 1
-        self._success_ns += now_ns - arrived
-        self._queue_ns += started - arrived
+        self._success_ns += ns
+        self._queue_ns += queue_ns
         self._input_ns += input_ns
         self._infer_ns += infer_ns
         self._output_ns += output_ns
         self._last_ns = now_ns
         if self.latencies is not None:
-            self.latencies.observe("request", now_ns - arrived, now_ns)
-            self.latencies.observe("queue", started - arrived, now_ns)
+            self.latencies.observe("request", ns, now_ns)
+            self.latencies.observe("queue", queue_ns, now_ns)
             self.latencies.observe("compute_input", input_ns, now_ns)
             self.latencies.observe("compute_infer", infer_ns, now_ns)
             self.latencies.observe("compute_output", output_ns, now_ns)
-
-    def composed(self, times: "PhaseTimes", batch_size: int, ns: int, now_ns: int) -> None:
-        """An ensemble has answered a request: its phases are the sums of its steps'."""
-        self._success_count += 1
-        self._success_ns += ns
-        self._queue_ns += times.queue_ns
-        self._input_ns += times.input_ns
-        self._infer_ns += times.infer_ns
-        self._output_ns += times.output_ns
-        self.inference_count += batch_size
-        self.execution_count += 1
-        self._count_size(batch_size, times.input_ns, times.infer_ns, times.output_ns)
-        self._last_ns = now_ns
-        if self.latencies is not None:
-            self.latencies.observe("request", ns, now_ns)
-            self.latencies.observe("queue", times.queue_ns, now_ns)
-            self.latencies.observe("compute_input", times.input_ns, now_ns)
-            self.latencies.observe("compute_infer", times.infer_ns, now_ns)
-            self.latencies.observe("compute_output", times.output_ns, now_ns)
 
     def _count_size(self, size: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         sizes = self.batches.get(size)
