@@ -83,14 +83,14 @@ churn: $(VENV)/.test
 	CHURN_SECONDS=60 $(BIN)/python -m pytest -q tests/soak/test_churn.py
 
 check: $(VENV)/.test
-	$(BIN)/ruff format --check tpx tests tools benchmarks
-	$(BIN)/ruff check tpx tests tools benchmarks
+	$(BIN)/ruff format --check tpx tests tools benchmarks examples
+	$(BIN)/ruff check tpx tests tools benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.test
-	$(BIN)/ruff format tpx tests tools benchmarks
-	$(BIN)/ruff check --fix tpx tests tools benchmarks
+	$(BIN)/ruff format tpx tests tools benchmarks examples
+	$(BIN)/ruff check --fix tpx tests tools benchmarks examples
 
 # fetches the real Triton as the benchmarks do; without TPX_TRITONSERVER these tests skip themselves
 differential: $(VENV)/.test

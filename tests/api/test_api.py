@@ -108,6 +108,7 @@ def test_a_report_is_a_page_and_a_cell_of_a_notebook(run: tpx.PerfRun, tmp_path:
     assert (tmp_path / "report.html").read_text() == page
     assert page.startswith("<!DOCTYPE html>")
     assert run._repr_html_().startswith("<iframe srcdoc=")
+    assert repr(run) == f"<PerfRun: {run.verdict}>"
 
 
 def test_a_running_event_loop_measures_and_a_notebook_has_one(server: tpx.RunningServer) -> None:
@@ -128,9 +129,17 @@ def test_what_cannot_be_measured_is_an_error(server: tpx.RunningServer) -> None:
         tpx.measure(server, "identity", concurency=1)
 
 
-def test_two_runs_are_compared_at_the_loads_that_both_have(run: tpx.PerfRun) -> None:
+def test_two_runs_are_compared_at_the_loads_that_both_have(run: tpx.PerfRun, tmp_path: Path) -> None:
     found = tpx.compare(run, run)
     assert found.verdict == "same"
+    kept = tmp_path / "baseline.json"
+    kept.write_text(run.to_json())
+    assert tpx.compare(kept, run).verdict == "same"
+    with pytest.raises(UsageError, match=r"cannot read .*nothing\.json"):
+        tpx.compare(tmp_path / "nothing.json", run)
+    kept.write_text("{")
+    with pytest.raises(UsageError, match="is no JSON"):
+        tpx.compare(kept, run)
     assert set(found.to_pandas()["load"]) == {"concurrency 1", "concurrency 2"}
 
 

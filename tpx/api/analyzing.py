@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AnalysisRun:
     """Everything that a search measured, and its verdicts."""
 
@@ -60,6 +60,9 @@ class AnalysisRun:
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
+
+    def __repr__(self) -> str:
+        return f"<AnalysisRun: {self.verdict}>"
 
     def _repr_html_(self) -> str:
         return embedded(self.to_html())

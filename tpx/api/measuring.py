@@ -12,7 +12,7 @@ from tpx.api.serving import RunningServer
 from tpx.api.threads import run_in_thread
 from tpx.errors import UsageError
 from tpx.options import build, given_in_mapping
-from tpx.perf.answers.compare import Comparison, Strictness, read_levels
+from tpx.perf.answers.compare import Comparison, Levels, Strictness, read_levels
 from tpx.perf.answers.compare import compare as compare_levels
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PerfRun:
     """The levels of one measurement, and what they say."""
 
@@ -43,6 +43,11 @@ class PerfRun:
     def best(self) -> LevelResult | None:
         """The level of the highest throughput that met the limits; None where none did."""
         return self.report.best
+
+    @property
+    def meets_slo(self) -> bool:
+        """False where an objective of `slo` is missed."""
+        return not self.report.breaks_slo
 
     @property
     def verdict(self) -> str:
@@ -63,6 +68,9 @@ class PerfRun:
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
+
+    def __repr__(self) -> str:
+        return f"<PerfRun: {self.verdict}>"
 
     def _repr_html_(self) -> str:
         return embedded(self.to_html())
@@ -133,16 +141,33 @@ class RunComparison:
 
 
 def compare(
-    before: PerfRun, after: PerfRun, *, alpha: float = 0.05, min_effect: float = 0.02
+    before: PerfRun | str | Path,
+    after: PerfRun | str | Path,
+    *,
+    alpha: float = 0.05,
+    min_effect: float = 0.02,
 ) -> RunComparison:
-    """Compare two measurements at the loads that both have. Raises UsageError where there are none."""
-    levels = [
-        read_levels(json.loads(each.to_json()), name) for each, name in ((before, "before"), (after, "after"))
-    ]
+    """Compare two measurements at the loads that both have; a path is a file of `to_json()`.
+
+    Differences below `min_effect`, a share, do not count. Raises UsageError where nothing can
+    be compared.
+    """
+    levels = [_levels(each, name) for each, name in ((before, "before"), (after, "after"))]
     found = compare_levels(levels[0], levels[1], Strictness(alpha=alpha, min_effect=min_effect))
     if not found.differences:
         raise UsageError(f"the runs have no load to compare ({'; '.join(found.left_out)})")
     return RunComparison(found)
+
+
+def _levels(run: PerfRun | str | Path, name: str) -> Levels:
+    if isinstance(run, PerfRun):
+        return read_levels(json.loads(run.to_json()), name)
+    try:
+        return read_levels(json.loads(Path(run).read_text(encoding="utf-8")), str(run))
+    except OSError as exc:
+        raise UsageError(f"cannot read {run}: {exc.strerror}") from exc
+    except ValueError as exc:
+        raise UsageError(f"{run} is no JSON: {exc}") from exc
 
 
 def _spec(

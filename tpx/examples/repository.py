@@ -76,7 +76,9 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = False) -> list[WrittenModel]:
+def write(
+    directory: str | Path, names: Sequence[str] = ALL, *, overwrite: bool = False
+) -> list[WrittenModel]:
     """Write the named examples, and those that they call, into a model repository, which is made where it is
     missing.
 
@@ -85,6 +87,7 @@ def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = Fals
     untouched unless `overwrite`. Several processes may write at once: the first to finish wins.
     Raises UsageError: unknown name, `onnx` not installed, not enough disk space, directory not writable.
     """
+    directory = Path(directory)
     chosen = [_example(name) for name in names]
     examples = list({e.name: e for one in chosen for e in (*map(_example, one.calls), one)}.values())
     wanted = [e for e in examples if overwrite or not _is_there(directory / e.name)]
