@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo docs test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit clean
+.PHONY: help demo docs test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit dist containers test-deploy test-kserve test-container clean
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -21,6 +21,11 @@ help:
 	@echo "make docs    the documentation as a site of files, site/index.html; a broken link is an error"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
 	@echo "make gpu-kit   what proves tpx on a GPU machine without a network, as a folder to carry there"
+	@echo "make dist    wheel and sdist in dist/, installed into an empty environment and used"
+	@echo "make containers  the CPU container from the wheel, with podman, docker or buildah; FILE=deploy/Containerfile.gpu: for GPUs"
+	@echo "make test-deploy  the chart, the dashboard, the alert rules, the workflows, each checked by its own tool"
+	@echo "make test-kserve  the examples for KServe, by the models of its package (450 MB)"
+	@echo "make test-container  the container built on Debian's own packages, served without root, drained (buildah, debootstrap)"
 	@echo "make clean   remove the environment and everything generated"
 
 $(VENV)/.made:
@@ -56,7 +61,7 @@ test-measuring:
 	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(MEASURING)
 
 test-serving:
-	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(addprefix --ignore=,$(MEASURING))
+	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(addprefix --ignore=,$(MEASURING) tests/deploy)
 
 # the messages once more with the protobuf that users get: among the tests' own packages tritonclient holds it back
 test-newest:
@@ -67,6 +72,26 @@ test-newest:
 test-dali: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet -e '.[dali]' pillow
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/serving/backends/dali
+
+# charts, dashboards, alert rules, workflows, units; what a missing tool would check is skipped
+test-deploy: $(VENV)/.test
+	@command -v promtool >/dev/null || tools/system_packages.sh prometheus
+	$(BIN)/python -m pip install --quiet -e '.[deploy]'
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy
+
+# the kserve package has 450 MB, and older dependencies than ours: an environment of its own
+test-kserve: $(VENV)/.made
+	$(PYTHON) -m venv .cache/kserve
+	.cache/kserve/bin/python -m pip install --quiet kserve
+	.cache/kserve/bin/python tools/check_kserve.py deploy/kserve/*.yaml
+
+# the image's base is made of Debian's packages, so that no registry of images is needed; as root
+test-container: dist $(VENV)/.test
+	tools/system_packages.sh buildah debootstrap
+	tools/debian_base.sh tpx-test-base
+	TOOL=buildah BASE=localhost/tpx-test-base TAG=tpx-test deploy/build.sh --isolation chroot \
+	  --volume /etc/ssl/certs:/etc/ssl/certs:ro $(if $(wildcard /etc/pip.conf),--volume /etc/pip.conf:/etc/pip.conf:ro)
+	TPX_IMAGE=localhost/tpx-test $(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy/test_container.py
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test
@@ -120,6 +145,16 @@ schema: $(VENV)/.test
 gpu-kit: $(VENV)/.made
 	$(BIN)/python -m tools.gpu_kit.pack
 
+dist: $(VENV)/.made
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build
+	$(BIN)/python tools/try_wheel.py
+
+# FILE, BASE, TAG and TOOL can be set: see deploy/build.sh
+containers: dist
+	deploy/build.sh
+
 clean:
-	rm -rf $(VENV) .cache demo gpu-kit site .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
+	rm -rf dist $(VENV) .cache demo gpu-kit site .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
 	find tpx tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

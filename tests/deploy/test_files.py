@@ -1,0 +1,116 @@
+"""The files of deploy/ and .github/ fit each other and tpx: versions, options, names, schemas."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.files import DEPLOY, ROOT, load
+from tpx import __version__
+from tpx.options import from_argv
+from tpx.serving.options import ServeConfig
+
+CHECKER = Path(sys.executable).with_name("check-jsonschema")
+UNIT = (DEPLOY / "systemd" / "tpx.service").read_text("utf-8")
+
+
+def _containerfile(name: str) -> list[str]:
+    words = re.search(r"^CMD \[(.+)\]$", (DEPLOY / name).read_text("utf-8"), re.MULTILINE)
+    assert words is not None
+    return re.findall(r'"([^"]+)"', words[1])
+
+
+def _unit() -> list[str]:
+    command = re.search(r"^ExecStart=/opt/tpx/bin/tpx (.+) \$TPX_OPTIONS$", UNIT, re.MULTILINE)
+    assert command is not None
+    return command[1].split()
+
+
+COMMANDS = {
+    "Containerfile": _containerfile("Containerfile"),
+    "Containerfile.gpu": _containerfile("Containerfile.gpu"),
+    "compose": load("compose.yaml")["services"]["tpx"]["command"],
+    "KServe": load("kserve/clusterservingruntime.yaml")["spec"]["containers"][0]["args"],
+    "systemd": _unit(),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_tpx_takes_the_command(words: Sequence[str]) -> None:
+    command, *options = words
+    assert command == "serve"
+    assert from_argv(ServeConfig, options).repository.model_repository
+
+
+def test_there_is_one_version() -> None:
+    chart = load("helm/tpx/Chart.yaml")
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    image = load("kserve/clusterservingruntime.yaml")["spec"]["containers"][0]["image"]
+    assert image == f"tpx:{__version__}"
+    assert f"\n## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    project: Any = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if ":: Python ::" in each]
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    assert f"python: {promised}".replace("'", '"') in workflow
+
+
+def test_time_to_stop_is_longer_than_the_drain() -> None:
+    def drain(words: Sequence[str]) -> int:
+        return from_argv(ServeConfig, words[1:]).server.drain_secs
+
+    exit_s = ServeConfig().server.exit_timeout_secs
+    grace = load("compose.yaml")["services"]["tpx"]["stop_grace_period"]
+    assert int(grace.removesuffix("s")) > drain(COMMANDS["compose"]) + exit_s
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
+    assert stop is not None
+    assert int(stop[1]) > drain(COMMANDS["systemd"]) + exit_s
+    predictor = load("kserve/inferenceservice.yaml")["spec"]["predictor"]
+    assert predictor["terminationGracePeriodSeconds"] > drain(COMMANDS["KServe"]) + exit_s
+
+
+def test_both_containerfiles_differ_in_little() -> None:
+    cpu, gpu = (set((DEPLOY / name).read_text("utf-8").splitlines()) for name in list(COMMANDS)[:2])
+    assert len(cpu - gpu) <= 8
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ("github-workflows", ".github/workflows/ci.yml"),
+        ("github-actions", "deploy/github-action/action.yml"),
+        ("compose-spec", "deploy/compose.yaml"),
+    ],
+)
+@pytest.mark.skipif(not CHECKER.exists(), reason="no check-jsonschema: pip install 'tpx[deploy]'")
+def test_a_file_is_of_its_schema(schema: str, path: str) -> None:
+    words = [str(CHECKER), "--builtin-schema", f"vendor.{schema}", str(ROOT / path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_takes_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
+    unit = tmp_path / "tpx.service"
+    tpx = Path(sys.executable).with_name("tpx")
+    unit.write_text(UNIT.replace("/opt/tpx/bin/tpx", str(tpx)), encoding="utf-8")
+    for words in (["verify"], ["security", "--offline=yes", "--threshold=20"]):
+        done = subprocess.run(
+            ["systemd-analyze", *words, str(unit)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Unknown" not in done.stderr
+
+
+def test_compose_mounts_what_there_is() -> None:
+    for service in load("compose.yaml")["services"].values():
+        sources = [volume.split(":")[0] for volume in service["volumes"]]
+        assert all((DEPLOY / source).exists() for source in sources if source.startswith("./"))
