@@ -52,7 +52,7 @@ class Served(Servant, Protocol):
 
     @property
     def busy(self) -> bool:
-        """Tell whether requests are in flight that were not cancelled, or a sequence has state."""
+        """Tell whether requests are in flight, or sequences have begun and not ended."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head. Raises InvalidRequest."""

@@ -17,7 +17,7 @@ from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import names, offer_of
 from tpx.serving.inspection.features import FEATURES
-from tpx.serving.inspection.looking import InspectionFailure, PartInspections, PartName
+from tpx.serving.inspection.isolated import InspectionFailure, PartInspections, PartName
 
 
 class Usability(Enum):
@@ -89,19 +89,19 @@ class _Subject:
     part: PartName
     finding: InspectedPart
     module: str = ""
-    """Imported by it, and looked at by hand where that ends the process."""
+    """Imported by it, and to be tried by hand where that ends the process."""
     install: str = ""
 
 
 def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspection:
-    """Look at every backend and feature, at each for at most this time."""
+    """Inspect every backend and feature, each for at most this time."""
     based = [
         InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
     ]
     backends = [_backend(name) for name in names(BACKENDS)]
     features = [_feature(name) for name in FEATURES]
-    found = _look([*backends, *features], timeout_s)
+    found = _inspected([*backends, *features], timeout_s)
     first = len(backends)
     gpu = next(each for each in found[first:] if each.name == "gpu")
     return Inspection(machine=machine(gpu), backends=(*found[:first], *based), features=tuple(found[first:]))
@@ -150,8 +150,8 @@ def _state(package: str) -> Usability:
     return Usability.MISSING if missing else Usability.USABLE
 
 
-def _look(subjects: Sequence[_Subject], timeout_s: float) -> list[InspectedPart]:
-    """At those of which it is not known that they cannot be used."""
+def _inspected(subjects: Sequence[_Subject], timeout_s: float) -> list[InspectedPart]:
+    """Inspect the parts that may be usable."""
     open_ones = [each.part for each in subjects if each.finding.state is Usability.USABLE]
     told = PartInspections(timeout_s).at(open_ones)
     return [_found(each, told[each.part]) if each.part in told else each.finding for each in subjects]

@@ -1,4 +1,4 @@
-"""Looks at parts in processes of their own, several at a time, none for longer than it may take."""
+"""Inspect parts in processes of their own, several at a time, each with a deadline."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ _AT_A_TIME = 2
 """Importing takes a core and hundreds of megabytes each."""
 _RUN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from tpx.serving.inspection.looking import main; main(sys.argv[2:])"
+    "from tpx.serving.inspection.isolated import main; main(sys.argv[2:])"
 )
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 _TAIL_BYTES = 4096
@@ -41,11 +41,11 @@ class PartName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionFailure:
-    """Why a look found nothing."""
+    """Why an inspection found nothing."""
 
     why: str
     ended: bool = False
-    """The process was ended from outside, by its time or by a crash: it told nothing itself."""
+    """The process was ended from outside, by its deadline or by a crash: it said nothing itself."""
 
 
 class PartInspections:
@@ -58,15 +58,15 @@ class PartInspections:
 
     def at(self, parts: Sequence[PartName]) -> dict[PartName, Description | InspectionFailure]:
         """A description of each part, or why there is none."""
-        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look") as pool:
+        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="inspect") as pool:
             try:
-                return dict(zip(parts, pool.map(self._look, parts), strict=True))
+                return dict(zip(parts, pool.map(self._inspect, parts), strict=True))
             finally:  # interrupted, the pool waits for what still runs
                 self._stopped = True
                 for process in list(self._running):
                     _kill(process)
 
-    def _look(self, part: PartName) -> Description | InspectionFailure:
+    def _inspect(self, part: PartName) -> Description | InspectionFailure:
         if self._stopped:
             return InspectionFailure(why="interrupted", ended=True)
         with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
@@ -94,7 +94,7 @@ class PartInspections:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """With all that it started."""
+    """End a process with all that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -113,7 +113,7 @@ def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | In
 
 
 def _end_of(status: int, errors: IO[bytes]) -> str:
-    """How a process ended that told nothing, and its last words."""
+    """Return how a process ended that said nothing, and its last line."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _TAIL_BYTES))
     lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
