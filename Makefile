@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo docs test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit dist containers test-deploy test-kserve test-container clean
+.PHONY: help demo docs test test-measuring test-serving test-newest test-frontends test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit dist containers test-deploy test-kserve test-container clean
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
 	@echo "make test-dali  the DALI backend, with DALI installed (1 GB), which make test does without"
+	@echo "make test-frontends  tests that start servers, each server with frontends in processes of their own"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
@@ -62,6 +63,10 @@ test-measuring:
 
 test-serving:
 	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(addprefix --ignore=,$(MEASURING) tests/deploy)
+
+test-frontends: $(VENV)/.test
+	TPX_TEST_FRONTENDS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/e2e
+	TPX_TEST_FRONTENDS=2 $(BIN)/python -m pytest -q -p no:cacheprovider tests/e2e
 
 # the messages once more with the protobuf that users get: among the tests' own packages tritonclient holds it back
 test-newest:

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
+FRONTENDS = int(os.environ.get("TPX_TEST_FRONTENDS", "0"))
+"""Processes of frontends that every server has: `make test-frontends` runs these tests with some."""
 ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 
 
@@ -39,6 +43,8 @@ class Child:
     """A running `tpx serve`; its output is collected while it runs."""
 
     def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None) -> None:
+        words = [*_frontends(words), *words]
+        self._has_frontends = any(word.startswith("--frontends") for word in words)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tpx", "serve", *words],
             cwd=cwd,
@@ -64,6 +70,12 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def engine(self) -> psutil.Process:
+        """The process that computes: the child itself, or the first that it has started."""
+        process = psutil.Process(self.pid)
+        return min(process.children(), key=lambda each: each.pid) if self._has_frontends else process
 
     @property
     def text(self) -> str:
@@ -117,6 +129,11 @@ class Child:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _frontends(words: Sequence[str]) -> list[str]:
+    given = any(word.startswith("--frontends") for word in words)
+    return [f"--frontends={FRONTENDS}"] if FRONTENDS and not given else []
 
 
 @contextmanager

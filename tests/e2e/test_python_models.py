@@ -44,7 +44,7 @@ STAYS = """
 
 
 def _models_of(child: Child) -> list[psutil.Process]:
-    return psutil.Process(child.pid).children()
+    return child.engine.children()
 
 
 def _gone(processes: list[psutil.Process]) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.e2e.child import Child, serve
+from tests.e2e.child import FRONTENDS, Child, serve
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import SERVICE, floats, infer_message, outputs_of
 from tests.serving.onnx_files import busy, doubling, slow_to_load, write_model
@@ -73,6 +73,14 @@ def fetch(child: Child, path: str, body: bytes | None = None, timeout_s: float =
         with exc:
             answer = exc.code, exc.read()
     return answer[0], json.loads(answer[1] or b"null")
+
+
+def is_cut_off(ask: Callable[[], tuple[int, Any]]) -> bool:
+    """Whether a request ends with the process that computes; frontends of their own have words for it."""
+    try:
+        return ask()[0] == 503 and FRONTENDS > 0
+    except OSError:
+        return True
 
 
 def begin_sequence(child: Child, number: int) -> tuple[int, Any]:
@@ -307,9 +315,7 @@ def test_requests_that_do_not_end_in_time_are_cut_off(repository: Path) -> None:
         failed = threading.Event()
 
         def ask() -> None:
-            try:
-                post(child, "endless")
-            except OSError:
+            if is_cut_off(lambda: post(child, "endless")):
                 failed.set()
 
         asking = [threading.Thread(target=ask) for _ in range(2)]
@@ -338,9 +344,7 @@ def test_a_second_interrupt_ends_it_at_once(child: Child) -> None:
         assert child.ended(0.1) is None
         child.send(signal.SIGINT)
         assert child.ended(20) == -signal.SIGINT
-        for each in asking:
-            with pytest.raises(OSError, match=r"."):
-                each.result()
+        assert all(is_cut_off(each.result) for each in asking)
 
 
 def test_further_signals_of_a_supervisor_change_nothing(child: Child) -> None:

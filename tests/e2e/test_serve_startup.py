@@ -92,7 +92,7 @@ def test_log_lines_have_tritons_form(repository: Path) -> None:
         child.ready()
         line = next(line for line in child.out if "loading: net:1" in line)
         assert re.fullmatch(
-            rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {child.pid} loads\.py:\d+\] "loading: net:1"', line
+            rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {child.engine.pid} loads\.py:\d+\] "loading: net:1"', line
         )
 
 

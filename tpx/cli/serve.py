@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,12 @@ from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
 from tpx.report.text import wrapped
-from tpx.serving.endpoints import BoundEndpoint
+from tpx.serving.endpoints import BoundEndpoint, check_ports
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
+from tpx.serving.processes.frontend import FrontendProcess, FrontendSeat
+from tpx.serving.processes.supervisor import EngineSeat, Supervisor
 from tpx.serving.server import Server
 
 log = logging.getLogger(__name__)
@@ -48,13 +50,48 @@ def main(argv: Sequence[str]) -> int:
         config = _with_models(config)
         _allow_many_connections(config.server.max_connections)
         keep_few_pools()
-        with asyncio.Runner(loop_factory=_event_loop()) as runner:
-            status = runner.run(_serve(config, logs))
+        if config.server.frontends:
+            return _supervise(config, logs)
+        status = _run(_serve(config, logs))
         finish()
         return status
     except TpxError as exc:
         complain(f"error: creating server: {exc.code.value} - {exc}")
         return 1
+
+
+def _run(work: Coroutine[object, object, int]) -> int:
+    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+        return runner.run(work)
+
+
+def _supervise(config: ServeConfig, logs: LogControl) -> int:
+    """Run the engine and its frontends in processes of their own. Raises UsageError."""
+    check_ports(config)
+    status = Supervisor(
+        config,
+        engine=lambda seat: _reporting(lambda: _run(_serve(config, logs, seat))),
+        frontend=lambda seat: _reporting(lambda: _run(_serve_frontend(config, logs, seat))),
+    ).run()
+    finish()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        signal.raise_signal(-status)
+    return status
+
+
+def _reporting(run: Callable[[], int]) -> int:
+    """Run a process of the server, and print what it fails with."""
+    try:
+        return run()
+    except TpxError as exc:
+        complain(f"error: creating server: {exc.code.value} - {exc}")
+        return 1
+
+
+async def _serve_frontend(config: ServeConfig, logs: LogControl, seat: FrontendSeat) -> int:
+    await FrontendProcess(config, logs, seat).run()
+    return 0
 
 
 def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
@@ -121,8 +158,8 @@ def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
     return loop
 
 
-async def _serve(config: ServeConfig, logs: LogControl) -> int:
-    server = Server(config, logs)
+async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None = None) -> int:
+    server = Server(config, logs, seat)
     signals = ServerSignals(on_now=lambda: _die(server))
     signals.watch()
     started = asyncio.ensure_future(server.start())

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
@@ -40,12 +40,11 @@ class Handshakes:
         self.clients: Counter[str] = Counter()
         """How many of the handshakes each client is in."""
 
-    async def listen(self, address: str, port: int, *, reuse_port: bool) -> int:
-        """Begin to accept; returns the port. Raises OSError."""
-        self._listening = await listening_sockets(address, port, reuse_port=reuse_port)
-        for listening in self._listening:
-            self._own(self._accept(listening))
-        return int(self._listening[0].getsockname()[1])
+    def accept_from(self, listening: Sequence[socket.socket]) -> None:
+        """Begin to accept."""
+        self._listening = list(listening)
+        for sock in self._listening:
+            self._own(self._accept(sock))
 
     def stop_accepting(self) -> None:
         """Close the listening sockets, and what has not come to be a connection."""
@@ -109,22 +108,14 @@ def client_of(peername: object) -> str:
 
 
 async def listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
-    """Listen on each address that the name stands for. Raises OSError."""
-    out = await bound_sockets(address, port, reuse_port=reuse_port)
-    try:
-        for sock in out:
-            sock.listen(BACKLOG)
-    except OSError:
-        for sock in out:
-            sock.close()
-        raise
-    return out
+    """A socket for each address that the name stands for. Raises OSError."""
+    return begin_to_listen(await asyncio.to_thread(bound_sockets, address, port, reuse_port=reuse_port))
 
 
-async def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
-    """Bind a socket to each address that the name stands for. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Return a socket for each address that the name stands for, which does not listen yet. Raises
+    OSError."""
+    found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     out: list[socket.socket] = []
     try:
         for family, sockaddr in dict.fromkeys((entry[0], entry[4]) for entry in found):
@@ -134,6 +125,19 @@ async def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[so
             sock.close()
         raise
     return out
+
+
+def begin_to_listen(sockets: Sequence[socket.socket]) -> list[socket.socket]:
+    """Have bound sockets listen. Raises OSError, and closes them."""
+    try:
+        for sock in sockets:
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return list(sockets)
 
 
 def _bound(family: int, sockaddr: object, *, reuse_port: bool) -> socket.socket:

@@ -8,12 +8,12 @@ import ssl
 import sys
 import termios
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
-from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of, listening_sockets
+from tpx.protocol.handshakes import BACKLOG, Handshakes, begin_to_listen, client_of, listening_sockets
 from tpx.protocol.inlet import SHARE_S, Turns
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.outlet import Departures
@@ -152,21 +152,27 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
+        bound: Sequence[socket.socket] = (),
     ) -> int:
-        """Listen; returns the port, which the system chooses for port 0. Raises OSError."""
+        """Listen, at sockets that are `bound` already or else at the address; returns the port, which the
+        system chooses for port 0. Raises OSError."""
         loop = asyncio.get_running_loop()
         self.shares_port = reuse_port
+        if bound:
+            listening = begin_to_listen(bound)
+        else:
+            listening = await listening_sockets(address, port, reuse_port=reuse_port)
+        port = int(listening[0].getsockname()[1])
+        self._ticker = loop.call_later(1, self._tick)
         if tls is not None:
             self._handshakes = Handshakes(factory, tls, self._admits)
-            port = await self._handshakes.listen(address, port, reuse_port=reuse_port)
-            self._ticker = loop.call_later(1, self._tick)
+            self._handshakes.accept_from(listening)
             return port
         self._factory = factory
-        self._listening = await listening_sockets(address, port, reuse_port=reuse_port)
-        for sock in self._listening:
+        self._listening = listening
+        for sock in listening:
             self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
-        self._ticker = loop.call_later(1, self._tick)
-        return int(self._listening[0].getsockname()[1])
+        return port
 
     @property
     def connections(self) -> int:

@@ -2,10 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
@@ -20,10 +20,18 @@ from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.retirement import Tasks
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
-from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, RequestHead, TensorSpec, with_request_id
+from tpx.serving.request import (
+    CHECKED_AT_ONCE_BYTES,
+    InferRequest,
+    RequestHead,
+    RequestTrace,
+    TensorSpec,
+    with_request_id,
+)
 from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
 from tpx.serving.signature import Signature
+from tpx.serving.tracing.caller import Caller
 from tpx.serving.tracing.tracer import Tracer
 
 
@@ -78,6 +86,50 @@ class Watching:
 
     tracer: Tracer
     logs: LogControl
+
+
+class WireTrace(RequestTrace, Protocol):
+    """A trace as frontends see it: they add what happens on the wire."""
+
+    def stamp(self, name: str, ns: int = 0) -> None: ...
+    def begin(self, request: InferRequest) -> None: ...
+    def end(self) -> None: ...
+
+
+class TraceSource(Protocol):
+    """Decides which requests are traced."""
+
+    @property
+    def on(self) -> bool:
+        """False while no request can be."""
+
+    @property
+    def hears_callers(self) -> bool:
+        """The headers of a request may say that it is to be traced."""
+
+    def sample(self, model: str, caller: Caller | None = None) -> WireTrace | None:
+        """Return the trace of a request, None if it has none."""
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever `on` changes."""
+
+
+class InferencePlane(Protocol):
+    """What frontends need for inference: the data plane, or what stands for it in a process of its own."""
+
+    max_string_elements: int
+    logs: LogControl
+    offload: Offload
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def tracer(self) -> TraceSource: ...
+    @property
+    def tasks(self) -> Tasks: ...
+    def signature(self, name: str, version: str) -> Signature: ...
+    def bind(self, request: DecodedRequest) -> RequestHead: ...
+    def infer(self, request: InferRequest) -> None: ...
 
 
 class DataPlane:
@@ -161,7 +213,7 @@ class DataPlane:
         return ServerMetadata(name=self._server_name, version=__version__, extensions=list(EXTENSIONS))
 
     def model_metadata(self, name: str, version: str) -> ModelMetadata:
-        model = self._model(name, version)
+        model = self.model(name, version)
         versions = [str(m.version) for m in self._repository.served() if m.model_id == model.model_id]
         return ModelMetadata(
             name=name,
@@ -173,7 +225,7 @@ class DataPlane:
 
     def model_config(self, name: str, version: str) -> ModelConfig:
         """The complete ModelConfig message."""
-        return self._model(name, version).config
+        return self.model(name, version).config
 
     # the model repository
 
@@ -248,12 +300,12 @@ class DataPlane:
 
     def signature(self, name: str, version: str) -> Signature:
         """Return the tensors of a model. Raises NotFound, NotReady, InvalidRequest."""
-        return self._model(name, version).signature
+        return self.model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """The validated head of a request. Raises NotFound, NotReady, InvalidRequest, and Postponed where it
         must be bound again after work that takes long."""
-        model = self._model(request.model_name, request.model_version)
+        model = self.model(request.model_name, request.model_version)
         if request.shared_inputs and not request.regions:
             return self._bind_shared(model, request)
         regions = list(request.regions)
@@ -288,7 +340,7 @@ class DataPlane:
             if bound.size < 0:
                 check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
-    def _model(self, name: str, version: str) -> Served:
+    def model(self, name: str, version: str) -> Served:
         """Return what serves. Raises NotFound, NotReady, InvalidRequest; NotLoaded if a request loads it."""
         try:
             return self._repository.get(name, version)

@@ -1,10 +1,13 @@
 """The endpoints of a server: HTTP, gRPC and metrics, each with its listener, limits and TLS."""
 
+import asyncio
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tpx.errors import UsageError
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
@@ -15,12 +18,14 @@ from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.memory_budget import MemoryBudget
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import parse_restrictions
 from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend
+from tpx.serving.frontends.grpc import Relay as GrpcRelay
 from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.http import Relay as HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.options import ServeConfig
 
@@ -37,6 +42,10 @@ class BoundEndpoint:
     def where(self) -> str:
         """Address and port as a URL has them."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class Relay(HttpRelay, GrpcRelay, Protocol):
+    """Hands requests of both protocols on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +70,21 @@ class Endpoints:
     def __init__(
         self,
         config: ServeConfig,
-        plane: DataPlane,
+        plane: DataPlane | InferencePlane,
         metrics: Callable[[], MetricsFrontend],
         memory: MemoryBudget,
+        *,
+        relay: Relay | None = None,
+        bound: Mapping[str, Sequence[socket.socket]] | None = None,
     ) -> None:
-        """`metrics` makes the metrics page, once models are loaded. Raises UsageError."""
+        """`metrics` makes the metrics page, once models are loaded. `relay` answers all but inference where
+        `plane` does not; `bound` are sockets to listen at, by the flag of their service. Raises
+        UsageError."""
         self._config = config
         self._plane = plane
         self._metrics = metrics
+        self._relay = relay
+        self._bound = bound or {}
         self._memory = memory
         self._inflater = Inflater(config.server.max_inflated_bytes)
         self.listeners: list[tuple[Listener, Callable[[Any], None]]] = []
@@ -87,6 +103,7 @@ class Endpoints:
             forwarding=parse_forwarding(
                 "--grpc-header-forward-pattern", config.grpc.grpc_header_forward_pattern
             ),
+            relay=self._relay,
         )
         http_restrictions = parse_restrictions("--http-restricted-api", config.http.http_restricted_api)
         http = HttpFrontend(
@@ -97,6 +114,7 @@ class Endpoints:
             forwarding=parse_forwarding(
                 "--http-header-forward-pattern", config.http.http_header_forward_pattern
             ),
+            relay=self._relay,
         )
         if config.grpc.allow_grpc:
             services.append(
@@ -149,8 +167,11 @@ class Endpoints:
     async def probe(self) -> None:
         """Bind every port and release it. Raises UsageError for one that is in use, before models load."""
         for service in self._services:
+            if service.flag in self._bound:
+                continue
+            bind = partial(bound_sockets, service.address, service.port, reuse_port=service.reuse_port)
             try:
-                for sock in await bound_sockets(service.address, service.port, reuse_port=service.reuse_port):
+                for sock in await asyncio.to_thread(bind):
                     sock.close()
             except OSError as exc:
                 raise _in_use(service, exc) from exc
@@ -174,6 +195,7 @@ class Endpoints:
                 service.port,
                 tls=service.tls,
                 reuse_port=service.reuse_port,
+                bound=self._bound.get(service.flag, ()),
             )
         except OSError as exc:
             raise _in_use(service, exc) from exc

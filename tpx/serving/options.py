@@ -80,6 +80,12 @@ class ServerSpec:
         "seconds that a request waits while they are held, then it is refused",
         minimum=0,
     )
+    frontends: int = option(
+        0,
+        "processes that speak HTTP and gRPC, beside the one that computes; 0: one process does both",
+        minimum=0,
+        maximum=256,
+    )
     max_string_elements: int = option(1_000_000, "most strings in the BYTES inputs of a request", minimum=1)
     inline_below_us: int = option(
         100,

@@ -160,6 +160,7 @@ class RequestHead:
         "empty_final_response",
         "inputs",
         "model",
+        "origin",
         "outputs",
         "parameters",
         "placed",
@@ -195,6 +196,8 @@ class RequestHead:
         """The client wants the empty final response of a decoupled model, too."""
         self.placed = False
         """Some output goes into shared memory."""
+        self.origin: object = None
+        """A frontend process' own: how the engine gets to know the request."""
         self.regions: Sequence[Any] = ()
         """The shared memory's own: what it must keep for the request."""
         self.converted = any(not output.binary or output.classification for output in outputs)

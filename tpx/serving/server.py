@@ -5,16 +5,20 @@ import ctypes
 import gc
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.options import nearest
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, RepositoryEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
+from tpx.serving.frontends.grpc import GrpcFrontend
+from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.endpoint import CacheFamilies, CustomFamilies, MetricsFrontend
 from tpx.serving.frontends.metrics.gpu import open_gpus
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
@@ -24,6 +28,8 @@ from tpx.serving.heap import MemoryWatch, available_bytes
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
+from tpx.serving.processes.hub import FrontendHub
+from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
 from tpx.serving.repository.layout import LocalRepository
 from tpx.serving.repository.loading import Loader, LoadSettings
@@ -50,8 +56,16 @@ _UNLOAD_S = 5
 class Server:
     """One server on the running event loop: `start`, then `stop`."""
 
-    def __init__(self, config: ServeConfig, logs: LogControl | None = None) -> None:
+    def __init__(
+        self, config: ServeConfig, logs: LogControl | None = None, seat: EngineSeat | None = None
+    ) -> None:
+        """With a `seat` this is the engine of frontends in processes of their own. Raises UsageError."""
+        if seat is None and config.server.frontends:
+            raise UsageError(
+                "--frontends needs `tpx serve`: a server in another program has its own process only"
+            )
         self._config = config
+        self._seat = seat
         self.logs = LogControl(config.logging.settings) if logs is None else logs
         trace_setting = config.tracing.setting
         self.tracer = Tracer(trace_setting, open_sink(trace_setting))
@@ -91,9 +105,12 @@ class Server:
             max_string_elements=config.server.max_string_elements,
         )
         self._sampler = Sampler([], 1)
-        self.endpoints = Endpoints(config, self.plane, self._metrics, budget)
-        self.tracer.watch(self.endpoints.observe)
-        self.logs.watch(lambda _: self.endpoints.observe())
+        self._hub = None if seat is None else _hub(config, self.plane, seat)
+        own = config if seat is None else _metrics_only(config)
+        bound = {} if seat is None else {"metrics": seat.metrics}
+        self.endpoints = Endpoints(own, self.plane, self._metrics, budget, bound=bound)
+        self.tracer.watch(self._tell_state)
+        self.logs.watch(lambda _: self._tell_state())
 
     def status(self) -> list[RepositoryEntry]:
         """Return every known version of every model, for the startup table; after a failed start, as it was
@@ -111,7 +128,6 @@ class Server:
             self._failed_start = self.status()
             await self._end()
             raise
-        self.plane.started = True
         self._memory_watch.start()
         # objects made so far stay: the collector need not visit them again
         gc.collect()
@@ -126,7 +142,7 @@ class Server:
         """
         left_s = await Shutdown(
             self.plane,
-            self.endpoints.serving,
+            self.endpoints.serving if self._hub is None else [self._hub],
             drain_s=self._config.server.drain_secs,
             exit_timeout_s=self._config.server.exit_timeout_secs,
         ).run()
@@ -150,6 +166,8 @@ class Server:
         await self._end_traces()
 
     async def _end(self) -> None:
+        if self._hub is not None:
+            self._hub.close()
         self.endpoints.close()
         self._sampler.stop()
         self._memory_watch.stop()
@@ -166,7 +184,18 @@ class Server:
         failed = self.repository.failures()
         if failed and self._config.repository.exit_on_error:
             raise LoadError(f"failed to load all models: {', '.join(failed)}")
-        return await self.endpoints.listen()
+        self.plane.started = True
+        endpoints = await self.endpoints.listen()
+        if self._hub is None or self._seat is None:
+            return endpoints
+        await self._hub.listen()
+        self._seat.report_started()
+        return [*_bound_by(self._seat), *endpoints]
+
+    def _tell_state(self) -> None:
+        self.endpoints.observe()
+        if self._hub is not None:
+            self._hub.tell_state()
 
     def _log_unloading(self, timeout_s: float) -> None:
         log.info(
@@ -194,6 +223,28 @@ class Server:
         if self._cache is not None:
             sources.append(CacheFamilies(self._cache))
         return MetricsFrontend(self.plane, models, sources)
+
+
+def _hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub:
+    inflater = Inflater(config.server.max_inflated_bytes)  # frontends inflate: nothing gets here compressed
+    http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
+    return FrontendHub(plane, seat.listening, seat.count, http, GrpcFrontend(plane))
+
+
+def _metrics_only(config: ServeConfig) -> ServeConfig:
+    """Return what an engine listens for itself."""
+    return replace(
+        config, http=replace(config.http, allow_http=False), grpc=replace(config.grpc, allow_grpc=False)
+    )
+
+
+def _bound_by(seat: EngineSeat) -> list[BoundEndpoint]:
+    names = {"grpc": "GRPCInferenceService", "http": "HTTPService"}
+    return [
+        BoundEndpoint(service=name, address=seat.bound[flag][0], port=seat.bound[flag][1])
+        for flag, name in names.items()
+        if flag in seat.bound
+    ]
 
 
 def _keep_freed_memory() -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
-from tpx.protocol.listener import Listener
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.served import Served
 
@@ -14,6 +14,20 @@ _LINGER_S = 5
 """Once nothing is computed any more: for the rest of requests that were half sent, and for clients to take
 their answers."""
 _LOOK_EVERY_S = 0.05
+
+
+class Accepting(Protocol):
+    """A listener, or all listeners of the frontends' processes."""
+
+    shares_port: bool
+
+    @property
+    def connections(self) -> int: ...
+    def release(self) -> None:
+        """Ask clients to connect anew."""
+
+    def stop_accepting(self) -> None:
+        """Close the port and idle connections."""
 
 
 class Shutdown:
@@ -27,7 +41,7 @@ class Shutdown:
     """
 
     def __init__(
-        self, plane: DataPlane, listeners: Sequence[Listener], *, drain_s: int, exit_timeout_s: int
+        self, plane: DataPlane, listeners: Sequence[Accepting], *, drain_s: int, exit_timeout_s: int
     ) -> None:
         self._plane = plane
         self._listeners = listeners

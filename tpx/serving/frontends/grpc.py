@@ -1,11 +1,13 @@
 """The gRPC endpoint: every method of GRPCInferenceService, health and reflection."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol, cast
 
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.grpc.status import Status
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_control import GrpcControlPlane
@@ -13,6 +15,14 @@ from tpx.serving.frontends.grpc_health import GrpcHealth
 from tpx.serving.frontends.grpc_infer import GrpcInference
 from tpx.serving.frontends.grpc_reflection import GrpcReflection
 from tpx.serving.frontends.grpc_stream import GrpcStreams
+from tpx.serving.frontends.grpc_verbs import Rpc
+
+
+class Relay(Protocol):
+    """Hands calls on to the process that can answer them."""
+
+    def relayed_rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
+        """Return methods that hand the call on."""
 
 
 class GrpcFrontend:
@@ -20,20 +30,22 @@ class GrpcFrontend:
 
     def __init__(
         self,
-        plane: DataPlane,
+        plane: DataPlane | InferencePlane,
         *,
         restrictions: Restrictions | None = None,
         forwarding: HeaderForwarding | None = None,
+        relay: Relay | None = None,
     ) -> None:
+        """With a `relay`, another process answers all but inference; `plane` then infers and nothing else."""
         self._restrictions = restrictions
+        every = cast("DataPlane", plane)  # with a relay these are asked for their methods only
         inference = GrpcInference(plane, forwarding)
-        extensions = (
-            inference,
-            GrpcStreams(plane, inference),
-            GrpcHealth(plane),
-            GrpcControlPlane(plane),
-        )
-        self._rpcs = [rpc for extension in extensions for rpc in extension.rpcs()]
+        others = [*GrpcHealth(every).rpcs(), *GrpcControlPlane(every).rpcs()]
+        self._rpcs = [
+            *inference.rpcs(),
+            *GrpcStreams(plane, inference).rpcs(),
+            *(others if relay is None else relay.relayed_rpcs(others)),
+        ]
         self._rpcs += GrpcReflection(self._rpcs).rpcs()
 
     def methods(self) -> list[Method]:

@@ -30,11 +30,10 @@ class GrpcControlPlane:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._regions = plane.shared_memory
 
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its part of the API."""
-        tasks, explicit = self._plane.tasks, self._plane.check_explicit
+        tasks, explicit = self._plane.tasks, lambda: self._plane.check_explicit()
         regions: dict[str, Verb] = {
             "SystemSharedMemoryStatus": self._system_status,
             "SystemSharedMemoryRegister": self._system_register,
@@ -144,14 +143,14 @@ class GrpcControlPlane:
         return self._status(request.name, CudaRegion, messages.CudaSharedMemoryStatusResponse())
 
     def _status(self, name: str, kind: type[Region], response: _Statuses) -> _Statuses:
-        for region in self._regions.status(name, kind):
+        for region in self._plane.shared_memory.status(name, kind):
             response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
         return response
 
     def _system_register(
         self, request: messages.SystemSharedMemoryRegisterRequest
     ) -> messages.SystemSharedMemoryRegisterResponse:
-        self._regions.register_system(
+        self._plane.shared_memory.register_system(
             SystemRegion(
                 name=request.name, key=request.key, offset=request.offset, byte_size=request.byte_size
             )
@@ -162,19 +161,19 @@ class GrpcControlPlane:
         self, request: messages.CudaSharedMemoryRegisterRequest
     ) -> messages.CudaSharedMemoryRegisterResponse:
         region = CudaRegion(name=request.name, device_id=request.device_id, byte_size=request.byte_size)
-        self._regions.register_cuda(region, request.raw_handle)
+        self._plane.shared_memory.register_cuda(region, request.raw_handle)
         return messages.CudaSharedMemoryRegisterResponse()
 
     def _system_unregister(
         self, request: messages.SystemSharedMemoryUnregisterRequest
     ) -> messages.SystemSharedMemoryUnregisterResponse:
-        self._regions.unregister(request.name, SystemRegion)
+        self._plane.shared_memory.unregister(request.name, SystemRegion)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     def _cuda_unregister(
         self, request: messages.CudaSharedMemoryUnregisterRequest
     ) -> messages.CudaSharedMemoryUnregisterResponse:
-        self._regions.unregister(request.name, CudaRegion)
+        self._plane.shared_memory.unregister(request.name, CudaRegion)
         return messages.CudaSharedMemoryUnregisterResponse()
 
     # settings

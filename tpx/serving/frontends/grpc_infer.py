@@ -23,7 +23,7 @@ from tpx.protocol.v2_protobuf import (
     set_parameters,
     split_raw_inputs,
 )
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
@@ -58,7 +58,7 @@ class _KnownHead:
 class GrpcInference:
     """Serves ModelInfer, and makes the requests of ModelStreamInfer."""
 
-    def __init__(self, plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
+    def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
         self._forwarding = forwarding
         self._heads: dict[bytes, _KnownHead] = {}

@@ -19,7 +19,7 @@ from tpx.protocol.tensors import Buffer
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import request_id_of
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail_internally
 from tpx.serving.frontends.outputs import takes_long
@@ -69,7 +69,7 @@ class _Turn:
 class GrpcStreams:
     """Serves ModelStreamInfer."""
 
-    def __init__(self, plane: DataPlane, inference: GrpcInference) -> None:
+    def __init__(self, plane: InferencePlane, inference: GrpcInference) -> None:
         self._plane = plane
         self._inference = inference
 
@@ -83,7 +83,7 @@ class GrpcStreams:
 class _InferStream:
     """The sink of one ModelStreamInfer call."""
 
-    def __init__(self, call: ServerCall, plane: DataPlane, inference: GrpcInference) -> None:
+    def __init__(self, call: ServerCall, plane: InferencePlane, inference: GrpcInference) -> None:
         self._call = call
         self._plane = plane
         self._inference = inference

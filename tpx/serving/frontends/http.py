@@ -1,6 +1,8 @@
 """The HTTP endpoint: which verb a request means."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol, cast
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -9,17 +11,24 @@ from tpx.errors import TpxError
 from tpx.protocol.http1.head import Head, HttpError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import answer_error, answer_failure, attempt, when_loaded
 from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
-from tpx.serving.frontends.http_routes import HttpRefusal, Meaning
+from tpx.serving.frontends.http_routes import HttpRefusal, Meaning, Route
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.repository.discovery import check_name
 from tpx.serving.repository.on_demand import NotLoaded
+
+
+class Relay(Protocol):
+    """Hands requests on to the process that can answer them."""
+
+    def relayed_routes(self, routes: Sequence[Route]) -> list[Route]:
+        """Return routes whose verbs hand the request on."""
 
 
 class HttpFrontend:
@@ -27,21 +36,26 @@ class HttpFrontend:
 
     def __init__(
         self,
-        plane: DataPlane,
+        plane: DataPlane | InferencePlane,
         max_input_bytes: int,
         inflater: Inflater,
         *,
         restrictions: Restrictions | None = None,
         forwarding: HeaderForwarding | None = None,
+        relay: Relay | None = None,
     ) -> None:
+        """With a `relay`, another process answers all but inference; `plane` then infers and nothing else."""
         self._restrictions = restrictions
-        extensions = (
-            HttpInference(plane, max_input_bytes, inflater, forwarding),
-            HttpControlPlane(plane),
-            HttpGeneration(plane, forwarding),
-            HttpDocumentation(plane, lambda: self.routes),
-        )
-        self.routes = [route for extension in extensions for route in extension.routes()]
+        every = cast("DataPlane", plane)  # with a relay these are asked for their routes only
+        others = [
+            *HttpControlPlane(every).routes(),
+            *HttpDocumentation(every, lambda: self.routes).routes(),
+        ]
+        self.routes = [
+            *HttpInference(plane, max_input_bytes, inflater, forwarding).routes(),
+            *HttpGeneration(plane, forwarding).routes(),
+            *(others if relay is None else relay.relayed_routes(others)),
+        ]
 
     def serve(self, request: HttpRequest) -> None:
         """The boundary of a request: whatever happens, it is answered."""

@@ -34,7 +34,6 @@ class HttpControlPlane:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._regions = plane.shared_memory
 
     def routes(self) -> list[Route]:
         """Return the paths, each with its part of the API."""
@@ -156,12 +155,12 @@ class HttpControlPlane:
         ]
 
     def _status(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
-        regions = self._regions.status(match["region"] or "", _REGION_KINDS[kind])
+        regions = self._plane.shared_memory.status(match["region"] or "", _REGION_KINDS[kind])
         answer_json(request, [asdict(region) for region in regions])
 
     def _register(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
         name = match["region"] or ""
-        self._regions.check_registrable(name, _REGION_KINDS[kind])
+        self._plane.shared_memory.check_registrable(name, _REGION_KINDS[kind])
         body = json_object(request)
         if kind == "system":
             region = SystemRegion(
@@ -170,17 +169,17 @@ class HttpControlPlane:
                 offset=_number(body, "offset") if "offset" in body else 0,
                 byte_size=_number(body, "byte_size"),
             )
-            self._regions.register_system(region)
+            self._plane.shared_memory.register_system(region)
         else:
             handle = _decode_handle(_field(body, "raw_handle"))
             gpu = CudaRegion(
                 name=name, device_id=_number(body, "device_id"), byte_size=_number(body, "byte_size")
             )
-            self._regions.register_cuda(gpu, handle)
+            self._plane.shared_memory.register_cuda(gpu, handle)
         request.respond(200, b"")
 
     def _unregister(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
-        self._regions.unregister(match["region"] or "", _REGION_KINDS[kind])
+        self._plane.shared_memory.unregister(match["region"] or "", _REGION_KINDS[kind])
         request.respond(200, b"")
 
     # settings

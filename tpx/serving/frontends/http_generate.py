@@ -10,7 +10,7 @@ from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
 from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, attempt
@@ -32,7 +32,7 @@ _NOT_ONE = (
 class HttpGeneration:
     """Serves /generate and /generate_stream."""
 
-    def __init__(self, plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
+    def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
         self._forwarding = forwarding
 

@@ -21,7 +21,7 @@ from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import DataPlane
+from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
@@ -87,7 +87,7 @@ class HttpInference:
 
     def __init__(
         self,
-        plane: DataPlane,
+        plane: InferencePlane,
         max_input_bytes: int,
         inflater: Inflater,
         forwarding: HeaderForwarding | None = None,

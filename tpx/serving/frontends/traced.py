@@ -7,10 +7,9 @@ from typing import Any, Protocol
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http1.server import GONE, HttpRequest
-from tpx.serving.request import Computation, InferRequest, InferResponse
+from tpx.serving.dataplane import TraceSource, WireTrace
+from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
 from tpx.serving.tracing.caller import Caller, read_caller
-from tpx.serving.tracing.trace import Trace
-from tpx.serving.tracing.tracer import Tracer
 
 _LOOKS_AT_ONCE = 4
 _LOOK_S = 0.0005
@@ -20,7 +19,7 @@ _LOOKS_ALIKE = 8
 _MOST_DOUBLINGS = 9
 
 
-def trace_http(tracer: Tracer, infer: InferRequest, request: HttpRequest) -> None:
+def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -> None:
     """Trace a request, if it is the one of many or its caller traces it."""
     caller = None
     if tracer.hears_callers:
@@ -33,7 +32,7 @@ def trace_http(tracer: Tracer, infer: InferRequest, request: HttpRequest) -> Non
         _Exchange(trace, infer, "HTTP", request.unsent).watch(request)
 
 
-def trace_grpc(tracer: Tracer, infer: InferRequest, call: ServerCall) -> None:
+def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> None:
     """Trace a unary call, if it is the one of many or its caller traces it."""
     trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
     if trace is not None:
@@ -42,7 +41,7 @@ def trace_grpc(tracer: Tracer, infer: InferRequest, call: ServerCall) -> None:
         _Exchange(trace, infer, "GRPC", call.unsent).watch(call)
 
 
-def trace_stream(tracer: Tracer, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
+def trace_stream(tracer: TraceSource, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
     """Trace a request of a stream, which has waited for it since `began_ns`; returns since when it waits for
     the next one. Its answers are sent when the stream has them: later they cannot be told from others'."""
     trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
@@ -53,7 +52,7 @@ def trace_stream(tracer: Tracer, infer: InferRequest, call: ServerCall, began_ns
     return call.received_ns
 
 
-def _caller_of_call(tracer: Tracer, call: ServerCall) -> Caller | None:
+def _caller_of_call(tracer: TraceSource, call: ServerCall) -> Caller | None:
     if not tracer.hears_callers:
         return None
     metadata = call.head.metadata
@@ -95,7 +94,9 @@ class _Exchange:
         "_unsent",
     )
 
-    def __init__(self, trace: Trace, infer: InferRequest, protocol: str, unsent: Callable[[], int]) -> None:
+    def __init__(
+        self, trace: WireTrace, infer: InferRequest, protocol: str, unsent: Callable[[], int]
+    ) -> None:
         self._trace = trace
         self._protocol = protocol
         self._unsent = unsent
@@ -130,7 +131,7 @@ class _Exchange:
         self._refused = self._sends_with_replies
         self._finish()
 
-    def child(self, request: InferRequest) -> Trace:
+    def child(self, request: InferRequest) -> RequestTrace:
         return self._trace.child(request)
 
     def _take_reply(self, infer: InferRequest, response: InferResponse) -> None:

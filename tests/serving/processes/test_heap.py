@@ -1,0 +1,75 @@
+import mmap
+import random
+
+import pytest
+
+from tpx.serving.processes.heap import Heap, block_size
+
+MIB = 1 << 20
+
+
+def _heap(size: int) -> Heap:
+    return Heap(mmap.mmap(-1, size), 0, size)
+
+
+@pytest.mark.parametrize(
+    ("size", "block"), [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (600_000, 655_360), (MIB, MIB)]
+)
+def test_a_block_is_at_most_a_quarter_larger_than_what_is_in_it(size: int, block: int) -> None:
+    assert block_size(size) == block
+
+
+def test_blocks_in_use_do_not_overlap() -> None:
+    heap, rng = _heap(64 * MIB), random.Random(7)
+    used: dict[int, int] = {}
+    for _ in range(3000):
+        if used and rng.random() < 0.5:
+            given = rng.choice(list(used))
+            del used[given]
+            heap.give(given)
+            continue
+        size = rng.randrange(1, 2 * MIB)
+        place = heap.take(size)
+        if place is None:
+            continue
+        for other, other_size in used.items():
+            assert place + size <= other or other + other_size <= place
+        used[place] = size
+
+
+def test_a_heap_that_is_full_has_room_again_when_a_block_is_given_back() -> None:
+    heap = _heap(4 * MIB)
+    places = [heap.take(MIB) for _ in range(4)]
+    assert None not in places
+    assert heap.take(MIB) is None
+    assert places[2] is not None
+    heap.give(places[2])
+    assert heap.take(MIB) == places[2]
+
+
+def test_a_heap_in_which_nothing_is_used_takes_blocks_of_any_size() -> None:
+    heap = _heap(4 * MIB)
+    for _ in range(2):
+        places = [heap.take(4096) for _ in range(1024)]
+        assert heap.take(4096) is None
+        for place in places:
+            assert place is not None
+            heap.give(place)
+        whole = heap.take(4 * MIB)
+        assert whole is not None
+        heap.give(whole)
+
+
+def test_what_can_never_be_had_does_not_fit() -> None:
+    heap = _heap(4 * MIB)
+    assert heap.fits(4 * MIB)
+    assert not heap.fits(4 * MIB + 1)
+
+
+def test_a_block_is_given_back_once() -> None:
+    heap = _heap(MIB)
+    place = heap.take(10)
+    assert place is not None
+    heap.give(place)
+    with pytest.raises(KeyError):
+        heap.give(place)

@@ -1,0 +1,328 @@
+"""Both directions between a frontend and the engine: frames, their blocks, and how each side is woken.
+
+Runs on the event loop of its process. Nothing here waits: what has no room is kept in order and sent once
+there is some. A block is free again when the receiver has let go of the last view of it.
+"""
+
+import asyncio
+import fcntl
+import mmap
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpx.errors import Overloaded
+from tpx.protocol.tensors import Array, Buffer
+from tpx.serving.processes.heap import Heap
+from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, FrameHead, Ring
+
+HEAP_BYTES = 32 << 30
+"""Addresses for the blocks of one direction, not memory: two of the largest messages that gRPC can have."""
+_GAUGES_BYTES = 4096
+_RING_ROOM = 4096 + RING_BYTES  # the heaps begin on a page
+_HEAPS = _GAUGES_BYTES + 2 * _RING_ROOM
+_TOTAL = _HEAPS + 2 * HEAP_BYTES
+_ALIGNMENT = 64
+_LOOK_EVERY_S = 1
+_AT_ONCE = 256
+"""Frames taken in one turn of the loop."""
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+GENERATION, READY, CONNECTIONS, CLOSING = 0, 1, 16, 17
+"""Gauges: the engine writes the generation of its models and whether it is ready, the frontend how many
+connections it has, and whether it accepts no more of them."""
+RELEASE = 0
+"""Kind of the frame that gives back a block: `place` is in its number and template."""
+
+
+class ChannelBroken(Exception):
+    """The other side has written what it cannot have written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptors:
+    """What the two sides of a channel share: the memory, and an event that wakes each side."""
+
+    memory: int
+    wakes_engine: int
+    wakes_frontend: int
+
+    @classmethod
+    def new(cls) -> "Descriptors":
+        """Make them. Raises OSError."""
+        memory = os.memfd_create("tpx-frontend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(memory, _TOTAL)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+        flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
+        return cls(memory=memory, wakes_engine=os.eventfd(0, flags), wakes_frontend=os.eventfd(0, flags))
+
+    @classmethod
+    def received(cls, descriptors: Sequence[int]) -> "Descriptors":
+        """Return those that a frontend has sent, in this order. Raises ChannelBroken."""
+        if len(descriptors) != 3:
+            raise ChannelBroken(f"a frontend has sent {len(descriptors)} descriptors")
+        memory, wakes_engine, wakes_frontend = descriptors
+        return cls(memory=memory, wakes_engine=wakes_engine, wakes_frontend=wakes_frontend)
+
+    def close(self) -> None:
+        for descriptor in (self.memory, self.wakes_engine, self.wakes_frontend):
+            os.close(descriptor)
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame as it was received; views of `payload` may be kept, and hold its block."""
+
+    kind: int
+    flags: int
+    number: int
+    template: int
+    generation: int
+    meta: Buffer
+    payload: Buffer
+
+
+OnFrame = Callable[[Frame], None]
+"""Takes a frame; what it raises breaks the channel."""
+_Waiting = tuple[FrameHead, bytes, Sequence[Buffer], int]
+
+
+class Channel:
+    """One side's end."""
+
+    def __init__(
+        self,
+        descriptors: Descriptors,
+        on_frame: OnFrame,
+        on_broken: Callable[[Exception], None],
+        *,
+        is_engine: bool,
+    ) -> None:
+        """Raises ChannelBroken for memory that is not what it should be."""
+        memory = descriptors.memory
+        if os.fstat(memory).st_size != _TOTAL or fcntl.fcntl(memory, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise ChannelBroken("the memory of a frontend has another size, or may get one")
+        self._descriptors = descriptors
+        self._memory = mmap.mmap(memory, _TOTAL)
+        view = memoryview(self._memory)
+        self.gauges = view[:_GAUGES_BYTES].cast("Q")
+        """Words that one side writes and the other reads at any time."""
+        rings = [Ring(view, _GAUGES_BYTES), Ring(view, _GAUGES_BYTES + _RING_ROOM)]
+        self._incoming, self._outgoing = rings if is_engine else reversed(rings)
+        self._heap = Heap(self._memory, _HEAPS + (HEAP_BYTES if is_engine else 0), HEAP_BYTES)
+        theirs = _HEAPS + (0 if is_engine else HEAP_BYTES)
+        self._theirs = range(theirs, theirs + HEAP_BYTES)
+        self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
+        self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
+        self._on_frame = on_frame
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+        self.on_backlog: Callable[[bool], None] = lambda _: None
+        """Called with True when frames begin to wait for room, with False when they have left."""
+        self._blocks: dict[int, tuple[weakref.ref[Array], int]] = {}
+        """Their blocks that are viewed here, by the id of the reference: arrays have no hash."""
+        self._done: deque[int] = deque()
+        """Their blocks that nobody here views any more."""
+        self._scheduled = False
+        self._closed = False
+        self._loop.add_reader(self._woken, self._on_wake)
+        self._incoming.sleeps[0] = 1
+        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is sent or taken any more."""
+        return self._closed
+
+    @property
+    def backlog(self) -> int:
+        """Frames that wait for room."""
+        return len(self._waiting)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of this side that are in use."""
+        return self._heap.used
+
+    # sending
+
+    def send(
+        self, kind: int, *, flags: int = 0, number: int = 0, template: int = 0, generation: int = 0,
+        meta: bytes = b"", parts: Sequence[Buffer] = (),
+    ) -> None:  # fmt: skip
+        """Send a frame with the next `publish`. Raises Overloaded for one that can never be sent."""
+        size = 0
+        for part in parts:
+            size += len(part)
+        frame = (kind, flags, number, template, generation), meta, parts, size
+        if self.closed:
+            return
+        if not self._heap.fits(len(meta) + size + _ALIGNMENT):
+            raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
+        if self._waiting or not self._write(frame):
+            if not self._waiting:
+                self.on_backlog(True)
+            self._waiting.append(frame)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._publish_soon)
+
+    def _write(self, frame: _Waiting) -> bool:
+        head, meta, parts, size = frame
+        if len(meta) + size <= INLINE_BYTES:
+            room = self._outgoing.write(head, meta, size, INLINE)
+            if room is None:
+                return False
+            _fill(room, parts)
+            return True
+        start = -(-len(meta) // _ALIGNMENT) * _ALIGNMENT
+        place = self._heap.take(start + size)
+        if place is None:
+            return False
+        if self._outgoing.write(head, meta, size, place) is None:
+            self._heap.give(place)
+            return False
+        view = memoryview(self._memory)
+        view[place : place + len(meta)] = meta
+        _fill(view[place + start : place + start + size], parts)
+        return True
+
+    def _publish_soon(self) -> None:
+        self._scheduled = False
+        if self._waiting and not self.closed:
+            self._send_waiting()
+        self.publish()
+
+    def publish(self) -> None:
+        """Have the other side see what was sent."""
+        if not self.closed and self._outgoing.publish():
+            self._signal()
+
+    def _signal(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_write(self._wake, 1)
+
+    def _send_waiting(self) -> None:
+        """Send what has room now."""
+        waiting = self._waiting
+        while waiting:
+            if not self._write(waiting[0]):
+                # to be told of room: the flag first, then another look
+                self._outgoing.writer_waits[0] = 1
+                if not self._write(waiting[0]):
+                    return
+            waiting.popleft()
+            if not waiting:
+                self.on_backlog(False)
+
+    # receiving
+
+    def _on_wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._woken)
+        self.drain()
+
+    def drain(self) -> None:
+        """Take what has come, within bounds, and send what waited for room."""
+        if self.closed:
+            return
+        incoming = self._incoming
+        incoming.sleeps[0] = 0
+        try:
+            left = self._take(_AT_ONCE)
+        except Exception as exc:  # noqa: BLE001 (one channel's boundary)
+            self._on_broken(exc)
+            return
+        if left is None:
+            return
+        if incoming.consumed():
+            self._signal()
+        self.let_go()
+        self._send_waiting()
+        self.publish()
+        if not left or not incoming.fall_asleep():
+            self._loop.call_soon(self.drain)
+
+    def _take(self, left: int) -> int | None:
+        """Take at most so many frames; returns how many less it were, None if one has closed the channel."""
+        incoming = self._incoming
+        while left:
+            got = incoming.read()
+            if got is None:
+                break
+            left -= 1
+            fields, data = got
+            _, kind, flags, number, template, generation, meta_size, size, place = fields
+            if kind == RELEASE:
+                self._heap.give(number | template << 32)
+                continue
+            meta: Buffer = b""
+            payload: Buffer = data
+            if place != INLINE:
+                meta, payload = self._block(place, meta_size, size)
+            elif meta_size:
+                meta, payload = data[:meta_size], data[meta_size:]
+            self._on_frame(Frame(kind, flags, number, template, generation, meta, payload))
+            if self.closed:
+                return None
+        return left
+
+    def _block(self, place: int, meta_size: int, size: int) -> tuple[Buffer, Buffer]:
+        """The meta data, copied, and a view of the payload that holds the block until nobody has it."""
+        start = place + -(-meta_size // _ALIGNMENT) * _ALIGNMENT
+        if place not in self._theirs or start + size > self._theirs.stop:
+            raise ChannelBroken(f"a block of {size} bytes at {place}")
+        meta = self._memory[place : place + meta_size]
+        block = np.frombuffer(self._memory, np.uint8, size, start)
+        lease = weakref.ref(block, self._unviewed)
+        self._blocks[id(lease)] = lease, place
+        return meta, block.data
+
+    def _unviewed(self, lease: "weakref.ref[Array]") -> None:
+        """Called in any thread."""
+        first = not self._done
+        self._done.append(self._blocks.pop(id(lease))[1])
+        if first and not self.closed:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.let_go)
+
+    def let_go(self) -> None:
+        """Give back the blocks that nobody views any more; before frames that wait for blocks themselves."""
+        done, outgoing = self._done, self._outgoing
+        while done and not self.closed:
+            low, high = done[0] & 0xFFFFFFFF, done[0] >> 32
+            if outgoing.write((RELEASE, 0, low, high, 0), b"", 0, INLINE) is None:
+                outgoing.writer_waits[0] = 1
+                break
+            done.popleft()
+            self._schedule()
+
+    def _look(self) -> None:
+        """Take what came without a wake-up: none gets lost, but a channel must not depend on that."""
+        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self.drain()
+
+    def close(self) -> None:
+        """Neither send nor take anything more; memory that is viewed stays as long as it is."""
+        if not self.closed:
+            self._closed = True
+            self._ticker.cancel()
+            self._loop.remove_reader(self._woken)
+            self._waiting.clear()
+            self._descriptors.close()
+
+
+def _fill(room: memoryview, parts: Sequence[Buffer]) -> None:
+    at = 0
+    for part in parts:
+        end = at + len(part)
+        room[at:end] = part
+        at = end

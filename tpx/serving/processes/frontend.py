@@ -1,0 +1,184 @@
+"""A frontend's process: accepts connections, speaks HTTP and gRPC, and has the engine compute."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from tpx.protocol.memory_budget import MemoryBudget
+from tpx.serving.endpoints import Endpoints
+from tpx.serving.heap import MemoryWatch, available_bytes
+from tpx.serving.logs import LogControl
+from tpx.serving.options import ServeConfig
+from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Channel, Descriptors
+from tpx.serving.processes.remote import RemotePlane
+from tpx.serving.processes.wire import Kind, State
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.05
+"""Between attempts to reach the engine."""
+_LOOK_EVERY_S = 0.1
+_WELCOME_S = 600
+"""The most that an engine may take to load its models before it is asked anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendSeat:
+    """A frontend's place among the processes."""
+
+    index: int
+    count: int
+    engine: str | bytes
+    """Address of the engine's socket."""
+    sockets: Mapping[str, Sequence[socket.socket]]
+    """Bound sockets by the flag of their service; the supervisor holds them, too, so that connections that
+    come while a frontend is started again wait for it."""
+
+
+class FrontendProcess:
+    """Serves until the engine ends it."""
+
+    def __init__(self, config: ServeConfig, logs: LogControl, seat: FrontendSeat) -> None:
+        self._seat = seat
+        self._logs = logs
+        # one page of metrics for all: the engine's
+        self._config = replace(config, metrics=replace(config.metrics, allow_metrics=False))
+        share = (config.server.max_buffered_bytes or available_bytes() // 4) // seat.count
+        self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
+        self._memory_watch = MemoryWatch(self._budget)
+        self._plane = RemotePlane(logs, config.server.max_string_elements)
+        self._plane.on_state, self._plane.on_order = self._obey_state, self._obey
+        self._endpoints = Endpoints(
+            self._config, self._plane, _no_metrics, self._budget, relay=self._plane, bound=seat.sockets
+        )
+        self._logs.watch(lambda _: self._endpoints.observe())
+        self._plane.tracer.watch(self._endpoints.observe)
+        self._welcome = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._ended = False
+        self._listens = self._closing = False
+        self._channel: Channel | None = None
+
+    async def run(self) -> None:
+        """Serve, with one engine after another."""
+        for number in (signal.SIGTERM, signal.SIGINT):  # to all processes of a service: the engine ends them
+            signal.signal(number, signal.SIG_IGN)
+        watch = asyncio.create_task(self._count_connections())
+        try:
+            while not self._ended:
+                try:
+                    await self._serve_with_engine()
+                except OSError as exc:
+                    log.warning("frontend %d cannot reach the engine: %s", self._seat.index, exc)
+                if not self._ended:
+                    await asyncio.sleep(_AGAIN_S)
+        finally:
+            watch.cancel()
+            self._endpoints.close()
+            self._memory_watch.stop()
+            self._plane.offload.close()
+
+    async def _serve_with_engine(self) -> None:
+        """Connect, and serve until this engine has gone. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._welcome.clear()
+        self._lost.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, self._seat.engine)
+            descriptors = Descriptors.new()
+            channel = self._channel = Channel(
+                descriptors, self._plane.on_frame, self._on_broken, is_engine=False
+            )
+            try:
+                socket.send_fds(
+                    sock,
+                    [bytes([self._seat.index])],
+                    [descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend],
+                )
+                gone = loop.create_task(_until_gone(sock))
+                gone.add_done_callback(lambda _: self._lost.set())
+                gone.add_done_callback(lambda _: self._welcome.set())
+                try:
+                    async with asyncio.timeout(_WELCOME_S):
+                        await self._welcome.wait()
+                    if not gone.done():
+                        await self._serve(channel)
+                finally:
+                    gone.cancel()
+            finally:
+                channel.close()
+                self._plane.lose()
+
+    async def _serve(self, channel: Channel) -> None:
+        self._plane.use(channel)
+        if not self._listens:
+            self._listens = True
+            await self._endpoints.listen()
+            self._memory_watch.start()
+            gc.collect()
+            gc.freeze()
+        self._plane.tell(Kind.SERVING)
+        await self._lost.wait()
+        if not self._ended:
+            log.error("frontend %d has lost the engine: requests fail until it is back", self._seat.index)
+
+    def _on_broken(self, error: Exception) -> None:
+        log.error("frontend %d: the engine's messages cannot be read", self._seat.index, exc_info=error)
+        self._lost.set()
+
+    def _obey_state(self, state: State) -> None:
+        if state.logs != self._logs.settings:
+            self._logs.update(state.logs)
+        self._plane.tracer.set(on=state.tracing, hears_callers=state.hears_callers)
+        self._welcome.set()
+
+    def _obey(self, order: Kind) -> None:
+        if order is Kind.RELEASE_CLIENTS:
+            for listener in self._endpoints.serving:
+                listener.release()
+        elif order is Kind.STOP_ACCEPTING:
+            for listener in self._endpoints.serving:
+                listener.stop_accepting()
+            self._closing = True
+            self._note_connections()
+        else:
+            self._ended = True
+            self._lost.set()
+
+    async def _count_connections(self) -> None:
+        while True:
+            self._note_connections()
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _note_connections(self) -> None:
+        channel = self._channel
+        if channel is not None and not channel.closed:
+            count = sum(listener.connections for listener in self._endpoints.serving)
+            channel.gauges[CONNECTIONS] = count
+            channel.gauges[CLOSING] = self._closing
+
+
+def _no_metrics() -> NoReturn:
+    raise NotImplementedError("the engine has the metrics of all frontends")
+
+
+async def _until_gone(sock: socket.socket) -> None:
+    with suppress(OSError):
+        await asyncio.get_running_loop().sock_recv(sock, 1)
+
+
+def end_with(parent: int) -> None:
+    """End this process with the one that started it."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,74 @@
+"""Blocks in a stretch of shared memory: what is too large for a ring travels in them.
+
+The side that writes takes and frees blocks; the other side only says when it has done with one. The stretch
+is sparse: memory is there for what is in use, and for what was lately.
+"""
+
+import mmap
+from collections import defaultdict
+
+_SMALLEST_BYTES = 4 << 10
+_STEPS = 4
+"""Sizes of blocks between two powers of two: at most a fifth of a block is not used."""
+_KEPT_BYTES = 64 << 20
+"""Free blocks whose pages stay: the next requests take these."""
+_WORTH_BYTES = 64 << 10
+"""Pages of smaller blocks are never given back."""
+
+
+def block_size(size: int) -> int:
+    """Round up to the size of a block: 4, 5, 6 or 7 times a power of two, and whole pages."""
+    step = max(_SMALLEST_BYTES, (1 << max(0, size - 1).bit_length()) // (2 * _STEPS))
+    return max(1, -(-size // step)) * step
+
+
+class Heap:
+    """Takes the lowest unused memory, or the block of a size that was freed last and is in the caches yet."""
+
+    def __init__(self, memory: mmap.mmap, start: int, size: int) -> None:
+        self._memory = memory
+        self._start = self._next = start
+        self._end = start + size
+        self._size = size
+        self._free: defaultdict[int, list[int]] = defaultdict(list)
+        self._used: dict[int, int] = {}
+        self._kept = 0
+        """Bytes of free blocks that have pages."""
+
+    @property
+    def used(self) -> int:
+        """Blocks in use."""
+        return len(self._used)
+
+    def fits(self, size: int) -> bool:
+        """Tell whether a block of this size can ever be had."""
+        return block_size(size) <= self._size
+
+    def take(self, size: int) -> int | None:
+        """Return where a block of at least `size` bytes begins, None while there is no room for it."""
+        size = block_size(size)
+        free = self._free[size]
+        if free:
+            place = free.pop()
+            self._kept = max(0, self._kept - size)
+        elif self._next + size <= self._end:
+            place = self._next
+            self._next += size
+        else:
+            return None
+        self._used[place] = size
+        return place
+
+    def give(self, place: int) -> None:
+        """Free a block. Raises KeyError for what is none."""
+        size = self._used.pop(place)
+        if self._kept + size > _KEPT_BYTES and size >= _WORTH_BYTES:
+            self._memory.madvise(mmap.MADV_REMOVE, place, size)
+        else:
+            self._kept += size
+        if not self._used:  # however the blocks were cut, all of it is one stretch again
+            self._next = self._start
+            self._free.clear()
+            self._kept = min(self._kept, _KEPT_BYTES)
+        else:
+            self._free[size].append(place)

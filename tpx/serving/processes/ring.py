@@ -1,0 +1,129 @@
+"""A ring of frames in shared memory: one process writes, another one reads.
+
+A frame is a fixed head, meta data and a payload; those of more than `INLINE_BYTES` lie in a block of the
+heap, and the frame says where. Each counter has one writer and a cache line of its own, and is stored by one
+aligned store. The writer looks at the reader's flag after it has published, the reader sets the flag before
+it looks a last time: between the two each needs a full barrier.
+"""
+
+import struct
+import threading
+
+RING_BYTES = 1 << 20
+COUNTERS_BYTES = 512
+INLINE_BYTES = 8 << 10
+HEAD = struct.Struct("=IBBxxIIIIQQ")
+"""Size of the frame in the ring, kind, flags, number, template, generation, bytes of meta data and of
+payload, place of the block or INLINE."""
+INLINE = (1 << 64) - 1
+_SKIP = 255
+"""Kind of a frame that fills the ring's end."""
+_ALIGNMENT = 8
+_fence_lock = threading.Lock()
+
+FrameHead = tuple[int, int, int, int, int]
+"""Kind, flags, number, template, generation: their meaning is that of who writes and reads frames."""
+Fields = tuple[int, int, int, int, int, int, int, int, int]
+
+
+def fence() -> None:
+    """Order all stores before it with all loads after it: taking a lock is an atomic exchange."""
+    with _fence_lock:
+        pass
+
+
+class Ring:
+    """One direction. The writer uses `write` and `publish`, the reader `read` and `consumed`."""
+
+    def __init__(self, memory: memoryview, start: int) -> None:
+        counters = [memory[start + i * 128 : start + i * 128 + 8].cast("Q") for i in range(4)]
+        self._written, self._read, self.sleeps, self.writer_waits = counters
+        self._frames = memory[start + COUNTERS_BYTES : start + COUNTERS_BYTES + RING_BYTES]
+        self._at = 0
+        """The writer's or the reader's own position."""
+
+    # the writer
+
+    def write(self, head: FrameHead, meta: bytes, payload_size: int, place: int) -> memoryview | None:
+        """Write a frame that the reader does not see yet; returns where its payload goes, None if the ring is
+        full."""
+        inline = place == INLINE
+        need = HEAD.size + (len(meta) + payload_size if inline else 0)
+        need = (need + _ALIGNMENT - 1) & -_ALIGNMENT
+        at = self._at % RING_BYTES
+        left = RING_BYTES - at
+        skipped = left if left < need else 0
+        if self._at + skipped + need - self._read[0] > RING_BYTES:
+            return None
+        frames = self._frames
+        if skipped:
+            if left >= HEAD.size:
+                HEAD.pack_into(frames, at, left, _SKIP, 0, 0, 0, 0, 0, 0, 0)
+            self._at += left
+            at = 0
+        HEAD.pack_into(frames, at, need, *head, len(meta), payload_size, place)
+        self._at += need
+        at += HEAD.size
+        if not inline:
+            return frames[at:at]
+        if meta:
+            frames[at : at + len(meta)] = meta
+            at += len(meta)
+        return frames[at : at + payload_size]
+
+    def publish(self) -> bool:
+        """Show the reader what was written; returns whether it has to be woken."""
+        if self._written[0] == self._at:
+            return False
+        self._written[0] = self._at
+        fence()
+        if self.sleeps[0]:
+            self.sleeps[0] = 0
+            return True
+        return False
+
+    # the reader
+
+    def fall_asleep(self) -> bool:
+        """Have the writer wake this side from now on; False if something has come meanwhile."""
+        self.sleeps[0] = 1
+        fence()
+        if self._written[0] == self._at:
+            return True
+        self.sleeps[0] = 0
+        return False
+
+    def read(self) -> tuple[Fields, bytes] | None:
+        """Return the next frame and what is in the ring of it, None if there is none."""
+        if self._written[0] == self._at:
+            return None
+        at = self._at % RING_BYTES
+        left = RING_BYTES - at
+        if left < HEAD.size:
+            self._at += left
+            return self.read()
+        fields: Fields = HEAD.unpack_from(self._frames, at)
+        size, kind = fields[0], fields[1]
+        if not HEAD.size <= size <= left:
+            raise ValueError(f"a frame of {size} bytes, {left} before the end of the ring")
+        self._at += size
+        if kind == _SKIP:
+            return self.read()
+        if fields[8] != INLINE:
+            return fields, b""
+        at += HEAD.size
+        end = at + fields[6] + fields[7]
+        if end > at - HEAD.size + size:
+            raise ValueError(f"a frame of {size} bytes with {fields[6]} and {fields[7]} bytes in it")
+        return fields, bytes(self._frames[at:end])
+
+    def consumed(self) -> bool:
+        """Let the writer use the room of what was read; returns whether it waits for it."""
+        if self._read[0] == self._at:
+            return False
+        self._read[0] = self._at
+        fence()
+        if self.writer_waits[0]:
+            self.writer_waits[0] = 0
+            return True
+        return False

@@ -1,0 +1,279 @@
+"""The process that starts an engine and its frontends, and starts each again when it ends by itself.
+
+It has no event loop, no threads and no state of the server: nothing that a request does can end it. Children
+are forked, so a frontend is back in some milliseconds; sockets that accept are held here, and so no
+connection is refused meanwhile.
+"""
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
+
+from tpx.errors import UsageError
+from tpx.protocol.handshakes import bound_sockets
+from tpx.serving.options import ServeConfig
+from tpx.serving.processes.frontend import FrontendSeat, end_with
+
+log = logging.getLogger(__name__)
+
+_PAUSES_S = (0.0, 0.2, 1.0, 5.0, 30.0)
+"""Before a process is started again that has ended soon after its start, again and again."""
+_SOON_S = 10
+_END_S = 0.5
+"""For frontends to end once the engine has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeat:
+    """The engine's place among the processes."""
+
+    listening: socket.socket
+    """Where frontends connect."""
+    count: int
+    """Frontends."""
+    bound: dict[str, tuple[str, int]]
+    """Address and port of each service."""
+    metrics: Sequence[socket.socket]
+    """Bound sockets of the metrics page."""
+    started: int
+    """Descriptor that is written to when the server has started."""
+
+    def report_started(self) -> None:
+        """The server has started: from now on an engine that ends is started again."""
+        os.write(self.started, b"1")
+
+
+@dataclass(slots=True)
+class _Child:
+    """A process that is to run."""
+
+    name: str
+    run: Callable[[], int]
+    sockets: Sequence[socket.socket] = ()
+    """Sockets that it listens at; it closes those of the others."""
+    pid: int = 0
+    started_s: float = 0
+    ended_soon: int = 0
+    due_s: float = 0
+    """When it is to be started."""
+
+    @property
+    def pause_s(self) -> float:
+        return _PAUSES_S[min(self.ended_soon, len(_PAUSES_S) - 1)]
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs one engine and `count` frontends; each function is called in a process of its own."""
+
+    config: ServeConfig
+    engine: Callable[[EngineSeat], int]
+    frontend: Callable[[FrontendSeat], int]
+
+    def run(self) -> int:
+        """Run until a signal ends it; returns the exit status, below 0 for a signal. Raises UsageError."""
+        count = self.config.server.frontends
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind("")  # the system chooses a name that no file has
+        listening.listen(2 * count)
+        sockets = self._bind(count)
+        started, says_started = os.pipe2(os.O_NONBLOCK)
+        engine_seat = EngineSeat(
+            listening=listening,
+            count=count,
+            bound={flag: each[0][0].getsockname()[:2] for flag, each in sockets.items()},
+            metrics=sockets["metrics"][0] if "metrics" in sockets else (),
+            started=says_started,
+        )
+        address = listening.getsockname()
+        engine = _Child("the engine", partial(self.engine, engine_seat), engine_seat.metrics)
+        frontends = []
+        for index in range(count):
+            own = {flag: each[index] for flag, each in sockets.items() if flag != "metrics"}
+            seat = FrontendSeat(index=index, count=count, engine=address, sockets=own)
+            theirs = [sock for group in own.values() for sock in group]
+            frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), theirs))
+        every = [sock for each in sockets.values() for group in each for sock in group]
+        return _Watch(engine, frontends, every, started).run()
+
+    def _bind(self, count: int) -> dict[str, list[list[socket.socket]]]:
+        """Bind sockets for each service and frontend, which do not listen yet. Raises UsageError."""
+        config = self.config
+        http, grpc, metrics = config.http, config.grpc, config.metrics
+        services = (
+            ("http", http.allow_http, http.http_address, http.http_port, http.reuse_http_port),
+            ("grpc", grpc.allow_grpc, grpc.grpc_address, grpc.grpc_port, grpc.reuse_grpc_port),
+            ("metrics", metrics.allow_metrics, config.metrics_host, metrics.metrics_port, False),
+        )
+        out: dict[str, list[list[socket.socket]]] = {}
+        for flag, allowed, address, port, shared in services:
+            if not allowed:
+                continue
+            try:
+                if port and not shared:  # SO_REUSEPORT would join another server of this user
+                    for sock in bound_sockets(address, port, reuse_port=False):
+                        sock.close()
+                out[flag] = [bound_sockets(address, port, reuse_port=True)]
+                port = port or out[flag][0][0].getsockname()[1]
+                if flag != "metrics":  # the engine has one page for all
+                    out[flag] += [bound_sockets(address, port, reuse_port=True) for _ in range(count - 1)]
+            except OSError as exc:
+                raise UsageError(
+                    f"Socket '{address}:{port}' already in use or not available: {exc.strerror} "
+                    f"(--{flag}-port and --{flag}-address say where it shall be)"
+                ) from exc
+        return out
+
+
+class _Watch:
+    """The supervisor's loop: signals, ends of children, starts that are due."""
+
+    def __init__(
+        self, engine: _Child, frontends: list[_Child], sockets: Sequence[socket.socket], started: int
+    ) -> None:
+        self._engine = engine
+        self._frontends = frontends
+        self._sockets = sockets
+        self._started_pipe = started
+        self._started = self._stopping = False
+        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, _note)
+
+    def run(self) -> int:
+        for child in (self._engine, *self._frontends):
+            self._start(child)
+        while True:
+            timeout_s = self._start_due()
+            select.select([self._wake], [], [], timeout_s)
+            self._hear()
+            self._look_whether_started()
+            status = self._reap()
+            if status is not None:
+                return status
+
+    def _start(self, child: _Child) -> None:
+        parent = os.getpid()
+        child.started_s = time.monotonic()
+        child.due_s = 0
+        child.pid = os.fork()
+        if not child.pid:
+            for sock in self._sockets:
+                if sock not in child.sockets:
+                    sock.close()
+            _become(child, parent)
+
+    def _start_due(self) -> float:
+        """Start what is due; returns the seconds until something else may be."""
+        now_s = time.monotonic()
+        left_s = 1.0
+        for child in (self._engine, *self._frontends):
+            if child.pid or self._stopping:
+                continue
+            if child.due_s <= now_s:
+                self._start(child)
+            else:
+                left_s = min(left_s, child.due_s - now_s)
+        return left_s
+
+    def _hear(self) -> None:
+        try:
+            numbers = os.read(self._wake, 64)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        """Have the engine end in order; it ends the frontends."""
+        if not self._stopping:
+            self._stopping = True
+            for sock in self._sockets:
+                sock.close()
+        if self._engine.pid:
+            os.kill(self._engine.pid, number)
+
+    def _look_whether_started(self) -> None:
+        if not self._started:
+            try:
+                self._started = bool(os.read(self._started_pipe, 1))
+            except BlockingIOError:
+                return
+
+    def _reap(self) -> int | None:
+        """Note which children have ended; returns the status to end with."""
+        while True:
+            try:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if not pid:
+                break
+            status = os.waitstatus_to_exitcode(wait_status)
+            if pid == self._engine.pid:
+                self._engine.pid = 0
+                self._look_whether_started()
+                if self._stopping or not self._started:
+                    self._end_frontends()
+                    return status
+                self._note_end(self._engine, status)
+            for child in self._frontends:
+                if pid == child.pid:
+                    child.pid = 0
+                    if not self._stopping:
+                        self._note_end(child, status)
+        if self._stopping and not self._engine.pid:
+            self._end_frontends()
+            return 0
+        return None
+
+    def _note_end(self, child: _Child, status: int) -> None:
+        now_s = time.monotonic()
+        child.ended_soon = child.ended_soon + 1 if now_s - child.started_s < _SOON_S else 0
+        child.due_s = now_s + child.pause_s
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        log.error("%s has ended %s: it is started again", child.name, how)
+
+    def _end_frontends(self) -> None:
+        """Wait for the frontends, which the engine has ended, and end those that it could not."""
+        ends_s = time.monotonic() + _END_S
+        for child in self._frontends:
+            while child.pid:
+                if os.waitpid(child.pid, os.WNOHANG)[0]:
+                    child.pid = 0
+                elif time.monotonic() > ends_s:
+                    os.kill(child.pid, signal.SIGKILL)
+                    os.waitpid(child.pid, 0)
+                    child.pid = 0
+                else:
+                    time.sleep(0.01)
+
+
+def _note(number: int, frame: object) -> None:
+    """The wake-up descriptor has told."""
+
+
+def _become(child: _Child, parent: int) -> NoReturn:
+    """Be the child, which never returns to the supervisor's code."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        end_with(parent)
+        os.setsid()  # a terminal's signals are for the supervisor
+        status = child.run()
+    except BaseException:
+        log.exception("%s has failed", child.name)
+    finally:
+        logging.shutdown()
+        os._exit(status)

@@ -1,0 +1,102 @@
+"""Traces of requests whose wire is in one process and whose model in another.
+
+A frontend notes what happens on the wire, and sends it: the stamps until then with the request, the others
+when the answer has left. The engine decides which requests are traced, and writes them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from tpx.serving.processes import wire
+from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
+from tpx.serving.tracing.caller import Caller
+from tpx.serving.tracing.trace import Trace
+
+
+class RemoteTrace:
+    """Implements WireTrace, in a frontend: stamps, on their way to the engine."""
+
+    context = ""
+
+    def __init__(self, caller: Caller | None, tracer: "RemoteTracer") -> None:
+        self._caller = caller
+        self._tracer = tracer
+        self._stamps: list[wire.Stamp] = []
+        self._number: int | None = None
+
+    def stamp(self, name: str, ns: int = 0) -> None:
+        """Something happened, now or at `ns`."""
+        self._stamps.append(wire.Stamp(name, ns or time.perf_counter_ns()))
+
+    def begin(self, request: InferRequest) -> None:
+        """The request goes to the engine, which stamps what happens there."""
+        self._tracer.begun[request] = self
+
+    def started(self, number: int, meta: bytes) -> bytes:
+        """Return the meta data of the request, which comes to the engine under this number."""
+        self._number = number
+        stamps, self._stamps = self._stamps, []
+        caller, calling = self._caller, None
+        if caller is not None:
+            calling = wire.Calling(f"{caller.trace_id:x}", caller.span_id, caller.sampled, caller.state)
+        return wire.encode(wire.TraceStart(meta, calling, stamps))
+
+    def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
+        """The engine has seen it."""
+
+    def refused(self) -> None:
+        """The engine has seen it."""
+
+    def child(self, request: InferRequest) -> RequestTrace:  # noqa: ARG002 (RequestTrace's signature)
+        """Return itself: ensembles are the engine's."""
+        return self
+
+    def end(self) -> None:
+        """Nothing more happens."""
+        if self._number is not None:
+            self._tracer.send(self._number, wire.encode(wire.TraceEnd(self._stamps)))
+
+
+class RemoteTracer:
+    """Implements TraceSource in a frontend; the engine decides."""
+
+    def __init__(self, send: Callable[[int, bytes], None]) -> None:
+        """`send` is called with the number of a request and the last stamps of its trace."""
+        self.on = self.hears_callers = False
+        self.send = send
+        self.begun: dict[InferRequest, RemoteTrace] = {}
+        """Traces of requests that are about to be sent."""
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever `on` changes."""
+        self._watchers.append(watcher)
+
+    def set(self, *, on: bool, hears_callers: bool) -> None:
+        """Do as the engine does."""
+        self.hears_callers = hears_callers
+        if on is not self.on:
+            self.on = on
+            for watcher in self._watchers:
+                watcher()
+
+    def sample(self, model: str, caller: Caller | None = None) -> RemoteTrace:  # noqa: ARG002 (the engine knows)
+        """Return the trace of a request, which the engine may drop."""
+        return RemoteTrace(caller, self)
+
+    def started(self, infer: InferRequest, number: int, meta: bytes) -> bytes:
+        """Return the meta data of a request with the beginning of its trace."""
+        return self.begun.pop(infer).started(number, meta)
+
+
+def read_caller(calling: wire.Calling | None) -> Caller | None:
+    """Return the caller that a frontend has heard of."""
+    if calling is None:
+        return None
+    return Caller(int(calling.trace_id, 16), calling.span_id, calling.sampled, calling.state)
+
+
+def add_stamps(trace: Trace, stamps: Sequence[wire.Stamp]) -> None:
+    """Add what happened on the wire."""
+    for stamp in stamps:
+        trace.stamp(stamp.name, stamp.ns)
