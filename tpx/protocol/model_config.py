@@ -4,14 +4,15 @@ The schema is Triton's, complete. An error names the file, the line and the fiel
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import json_format, text_format
+from google.protobuf.descriptor import FieldDescriptor
 
 from tpx.errors import ConfigError
 from tpx.protocol import config_text, messages
-from tpx.protocol.json_values import JsonObject
+from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 
 MAX_CONFIG_BYTES = 16 << 20
@@ -102,16 +103,16 @@ def to_json(config: ModelConfig, *, defaults: bool = True) -> JsonObject:
     out = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=defaults
     )
-    return _members(out, config.DESCRIPTOR)
+    return _members(out, messages.message_named("inference.ModelConfig").fields)
 
 
-def _members(values: JsonObject, descriptor: Any) -> JsonObject:
+def _members(values: JsonObject, fields: Sequence[FieldDescriptor]) -> JsonObject:
     """The members of a message in the order of its fields, which is the order that Triton prints."""
-    named = [field for field in descriptor.fields if field.name in values]
+    named = [field for field in fields if field.name in values]
     return {field.name: _with_numbers(values[field.name], field) for field in named}
 
 
-def _with_numbers(value: Any, field: Any) -> Any:
+def _with_numbers(value: JsonValue, field: FieldDescriptor) -> JsonValue:
     """Protobuf's JSON writes 64-bit integers as strings; clients read numbers (map keys stay strings)."""
     if isinstance(value, list):
         return [_with_numbers(item, field) for item in value]
@@ -119,7 +120,7 @@ def _with_numbers(value: Any, field: Any) -> Any:
     if kind is not None and kind.GetOptions().map_entry:
         return {k: _with_numbers(v, kind.fields_by_name["value"]) for k, v in value.items()}
     if kind is not None:
-        return _members(value, kind)
+        return _members(value, kind.fields)
     if isinstance(value, str) and field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
         return int(value)
     return value

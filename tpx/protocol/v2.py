@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
@@ -43,7 +42,7 @@ class DecodedRequest:
     inputs: list[Tensor] = field(default_factory=list)
     shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = field(default_factory=list)
     """Those of the inputs whose data, empty here, is in shared memory."""
-    regions: Sequence[Any] = ()
+    regions: Sequence[object] = ()
     """The server's own: where their data was, once it is read."""
     outputs: list[RequestedOutput] = field(default_factory=list)
     """Empty: all outputs, sent as `default_binary` says."""

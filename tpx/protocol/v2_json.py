@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 import orjson
@@ -15,6 +15,7 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import LARGE_BYTES, MAX_JSON_DEPTH, check_request, cut_lists, mark_of
 from tpx.protocol.json_values import (
     JsonObject,
+    JsonValue,
     check_at_most,
     check_count,
     checked_text,
@@ -43,7 +44,7 @@ class _Input(msgspec.Struct):
     name: str
     datatype: str
     shape: list[int]
-    data: Any = None
+    data: JsonValue = None
     parameters: JsonObject = {}
 
 

@@ -7,7 +7,7 @@ what precedes `raw_input_contents` (field 7, the last) is parsed, what follows i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -16,6 +16,7 @@ from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
+from tpx.protocol.messages import InferParameter
 from tpx.protocol.protobuf_contents import Contents, cut_contents, past, varint
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import (
@@ -302,7 +303,7 @@ def _parameters(raw: Mapping[str, messages.InferParameter]) -> dict[str, Paramet
     return out
 
 
-def set_parameters(target: Any, parameters: Mapping[str, Parameter]) -> None:
+def set_parameters(target: Mapping[str, InferParameter], parameters: Mapping[str, Parameter]) -> None:
     """Fill a map of InferParameter."""
     for key, value in parameters.items():
         if isinstance(value, bool):

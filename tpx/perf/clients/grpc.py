@@ -12,7 +12,6 @@ from tpx.perf.clients.grpc_control import SERVICE, GrpcControl, metadata
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol import messages
-from tpx.protocol.compression import deflate
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
@@ -150,7 +149,7 @@ class GrpcClient(GrpcSlots):
         endpoint = self.endpoint
         message = infer_message(endpoint.model, tensors, fields, fields.all_parameters)
         block = header_block(endpoint, SERVICE + "ModelInfer")
-        return PreparedCall(block, framed(message, endpoint.wire.compression))
+        return PreparedCall(block, frame_message(message, endpoint.wire.compression))
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "GrpcTemplate":
         endpoint = self.endpoint
@@ -228,14 +227,6 @@ def header_block(endpoint: Endpoint, path: str) -> bytes:
     )
 
 
-def framed(message: bytes, encoding: str) -> bytes:
-    """A message behind its prefix, compressed where `encoding` is one."""
-    if not encoding:
-        return frame_message(message)
-    packed = deflate(message, encoding)
-    return pack_prefix(1, len(packed)) + packed
-
-
 class GrpcTemplate:
     """Implements Template: the sequence's id goes before the rest, which is encoded already.
 
@@ -253,7 +244,7 @@ class GrpcTemplate:
     def fill(self, sequence: int) -> PreparedCall:
         field = sequence_field(sequence)
         if self._encoding:
-            return PreparedCall(self._block, framed(field + self._rest, self._encoding))
+            return PreparedCall(self._block, frame_message(field + self._rest, self._encoding))
         size = len(field)
         shape = self._shapes.get(size)
         if shape is None:

@@ -17,14 +17,13 @@ from tpx.perf.clients.grpc import (
     GrpcSlots,
     Send,
     flags_only,
-    framed,
     infer_message,
     sequence_field,
 )
 from tpx.perf.clients.grpc_control import SERVICE, metadata
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse
-from tpx.protocol.grpc.framing import pack_prefix
+from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Buffer, Tensor
@@ -60,7 +59,7 @@ class StreamMessage:
     def framed(self, request_id: bytes) -> bytes:
         """The message of a request with this id; compressed, it is so for each request anew."""
         if self.encoding:
-            return framed(b"".join((_ID_HEAD, request_id, self.rest)), self.encoding)
+            return frame_message(b"".join((_ID_HEAD, request_id, self.rest)), self.encoding)
         return b"".join((self.prefix, request_id, self.rest))
 
 

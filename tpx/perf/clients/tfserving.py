@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.grpc import GrpcSlots, call_failure, framed, header_block
+from tpx.perf.clients.grpc import GrpcSlots, call_failure, header_block
 from tpx.perf.clients.grpc_control import GrpcAsker
 from tpx.perf.clients.model import (
     ModelCounters,
@@ -20,6 +20,7 @@ from tpx.perf.clients.model import (
 )
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
+from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Tensor, decode_bytes
 
@@ -84,7 +85,7 @@ class TfServingClient(GrpcSlots):
         request.output_filter.extend(output.name for output in fields.outputs)
         message = request.SerializeToString(deterministic=True)
         return PreparedCall(
-            header_block(endpoint, SERVICE + "Predict"), framed(message, endpoint.wire.compression)
+            header_block(endpoint, SERVICE + "Predict"), frame_message(message, endpoint.wire.compression)
         )
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002

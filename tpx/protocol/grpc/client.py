@@ -9,9 +9,8 @@ from copy import copy
 
 from tpx.errors import ResponseError, WireError
 from tpx.protocol.buffers import new_scratch
-from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
-from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message, pack_prefix
+from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.response_template import ResponseTemplate, template_of
 from tpx.protocol.grpc.status import Status, from_reset, to_code
@@ -108,10 +107,7 @@ class GrpcClientConnection:
         block = request_block(
             path, self._authority, dict(metadata or {}), tls=self._tls, encoding=encoding, timeout=timeout
         )
-        if encoding:
-            packed = deflate(message, encoding)
-            return PreparedCall(block, pack_prefix(1, len(packed)) + packed)
-        return PreparedCall(block, frame_message(message))
+        return PreparedCall(block, frame_message(message, encoding))
 
     def call(self, prepared: PreparedCall, on_response: Callable[[GrpcResponse], None]) -> int:
         """Make a unary call; returns its stream id, 0 while it waits for the server's limit of streams."""

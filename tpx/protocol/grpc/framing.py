@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tpx.errors import Code, InvalidRequest
 from tpx.protocol.buffers import aligned
-from tpx.protocol.compression import inflate, inflate_if_short
+from tpx.protocol.compression import deflate, inflate, inflate_if_short
 from tpx.protocol.tensors import Buffer
 
 PREFIX_BYTES = 5
@@ -21,9 +21,12 @@ pack_prefix = struct.Struct(">BI").pack
 unpack_prefix = struct.Struct(">BI").unpack_from
 
 
-def frame_message(message: Buffer) -> bytes:
-    """A message behind its prefix, uncompressed."""
-    return pack_prefix(0, len(message)) + message
+def frame_message(message: Buffer, encoding: str = "") -> bytes:
+    """Return a message behind its prefix, compressed where `encoding` is one."""
+    if not encoding:
+        return pack_prefix(0, len(message)) + message
+    packed = deflate(message, encoding)
+    return pack_prefix(1, len(packed)) + packed
 
 
 def whole_message(data: bytes, start: int, stop: int) -> bool:

@@ -3,10 +3,13 @@
 import base64
 import binascii
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tpx.protocol.grpc.status import Status, percent_decode
 from tpx.protocol.http2.hpack import Header, encode_stateless
+
+if TYPE_CHECKING:
+    from tpx.protocol.grpc.server_call import Method
 
 _CONTENT_TYPE = re.compile(rb"application/grpc(?:[+;]|$)")
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
@@ -20,7 +23,7 @@ _RESERVED = (b"te", b"content-type")
 class CallHead:
     """The headers of a request, understood once and remembered with their block."""
 
-    __slots__ = ("accepts", "encoding", "fault", "http_status", "memo", "metadata", "path", "timeout_ns")
+    __slots__ = ("accepts", "encoding", "fault", "http_status", "metadata", "method", "path", "timeout_ns")
 
     def __init__(self) -> None:
         self.path = b""
@@ -33,8 +36,8 @@ class CallHead:
         """What is wrong with the call as a gRPC status."""
         self.http_status = 200
         """What is wrong with the request as HTTP, where it is not gRPC at all."""
-        self.memo: Any = None
-        """For the owner of the connection: what it made of this head the first time."""
+        self.method: Method | None = None
+        """The method that serves calls with this head, once it was looked up."""
 
 
 def interpret_request(headers: list[Header]) -> CallHead | None:

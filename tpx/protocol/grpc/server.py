@@ -176,9 +176,9 @@ class GrpcServerConnection:
         return head
 
     def _begin_call(self, stream_id: int, flags: int, head: CallHead) -> None:
-        method = head.memo
+        method = head.method
         if method is None:
-            method = head.memo = self._method_for(head)
+            method = head.method = self._method_for(head)
         call = ServerCall(self._shared, stream_id, head, method, self._ended)
         if self._listener.observer is not None:
             call.began_ns = self._shared.read_ns

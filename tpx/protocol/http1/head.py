@@ -194,7 +194,7 @@ def _refuse_long(raw: bytes) -> None:
     raise HttpError(431, f"head longer than {MAX_HEAD_BYTES} bytes")
 
 
-def _feed(parser: Any, raw: bytes) -> None:
+def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, raw: bytes) -> None:
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
