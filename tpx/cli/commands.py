@@ -122,6 +122,52 @@ COMMANDS: dict[Path, Command] = {
         summary="The same as `profile`; Model Analyzer's former name for it.",
         exits=ANALYZE,
     ),
+    ("cluster",): Command(
+        run="tpx.cli.cluster:main", summary="Run replicas of `tpx serve` on a Ray cluster, behind HAProxy."
+    ),
+    ("cluster", "up"): Command(
+        run="tpx.cli.cluster:up",
+        config="tpx.cluster.spec:ClusterSpec",
+        summary="Start a cluster; returns when its replicas are ready.",
+        examples=("tpx cluster up --model-repository /models --replicas 3", "tpx cluster up -f cluster.yaml"),
+    ),
+    ("cluster", "status"): Command(
+        run="tpx.cli.cluster:status",
+        config="tpx.cli.cluster:StatusConfig",
+        summary="Show replicas, nodes and loads.",
+        examples=("tpx cluster status --watch",),
+    ),
+    ("cluster", "update"): Command(
+        run="tpx.cli.cluster:update",
+        config="tpx.cluster.spec:ClusterSpec",
+        summary="Change options; replicas are replaced one by one, or rolled back.",
+        details="Options that are not given stay as they are.",
+        examples=("tpx cluster update --serve=--log-verbose=1", "tpx cluster update --version 2026-11-23"),
+    ),
+    ("cluster", "scale"): Command(
+        run="tpx.cli.cluster:scale",
+        config="tpx.cli.cluster:ScaleConfig",
+        summary="Change the number of replicas.",
+        examples=("tpx cluster scale 5",),
+    ),
+    ("cluster", "logs"): Command(
+        run="tpx.cli.cluster:logs",
+        config="tpx.cli.cluster:LogsConfig",
+        summary="Print the end of a replica's log.",
+        examples=("tpx cluster logs replica-1",),
+    ),
+    ("cluster", "config"): Command(
+        run="tpx.cli.cluster:config",
+        config="tpx.cli.cluster:ConfigConfig",
+        summary="Print HAProxy's or Envoy's configuration for the replicas that are ready.",
+        examples=("tpx cluster config --envoy > envoy.yaml",),
+    ),
+    ("cluster", "down"): Command(
+        run="tpx.cli.cluster:down",
+        config="tpx.cli.cluster:DownConfig",
+        summary="End a cluster and every process of it.",
+        examples=("tpx cluster down",),
+    ),
     ("quickstart",): Command(
         run="tpx.cli.quickstart:main",
         config="tpx.cli.quickstart:QuickstartConfig",

@@ -195,7 +195,7 @@ class ChildServer:
                     env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
                     # Ctrl-C is for the analyzer, which stops the server when it is done
                     start_new_session=True,
-                    preexec_fn=_end_with_parent(),
+                    preexec_fn=end_with_parent(),
                 )
             except OSError as exc:
                 raise MeasurementError(f"cannot start {' '.join(command)}: {exc.strerror}") from exc
@@ -285,7 +285,7 @@ def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
     return errors[-1] if errors else lines[-1] if lines and any_line else ""
 
 
-def _end_with_parent() -> Callable[[], object] | None:
+def end_with_parent() -> Callable[[], object] | None:
     """Have the child that becomes the server killed with its parent: no server outlives a killed analyzer."""
     if sys.platform != "linux":
         return None

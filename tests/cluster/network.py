@@ -1,0 +1,158 @@
+"""Nodes on one machine: network namespaces on a bridge, each with a Ray node, and no other traffic."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+SUBNET = "10.77.9"
+HEAD = f"{SUBNET}.1"
+PORT = 6391
+ROOT = Path(__file__).parents[2]
+
+
+def address_of(node: int) -> str:
+    return f"{SUBNET}.{10 + node}"
+
+
+def sh(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+
+
+@dataclass(slots=True)
+class Network:
+    """A head node without processors in this namespace, and three nodes of two processors each."""
+
+    folder: Path
+    nodes: dict[int, set[int]] = field(default_factory=dict)
+    """Process ids of Ray by node; 0 is the head."""
+
+    @property
+    def ray_address(self) -> str:
+        return f"{HEAD}:{PORT}"
+
+    def start_node(self, node: int) -> None:
+        """Start Ray on a node, whose namespace is there."""
+        before = _ray_processes()
+        ray = str(Path(sys.executable).with_name("ray"))
+        words = [ray, "start", "--disable-usage-stats", "--object-store-memory=80000000"]
+        if node:
+            words += [
+                f"--address={self.ray_address}",
+                f"--node-ip-address={address_of(node)}",
+                "--num-cpus=2",
+            ]
+            words = ["ip", "netns", "exec", f"tpxt{node}", *words]
+        else:
+            words += ["--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--num-cpus=0"]
+            words += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
+        subprocess.run(words, check=True, capture_output=True, timeout=120, env=environment(), cwd=ROOT)
+        self.nodes[node] = _ray_processes() - before
+
+    def kill_node(self, node: int) -> None:
+        """End all of a node at once, as a power cut does."""
+        pids = subprocess.run(
+            ["ip", "netns", "pids", f"tpxt{node}"], capture_output=True, text=True, check=True
+        )
+        for pid in map(int, pids.stdout.split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.nodes.pop(node, None)
+
+    def cut(self, node: int) -> None:
+        """Drop every packet from and to a node."""
+        sh("ip", "link", "set", f"tpxtv{node}", "down")
+
+    def join(self, node: int) -> None:
+        sh("ip", "link", "set", f"tpxtv{node}", "up")
+
+    def close(self) -> None:
+        for node in (1, 2, 3):
+            self.kill_node(node)
+        for pid in self.nodes.get(0, ()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_open_telemetry": "0",
+    }
+
+
+def _ray_processes() -> set[int]:
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if any("/ray/" in word for word in words[:2]) or any(word.startswith("ray::") for word in words[:1]):
+            found.add(process.pid)
+    return found
+
+
+@contextlib.contextmanager
+def network() -> Iterator[Network]:
+    """Make the namespaces and start Ray in them; all is gone afterwards."""
+    sh("ip", "link", "add", "tpxtbr", "type", "bridge")
+    try:
+        sh("ip", "addr", "add", f"{HEAD}/24", "dev", "tpxtbr")
+        sh("ip", "link", "set", "tpxtbr", "up")
+        for node in (1, 2, 3):
+            _add_namespace(node)
+        with tempfile.TemporaryDirectory(prefix="tpxr", ignore_cleanup_errors=True) as folder:
+            made = Network(Path(folder))
+            try:
+                for node in range(4):
+                    made.start_node(node)
+                yield made
+            finally:
+                made.close()
+    finally:
+        for node in (1, 2, 3):
+            for words in (("ip", "link", "del", f"tpxtv{node}"), ("ip", "netns", "del", f"tpxt{node}")):
+                subprocess.run(words, check=False, capture_output=True)
+        sh("ip", "link", "del", "tpxtbr")
+
+
+def _add_namespace(node: int) -> None:
+    name, link = f"tpxt{node}", f"tpxtv{node}"
+    sh("ip", "netns", "add", name)
+    sh("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+    sh("ip", "link", "set", link, "master", "tpxtbr", "up")
+    sh("ip", "-n", name, "addr", "add", f"{address_of(node)}/24", "dev", "eth0")
+    sh("ip", "-n", name, "link", "set", "eth0", "up")
+    sh("ip", "-n", name, "link", "set", "lo", "up")
+
+
+def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+    """Run `tpx cluster`, against the head node where the words do not say another."""
+    named = any(word.startswith("--ray-address") for word in words)
+    place = () if named else ("--ray-address", f"{HEAD}:{PORT}")
+    return subprocess.run(
+        [sys.executable, "-m", "tpx", "cluster", *words, *place],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=environment(),
+    )
+
+
+def wait_until(what: str, fulfilled: "object", timeout_s: float = 60) -> float:
+    """Wait until a function returns something true; returns the seconds that it took."""
+    assert callable(fulfilled)
+    began = time.perf_counter()
+    while not fulfilled():
+        assert time.perf_counter() - began < timeout_s, f"after {timeout_s} s not yet: {what}"
+        time.sleep(0.1)
+    return time.perf_counter() - began

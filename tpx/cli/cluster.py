@@ -1,0 +1,237 @@
+"""`tpx cluster`: replicas of `tpx serve` on a Ray cluster, behind HAProxy."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import yaml
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tpx.cli.commands import COMMANDS, below
+from tpx.cli.exits import Exit
+from tpx.cluster import client
+from tpx.cluster.balancer import Route, Slots, envoy_config, haproxy_config
+from tpx.cluster.spec import Place, from_plain, read_spec
+from tpx.errors import TpxError, UsageError
+from tpx.options import from_argv, group, nearest, option, required
+from tpx.protocol.json_values import JsonObject
+
+WATCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusConfig:
+    """Which cluster, and how it is shown."""
+
+    place: Place = group(Place, "Cluster")
+    json: bool = option(False, "print JSON in place of a table")
+    watch: bool = option(False, "show it again every second, until Ctrl-C")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleConfig:
+    """Which cluster, and how many replicas."""
+
+    count: int = required("replicas", metavar="COUNT", positional=True, minimum=0)
+    place: Place = group(Place, "Cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsConfig:
+    """Which replica's log."""
+
+    replica: str = required("name of a replica", metavar="REPLICA", positional=True)
+    place: Place = group(Place, "Cluster")
+    lines: int = option(100, "lines from the end", minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigConfig:
+    """Which cluster's configuration, for which proxy."""
+
+    place: Place = group(Place, "Cluster")
+    envoy: bool = option(False, "Envoy's configuration, as YAML, in place of HAProxy's")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `tpx cluster COMMAND`; returns the exit status."""
+    name = argv[0] if argv else ""
+    if ("cluster", name) in COMMANDS:
+        return COMMANDS["cluster", name].function()(argv[1:])
+    known = below(("cluster",))
+    print(
+        f"error: no command 'tpx cluster {name}'{nearest(name, known)} (has: {', '.join(known)})",
+        file=sys.stderr,
+    )
+    return Exit.FAILED
+
+
+def up(argv: Sequence[str]) -> int:
+    """Run `tpx cluster up`."""
+
+    def action() -> None:
+        spec = read_spec(argv)
+        if not spec.server.model_repository:
+            raise UsageError("missing: --model-repository, the directory that holds the models on every node")
+        with client.connected(spec.place.ray_address):
+            spec = client.with_balancer(spec)
+            with Console(stderr=True).status("starting") as line:
+                for status in client.up(spec):
+                    ready = sum(row["state"] == "ready" for row in status["replicas"])
+                    line.update(f"{ready} of {status['desired']} replicas are ready")
+            for node in spec.traffic.balancer:
+                print(f"HTTP http://{node}:{spec.traffic.http_port}, gRPC {node}:{spec.traffic.grpc_port}")
+            print(f"HAProxy's page: http://{spec.traffic.balancer[0]}:{spec.traffic.stats_port}/")
+
+    return _guarded(action)
+
+
+def update(argv: Sequence[str]) -> int:
+    """Run `tpx cluster update`: options that are not given stay as they are."""
+
+    def action() -> None:
+        named = read_spec(argv)
+        with client.connected(named.place.ray_address):
+            cluster = client.Cluster(named.place.name)
+            status = cluster.status()
+            cluster.update(read_spec(argv, from_plain(status["spec"])))
+            with Console(stderr=True).status("updating") as line:
+                while (status := cluster.status())["update"] is not None:
+                    line.update(str(status["events"][-1] if status["events"] else "updating"))
+                    time.sleep(WATCH_S / 2)
+            if status["fault"]:
+                raise UsageError(status["fault"])
+            print(f"every replica runs release {status['release']}")
+
+    return _guarded(action)
+
+
+def status(argv: Sequence[str]) -> int:
+    """Run `tpx cluster status`."""
+
+    def action() -> None:
+        config = from_argv(StatusConfig, argv)
+        with client.connected(config.place.ray_address):
+            cluster = client.Cluster(config.place.name)
+            if config.json:
+                print(json.dumps(cluster.status(), indent=2))
+            elif config.watch:
+                with Live(table(cluster.status()), console=Console(), auto_refresh=False) as live:
+                    while True:
+                        time.sleep(WATCH_S)
+                        live.update(table(cluster.status()), refresh=True)
+            else:
+                found = cluster.status()
+                Console().print(table(found))
+                for event in found["events"][-5:]:
+                    print(event)
+
+    return _guarded(action)
+
+
+def scale(argv: Sequence[str]) -> int:
+    """Run `tpx cluster scale`."""
+
+    def action() -> None:
+        config = from_argv(ScaleConfig, argv)
+        with client.connected(config.place.ray_address):
+            client.Cluster(config.place.name).scale(config.count)
+
+    return _guarded(action)
+
+
+def down(argv: Sequence[str]) -> int:
+    """Run `tpx cluster down`."""
+
+    def action() -> None:
+        place = from_argv(DownConfig, argv).place
+        with client.connected(place.ray_address):
+            client.Cluster(place.name).down()
+
+    return _guarded(action)
+
+
+def logs(argv: Sequence[str]) -> int:
+    """Run `tpx cluster logs`."""
+
+    def action() -> None:
+        config = from_argv(LogsConfig, argv)
+        with client.connected(config.place.ray_address):
+            print(client.Cluster(config.place.name).log(config.replica, config.lines))
+
+    return _guarded(action)
+
+
+def config(argv: Sequence[str]) -> int:
+    """Run `tpx cluster config`: the proxy's configuration for what is ready now."""
+
+    def action() -> None:
+        asked = from_argv(ConfigConfig, argv)
+        with client.connected(asked.place.ray_address):
+            found = client.Cluster(asked.place.name).status()
+        traffic = from_plain(found["spec"]).traffic
+        routes = [
+            Route(
+                replica=row["name"], host=row["host"], http_port=row["http_port"], grpc_port=row["grpc_port"]
+            )
+            for row in found["replicas"]
+            if row["state"] == "ready"
+        ]
+        if asked.envoy:
+            print(yaml.safe_dump(envoy_config(traffic, routes), sort_keys=False), end="")
+        else:
+            print(haproxy_config(traffic, Slots(tuple(routes)), "/run/haproxy-tpx.sock"), end="")
+
+    return _guarded(action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownConfig:
+    """Which cluster."""
+
+    place: Place = group(Place, "Cluster")
+
+
+def table(status: JsonObject) -> Table:
+    """Return the replicas of a cluster as a table."""
+    low, high = status["bounds"]
+    wanted = f"{status['desired']} replicas" + (f" (of {low} to {high})" if low != high else "")
+    shown = Table(
+        title=f"{status['name']}: {wanted}, release {status['release']}", title_justify="left", box=SIMPLE
+    )
+    for heading in ("replica", "node", "state", "models", "req/s", "p99 ms", "queue ms", "restarts"):
+        shown.add_column(
+            heading, no_wrap=True, justify="left" if heading in ("replica", "node", "state") else "right"
+        )
+    for row in status["replicas"]:
+        sample = row["sample"]
+        tail = "" if sample["p99_ms"] is None else f"{sample['p99_ms']:.1f}"
+        shown.add_row(
+            *(
+                row["name"],
+                row["host"],
+                row["state"],
+                str(row["models"]),
+                f"{sample['requests_per_s']:.0f}",
+                tail,
+            ),
+            *(f"{sample['queue_ms']:.1f}", str(row["restarts"])),
+        )
+    shown.caption = (
+        "; ".join(f"{row['name']}: {row['message']}" for row in status["replicas"] if row["message"]) or None
+    )
+    return shown
+
+
+def _guarded(action: Callable[[], None]) -> int:
+    try:
+        action()
+    except TpxError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return Exit.FAILED
+    return Exit.OK

@@ -1,0 +1,219 @@
+"""Configuration of the proxies that carry the traffic: HAProxy, changed while it runs, and Envoy.
+
+HAProxy gets a fixed number of slots. A replica is put into a slot, drained and taken out by commands on the
+runtime socket, so that no reload and no lost connection is ever needed; a restart renders the slots as they
+are.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tpx.cluster.spec import Traffic
+
+BACKENDS = ("http", "grpc")
+NOWHERE = "0.0.0.0:1"
+STICKY_HEADER = "sequence-id"
+"""Requests that carry it reach one replica as long as that is ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A replica that traffic may reach."""
+
+    replica: str
+    host: str
+    http_port: int
+    grpc_port: int
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Which replica has which slot; places are kept as long as their replica is there."""
+
+    routes: tuple[Route | None, ...]
+
+    @classmethod
+    def empty(cls, count: int) -> "Slots":
+        return cls((None,) * count)
+
+    def placed(self, routes: Sequence[Route]) -> "Slots":
+        """Return the slots with these routes: known replicas keep theirs, new ones take free ones."""
+        by_name = {route.replica: route for route in routes}
+        kept = [by_name.pop(old.replica, None) if old else None for old in self.routes]
+        waiting = iter(by_name.values())
+        return Slots(tuple(route or next(waiting, None) for route in kept))
+
+
+def changes(old: Slots, new: Slots) -> Iterator[str]:
+    """Commands for HAProxy's runtime socket that lead from one to the other."""
+    for number, (was, now) in enumerate(zip(old.routes, new.routes, strict=True)):
+        if was == now:
+            continue
+        for backend in BACKENDS:
+            server = f"{backend}/s{number}"
+            if now is None:
+                yield f"set server {server} state maint"
+            elif was is not None and (was.host, was.http_port, was.grpc_port) == _address(now):
+                yield f"set server {server} state {_state(now)}"
+            else:
+                port = now.http_port if backend == "http" else now.grpc_port
+                yield f"set server {server} state maint"
+                yield f"set server {server} addr {now.host} port {port}"
+                yield f"set server {server} check-addr {now.host} port {now.http_port}"
+                yield f"set server {server} state {_state(now)}"
+
+
+def _address(route: Route) -> tuple[str, int, int]:
+    return route.host, route.http_port, route.grpc_port
+
+
+def _state(route: Route) -> str:
+    return "drain" if route.draining else "ready"
+
+
+def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
+    """Return HAProxy's configuration with these slots.
+
+    A request is sent again only if its connection failed, so that no byte of it was sent. A replica that two
+    checks in a row find unready ends its sessions, so that nobody waits for a node that is gone.
+    """
+    every_ms = round(traffic.check_secs * 1000)
+    lines = [
+        "global",
+        f"    stats socket {socket} mode 600 level admin",
+        "defaults",
+        "    mode http",
+        "    timeout connect 1s",
+        "    timeout client 120s",
+        "    timeout server 120s",
+        f"    timeout check {max(every_ms, 100)}ms",
+        "    timeout tunnel 1h",
+        "    retries 3",
+        "    retry-on conn-failure",
+        "    option redispatch 1",
+        "    balance leastconn",
+        "    option httpchk GET /v2/health/ready",
+        "    http-check expect status 200",
+        # tcp-ut: a connection to a node that was cut off is given up, not used again when the node is back
+        f"    default-server inter {every_ms}ms fall 2 rise 1 on-marked-down shutdown-sessions"
+        f" tcp-ut {2 * every_ms}ms",
+    ]
+    for backend, port, proto in (("http", traffic.http_port, ""), ("grpc", traffic.grpc_port, " proto h2")):
+        lines += [
+            f"frontend {backend}_in",
+            f"    bind :{port}{proto}",
+            f"    default_backend {backend}",
+            f"backend {backend}",
+            "    stick-table type string len 128 size 200k expire 10m",
+            f"    stick on req.hdr({STICKY_HEADER})",
+            *(_server(number, route, backend, proto) for number, route in enumerate(slots.routes)),
+        ]
+    lines += [
+        "frontend stats",
+        f"    bind :{traffic.stats_port}",
+        "    stats enable",
+        "    stats uri /",
+        "    http-request use-service prometheus-exporter if { path /metrics }",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _server(number: int, route: Route | None, backend: str, proto: str) -> str:
+    check = f" check check-proto h1{proto}"
+    if route is None:
+        return f"    server s{number} {NOWHERE}{check} port 1 disabled"
+    port = route.http_port if backend == "http" else route.grpc_port
+    weight = " weight 0" if route.draining else ""
+    return f"    server s{number} {route.host}:{port}{check} port {route.http_port}{weight}"
+
+
+def envoy_config(traffic: Traffic, routes: Sequence[Route]) -> dict[str, object]:
+    """Return the same as Envoy's static configuration (v3); its YAML or JSON is what `envoy -c` reads."""
+    ready = [route for route in routes if not route.draining]
+    return {
+        "admin": {"address": _socket_address("127.0.0.1", traffic.stats_port)},
+        "static_resources": {
+            "listeners": [_listener(name, port) for name, port in _ports(traffic)],
+            "clusters": [_cluster(name, traffic, ready) for name in BACKENDS],
+        },
+    }
+
+
+def _ports(traffic: Traffic) -> tuple[tuple[str, int], ...]:
+    return (("http", traffic.http_port), ("grpc", traffic.grpc_port))
+
+
+def _socket_address(host: str, port: int) -> dict[str, object]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _listener(name: str, port: int) -> dict[str, object]:
+    route = {
+        "cluster": name,
+        "timeout": "0s",
+        "retry_policy": {"retry_on": "connect-failure", "num_retries": 3},
+        "hash_policy": [{"header": {"header_name": STICKY_HEADER}}],
+    }
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3."
+        "HttpConnectionManager",
+        "stat_prefix": name,
+        "codec_type": "AUTO",
+        "route_config": {
+            "virtual_hosts": [
+                {"name": name, "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}
+            ]
+        },
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
+                },
+            }
+        ],
+    }
+    network = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+    return {
+        "name": name,
+        "address": _socket_address("0.0.0.0", port),
+        "filter_chains": [{"filters": [network]}],
+    }
+
+
+def _cluster(name: str, traffic: Traffic, routes: Sequence[Route]) -> dict[str, object]:
+    endpoints = [
+        {
+            "endpoint": {
+                "address": _socket_address(
+                    route.host, route.http_port if name == "http" else route.grpc_port
+                ),
+                "health_check_config": {"port_value": route.http_port},
+            }
+        }
+        for route in routes
+    ]
+    options = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    protocol = "http_protocol_options" if name == "http" else "http2_protocol_options"
+    return {
+        "name": name,
+        "connect_timeout": "1s",
+        "lb_policy": "MAGLEV",  # by the header where there is one, at random without
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": options,
+                "explicit_http_config": {protocol: {}},
+            }
+        },
+        "health_checks": [
+            {
+                "timeout": f"{traffic.check_secs}s",
+                "interval": f"{traffic.check_secs}s",
+                "unhealthy_threshold": 2,
+                "healthy_threshold": 1,
+                "http_health_check": {"path": "/v2/health/ready"},
+            }
+        ],
+    }

@@ -1,0 +1,227 @@
+"""What `tpx cluster` asks of Ray and of a supervisor."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tpx.cluster.spec import ClusterSpec
+from tpx.errors import NotFound, NotReady, Unsupported, UsageError
+from tpx.protocol.json_values import JsonObject, JsonValue
+
+CONNECT_S = 2.0
+ANSWER_S = 60.0
+"""Ray notices within this time that a node is gone, and starts its supervisor elsewhere."""
+READY_POLL_S = 0.25
+
+
+class Cluster:
+    """The supervisor of one cluster; make it inside of `connected`."""
+
+    def __init__(self, name: str) -> None:
+        """Find it. Raises NotFound where there is none of this name."""
+        import ray
+
+        from tpx.cluster.supervisor import NAMESPACE, supervisor_name
+
+        try:
+            self._actor = ray.get_actor(supervisor_name(name), namespace=NAMESPACE)
+        except ValueError:
+            raise NotFound(
+                f"no cluster '{name}' on this Ray; `tpx cluster up --name {name}` starts one"
+            ) from None
+        self.name = name
+
+    def status(self) -> JsonObject:
+        """Return what `Supervisor.status` returns."""
+        found: JsonObject = self._call("status")
+        return found
+
+    def update(self, spec: ClusterSpec) -> None:
+        """Begin a rolling update. Raises UsageError where one is under way."""
+        self._refuse(self._call("update", spec.plain()))
+
+    def scale(self, count: int) -> None:
+        """Want so many replicas. Raises UsageError for a number out of bounds."""
+        self._refuse(self._call("scale", count))
+
+    def log(self, replica: str, lines: int) -> str:
+        """Return the end of a replica's log. Raises NotFound for a name that there is not."""
+        names = [row["name"] for row in self.status()["replicas"]]
+        if replica not in names:
+            raise NotFound(f"no replica '{replica}' (has: {', '.join(names) or 'none'})")
+        return str(self._call("log", replica, lines))
+
+    def down(self) -> None:
+        """End all that belongs to the cluster, the supervisor last."""
+        import ray
+
+        self._call("down")
+        ray.kill(self._actor)
+
+    def _call(self, method: str, *words: object, timeout_s: float = ANSWER_S) -> JsonValue:
+        """Call a method; while the supervisor is started again, on another node perhaps, ask again."""
+        import ray
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError
+
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                return ray.get(
+                    getattr(self._actor, method).remote(*words), timeout=deadline_s - time.monotonic()
+                )
+            except ActorUnavailableError as exc:
+                fault = exc
+            except GetTimeoutError:
+                fault = None
+            if time.monotonic() + READY_POLL_S > deadline_s:
+                why = f": {str(fault).splitlines()[0]}" if fault else ""
+                raise NotReady(f"the supervisor of '{self.name}' has not answered for {timeout_s:g} s{why}")
+            time.sleep(READY_POLL_S)
+
+    @staticmethod
+    def _refuse(fault: str) -> None:
+        if fault:
+            raise UsageError(fault)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a Ray cluster. Raises Unsupported without Ray installed, UsageError where none answers."""
+    try:
+        import ray
+    except ImportError as exc:
+        raise Unsupported("tpx cluster needs Ray: pip install 'tpx[cluster]'") from exc
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if not address:
+        raise UsageError("no Ray: --ray-address HOST:PORT or RAY_ADDRESS; `ray start --head` starts one here")
+    _refuse_unreachable(address)
+    from tpx.cluster.supervisor import NAMESPACE
+
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as exc:
+        raise UsageError(f"Ray at {address}: {' '.join(str(exc).split())[:300]}") from exc
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def up(spec: ClusterSpec) -> Iterator[JsonObject]:
+    """Start a cluster; yields its status until the fewest replicas are ready.
+
+    Raises UsageError, and leaves nothing behind, where it exists, where the nodes are too small, where a
+    balancer cannot start, or where a replica ends before it was ready.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from tpx.cluster.supervisor import Supervisor, supervisor_name
+
+    name = spec.place.name
+    _refuse_too_small(spec, ray.nodes())
+    if _exists(name):
+        raise UsageError(
+            f"cluster '{name}' exists; `tpx cluster update` changes it, `tpx cluster down` ends it"
+        )
+    here = ray.get_runtime_context().get_node_id()
+    remote = ray.remote(Supervisor).options(
+        name=supervisor_name(name),
+        lifetime="detached",
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=2,
+        max_concurrency=8,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
+    )
+    actor = remote.remote(name, spec.plain())
+    ray.get(actor.status.remote(), timeout=60)
+    cluster, is_up = Cluster(name), False
+    try:
+        deadline_s = time.monotonic() + spec.server.ready_timeout_secs
+        while not is_up:
+            status = cluster.status()
+            yield status
+            fault = _start_fault(status)
+            if fault:
+                raise UsageError(fault)
+            is_up = _is_up(status)
+            if not is_up and time.monotonic() > deadline_s:
+                raise UsageError(
+                    f"not ready after {spec.server.ready_timeout_secs:g} s: {_waits_for(status)}"
+                )
+            time.sleep(READY_POLL_S)
+    finally:
+        if not is_up:
+            cluster.down()
+
+
+def with_balancer(spec: ClusterSpec) -> ClusterSpec:
+    """Return the spec with this node as balancer, where it names none."""
+    import ray
+
+    from tpx.options import build
+
+    if spec.traffic.balancer:
+        return spec
+    return build(ClusterSpec, {**spec.plain(), "balancer": (ray.util.get_node_ip_address(),)})
+
+
+def _exists(name: str) -> bool:
+    try:
+        Cluster(name)
+    except NotFound:
+        return False
+    return True
+
+
+def _is_up(status: JsonObject) -> bool:
+    ready = sum(row["state"] == "ready" for row in status["replicas"])
+    return ready >= status["desired"] and all(each.get("running") for each in status["balancers"])
+
+
+def _start_fault(status: JsonObject) -> str:
+    for row in status["replicas"]:
+        if row["state"] == "failed":
+            return f"{row['name']} on {row['host']}: {row['message']}"
+        if row["state"] == "placing" and row["message"]:
+            return f"{row['name']}: {row['message']}"
+    for each in status["balancers"]:
+        if each.get("message") and not each.get("running"):
+            return f"balancer on {each['node']}: {each['message']}"
+    return ""
+
+
+def _waits_for(status: JsonObject) -> str:
+    return ", ".join(
+        f"{row['name']} is {row['state']}" for row in status["replicas"] if row["state"] != "ready"
+    )
+
+
+def _refuse_too_small(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
+    """Raise UsageError where so many replicas can never have their places."""
+    wanted, need = spec.replica.bounds[0] or 1, spec.replica.resources
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    places = (
+        sum(min(int(has.get(name, 0) // amount) for name, amount in need.items()) for has in alive)
+        if need
+        else wanted
+    )
+    if places < wanted:
+        asked = ", ".join(f"{name} {amount:g}" for name, amount in need.items())
+        raise UsageError(
+            f"{wanted} replicas of {asked} do not fit: {len(alive)} nodes have places for {places}"
+        )
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Raise UsageError soon where nothing listens; Ray itself tries for a minute."""
+    if address in ("auto", "local") or address.startswith("ray://"):
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"Ray at {address}: {exc}") from exc

@@ -1,0 +1,162 @@
+"""Decisions of a cluster as pure functions of what was seen and when: how many replicas, how long to wait
+before a restart, and whether a canary may stay."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tpx.cluster.spec import ClusterSpec, Rollout
+from tpx.perf.statistics.distributions import t_quantile
+
+BACKOFF_FIRST_S = 0.5
+BACKOFF_MOST_S = 30.0
+BACKOFF_FORGOTTEN_S = 60.0
+"""A replica that ran for so long before it died is started again at once."""
+CANARY_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What one replica did in the last interval."""
+
+    requests_per_s: float = 0.0
+    failures_per_s: float = 0.0
+    queue_ms: float = 0.0
+    """Mean time in the queue of a request that was answered."""
+    utilization: float = 0.0
+    """Share of its reserved processors that it used."""
+    p99_ms: float | None = None
+    """Of the last minute; None without a request."""
+    pending: float = 0.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Wait before a process that died is started again: twice as long each time, until one lives a minute."""
+
+    deaths: int = 0
+
+    def after_death(self, lived_s: float) -> float:
+        """Return seconds to wait after a process that lived for this long."""
+        if lived_s >= BACKOFF_FORGOTTEN_S:
+            self.deaths = 0
+        self.deaths += 1
+        if self.deaths == 1:
+            return 0.0
+        return min(BACKOFF_FIRST_S * 2.0 ** (self.deaths - 2), BACKOFF_MOST_S)
+
+
+@dataclass(slots=True)
+class Autoscaler:
+    """Chooses the number of replicas by utilization and queue time, with a delay in each direction.
+
+    The target is Kubernetes' proportional rule, ceil(n * utilization / target), as the Horizontal Pod
+    Autoscaler has it; a mean queue time above its target adds at least one replica, and a replica is removed
+    only while the queue is short. A change is made once it was wanted without a break for `scale_up_secs` or
+    `scale_down_secs`, and then by the least that was wanted in that time.
+    """
+
+    spec: ClusterSpec
+    _more_since_s: float | None = None
+    _fewer_since_s: float | None = None
+    _least_more: int = 0
+    _most_fewer: int = 0
+
+    def decide(self, count: int, samples: Sequence[Sample], now_s: float) -> int:
+        """Return how many replicas there should be, of `count` that are wanted now and samples of those
+        ready."""
+        low, high = self.spec.replica.bounds
+        if low == high or not samples:
+            self._more_since_s = self._fewer_since_s = None
+            return min(max(count, low), high)
+        wanted = min(max(self._wanted(count, samples), low), high)
+        scaling = self.spec.scaling
+        if wanted > count:
+            self._fewer_since_s = None
+            if self._more_since_s is None:
+                self._more_since_s, self._least_more = now_s, wanted
+            self._least_more = min(self._least_more, wanted)
+            if now_s - self._more_since_s >= scaling.scale_up_secs:
+                self._more_since_s = None
+                return self._least_more
+        elif wanted < count:
+            self._more_since_s = None
+            if self._fewer_since_s is None:
+                self._fewer_since_s, self._most_fewer = now_s, wanted
+            self._most_fewer = max(self._most_fewer, wanted)
+            if now_s - self._fewer_since_s >= scaling.scale_down_secs:
+                self._fewer_since_s = None
+                return self._most_fewer
+        else:
+            self._more_since_s = self._fewer_since_s = None
+        return min(max(count, low), high)
+
+    def _wanted(self, count: int, samples: Sequence[Sample]) -> int:
+        scaling = self.spec.scaling
+        utilization = sum(sample.utilization for sample in samples) / len(samples)
+        rate = sum(sample.requests_per_s for sample in samples)
+        queue_ms = sum(s.queue_ms * s.requests_per_s for s in samples) / rate if rate else 0.0
+        by_utilization = math.ceil(round(len(samples) * utilization / scaling.target_utilization, 6))
+        if queue_ms > scaling.target_queue_ms:
+            return max(by_utilization, count + 1)
+        if by_utilization < count and queue_ms > scaling.target_queue_ms / 2:
+            return count
+        return by_utilization
+
+
+@dataclass(slots=True)
+class Canary:
+    """Compares the first replica of an update with those that run the old release, sample by sample."""
+
+    rollout: Rollout
+    new: list[Sample] = field(default_factory=list)
+    old: list[Sample] = field(default_factory=list)
+
+    def observe(self, new: Sample, old: Sequence[Sample]) -> None:
+        """Add one interval of the canary and of the old replicas."""
+        self.new.append(new)
+        self.old.extend(old)
+
+    def fault(self) -> str:
+        """Return why the canary is worse, or an empty string.
+
+        Its share of failures counts from the limit on; its p99 only if the lower end of a one-sided Welch
+        interval of the mean logarithm's difference is above the ratio allowed, so that chance rolls nothing
+        back.
+        """
+        share, usual = _failures(self.new), _failures(self.old)
+        if share > usual + self.rollout.canary_error_share:
+            return f"{share:.1%} of its requests failed, {usual:.1%} on the old replicas"
+        ratio = _surely_at_least(
+            [math.log(p) for p in _tails(self.new)], [math.log(p) for p in _tails(self.old)]
+        )
+        if ratio is not None and ratio > math.log(self.rollout.canary_latency_ratio):
+            return f"its p99 is at least {math.exp(ratio):.2g} times that of the old replicas"
+        return ""
+
+
+def _failures(samples: Sequence[Sample]) -> float:
+    failed = sum(sample.failures_per_s for sample in samples)
+    total = failed + sum(sample.requests_per_s for sample in samples)
+    return failed / total if total else 0.0
+
+
+def _tails(samples: Sequence[Sample]) -> list[float]:
+    return [sample.p99_ms for sample in samples if sample.p99_ms]
+
+
+def _surely_at_least(new: Sequence[float], old: Sequence[float]) -> float | None:
+    """The lower end of the interval of mean(new) - mean(old); None where there are too few values."""
+    if len(new) < 3 or len(old) < 3:
+        return None
+    parts = []
+    for values in (new, old):
+        mean = sum(values) / len(values)
+        parts.append(
+            (mean, sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values), len(values) - 1)
+        )
+    (m1, v1, d1), (m2, v2, d2) = parts
+    if v1 + v2 == 0:
+        return m1 - m2
+    degrees = (v1 + v2) ** 2 / (v1**2 / d1 + v2**2 / d2)
+    return m1 - m2 - t_quantile(CANARY_CONFIDENCE, max(1, int(degrees))) * math.sqrt(v1 + v2)

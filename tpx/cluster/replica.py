@@ -1,0 +1,228 @@
+"""One `tpx serve` on a node: started, watched, started again, asked what it does, drained and stopped."""
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tpx import __version__
+from tpx.analyzer.runners.base import Addresses
+from tpx.analyzer.runners.local import ChildServer
+from tpx.cluster.policy import Backoff, Sample
+from tpx.cluster.spec import from_plain
+from tpx.errors import MeasurementError, TpxError
+from tpx.protocol.json_values import JsonObject
+
+ASK_TIMEOUT_S = 2.0
+STOP_PATIENCE_S = 35.0
+"""A little more than `tpx serve` takes by default to answer what is in flight."""
+LOG_FOLDER = Path("/tmp/tpx-cluster")
+_SERIES = re.compile(rb"^(\w+)(?:\{([^}]*)\})? (\S+)", re.M)
+_STORE = re.compile(r"^\w+://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """What a replica says of itself."""
+
+    state: str
+    """starting, ready, unready, waiting (for a restart), failed (it never served), draining, stopped."""
+    host: str
+    http_port: int = 0
+    grpc_port: int = 0
+    pid: int = 0
+    restarts: int = 0
+    models: int = 0
+    served: bool = False
+    """Whether it was ready once."""
+    message: str = ""
+    version: str = __version__
+    sample: Sample = field(default_factory=Sample)
+
+
+class Replica:
+    """Keeps one server running until it is told to stop; lives as an actor on the node that Ray chose."""
+
+    def __init__(self, replica: str, plain: JsonObject, host: str) -> None:
+        self._spec = from_plain(plain)
+        self._host = host
+        self._log = LOG_FOLDER / self._spec.place.name / f"{replica}.log"
+        self._server: ChildServer | None = None
+        self._backoff = Backoff()
+        self._meter = _Meter(self._spec.replica.cpus)
+        self._state = "starting"
+        self._message = ""
+        self._restarts = 0
+        self._served = False
+        self._models = 0
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to keep the server running; returns at once."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep())
+
+    async def status(self) -> ReplicaStatus:
+        """Return its state, after a look at the server."""
+        where = self._addresses()
+        sample = Sample()
+        if where is not None and self._state in ("ready", "unready"):
+            ready = await asyncio.to_thread(_answers, f"http://{where.http}/v2/health/ready")
+            self._state = "ready" if ready else "unready"
+            self._served = self._served or ready
+            page = await asyncio.to_thread(_get, where.metrics_url)
+            sample = self._meter.sample(page, time.monotonic())
+            self._models = self._meter.models
+        return ReplicaStatus(
+            state=self._state,
+            host=self._host,
+            http_port=_port(where.http) if where else 0,
+            grpc_port=_port(where.grpc) if where else 0,
+            pid=(self._server.pid or 0) if self._server else 0,
+            restarts=self._restarts,
+            models=self._models,
+            served=self._served,
+            message=self._message,
+            sample=sample,
+        )
+
+    async def stop(self) -> None:
+        """Let the server answer what is in flight, and end it."""
+        self._state = "draining"
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+        if self._server is not None:
+            await self._server.stop(STOP_PATIENCE_S)
+            self._server = None
+        self._state = "stopped"
+
+    async def log(self, lines: int) -> str:
+        """Return the last lines that the server has written."""
+        try:
+            return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        except OSError as exc:
+            return f"{self._log}: {exc.strerror}"
+
+    def _addresses(self) -> Addresses | None:
+        if self._server is None:
+            return None
+        with contextlib.suppress(MeasurementError):
+            return self._server.addresses
+        return None
+
+    async def _keep(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._serve()
+            except TpxError as exc:
+                self._message = exc.message
+            except OSError as exc:  # a full disk, no more processes: the node's fault, which may pass
+                self._message = str(exc)
+            wait_s = self._backoff.after_death(time.monotonic() - began_s)
+            self._state = "waiting" if self._served else "failed"
+            await asyncio.sleep(wait_s if self._served else max(wait_s, 1.0))
+            self._restarts += 1
+            self._state = "starting"
+
+    async def _serve(self) -> None:
+        """Run one server until it ends. Raises TpxError, always."""
+        self._refuse_missing()
+        command = (sys.executable, "-m", "tpx", "serve", *self._spec.serve_words(self._host))
+        self._server = await ChildServer.start(command, self._log, {"TPX_REPLICA": str(os.getpid())})
+        try:
+            await self._server.ready(self._spec.server.ready_timeout_secs)
+            self._meter.restart()
+            self._state, self._message = "unready", ""
+            raise MeasurementError(await self._server.died())
+        finally:
+            if self._keeper is not None:  # not told to stop: what is left of it goes
+                await self._server.stop(0)
+                self._server = None
+
+    def _refuse_missing(self) -> None:
+        for where in self._spec.server.model_repository:
+            if not _STORE.match(where) and not Path(where).is_dir():
+                raise MeasurementError(f"--model-repository {where}: no such directory on node {self._host}")
+
+
+class _Meter:
+    """Turns pages of metrics into what happened between two of them."""
+
+    def __init__(self, cpus: float) -> None:
+        self._cpus = cpus or 1.0
+        self.models = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the last page: a new server counts from zero."""
+        self._before: dict[str, float] | None = None
+        self._at_s = 0.0
+
+    def sample(self, page: bytes, now_s: float) -> Sample:
+        """Return the difference to the page before; an empty sample after the first."""
+        totals, tails = _totals(page)
+        before, since_s = self._before, now_s - self._at_s
+        self._before, self._at_s = totals, now_s
+        self.models = int(totals.get("models", 0))
+        if before is None or since_s <= 0:
+            return Sample()
+
+        def grown(name: str) -> float:
+            return max(0.0, totals.get(name, 0.0) - before.get(name, 0.0))
+
+        done = grown("nv_inference_request_success")
+        return Sample(
+            requests_per_s=done / since_s,
+            failures_per_s=grown("nv_inference_request_failure") / since_s,
+            queue_ms=grown("nv_inference_queue_duration_us") / done / 1000 if done else 0.0,
+            utilization=grown("process_cpu_seconds_total") / since_s / self._cpus,
+            p99_ms=max(tails) / 1000 if tails and done else None,
+            pending=totals.get("nv_inference_pending_request_count", 0.0),
+        )
+
+
+def _totals(page: bytes) -> tuple[dict[str, float], list[float]]:
+    """Sums of all families over their labels, the number of models, and the p99 in us of each."""
+    totals: dict[str, float] = {}
+    tails: list[float] = []
+    for found in _SERIES.finditer(page):
+        name, labels, value = found[1].decode(), (found[2] or b"").decode(), float(found[3])
+        if value != value:  # NaN: a summary without a request
+            continue
+        if name == "nv_inference_request_summary_us" and 'quantile="0.99"' in labels:
+            tails.append(value)
+        elif name != "nv_inference_request_failure" or "CANCELED" not in labels:
+            totals[name] = totals.get(name, 0.0) + value
+        if name == "nv_model_load_duration_secs":
+            totals["models"] = totals.get("models", 0.0) + 1
+    return totals, tails
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _get(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
+            return bytes(answer.read())
+    except (OSError, urllib.error.URLError):
+        return b""
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
+            return int(answer.status) == 200
+    except (OSError, urllib.error.URLError):
+        return False

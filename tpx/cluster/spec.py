@@ -1,0 +1,191 @@
+"""What a cluster is asked to be: one frozen spec from flags or a YAML file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpx.analyzer.options.file import read_yaml
+from tpx.errors import UsageError
+from tpx.options import build, fields_of, given, given_in_argv, given_in_mapping, group, option
+from tpx.protocol.json_values import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which cluster, on which Ray."""
+
+    name: str = option(
+        "tpx", "name of the cluster; several may share one Ray", "-n", metavar="NAME", common=True
+    )
+    ray_address: str = option(
+        "", "host:port of Ray's head node (default: RAY_ADDRESS)", metavar="ADDRESS", common=True
+    )
+    config_file: Path | None = option(
+        None,
+        "YAML file of these options by their names; the command line wins",
+        "-f",
+        metavar="FILE",
+        common=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """How many servers there are, and what each needs."""
+
+    replicas: int = option(
+        1, "replicas at the start, and without --max-replicas always", minimum=0, common=True
+    )
+    min_replicas: int | None = option(
+        None, "fewest replicas, with --max-replicas", minimum=0, metavar="N", common=True
+    )
+    max_replicas: int | None = option(
+        None,
+        "most replicas: scale between the two by utilization and queue time",
+        minimum=1,
+        metavar="N",
+        common=True,
+    )
+    cpus: float = option(1.0, "processors that a replica reserves", minimum=0, common=True)
+    gpus: float = option(0.0, "GPUs that a replica reserves", minimum=0, common=True)
+    memory: int = option(0, "bytes of memory that a replica reserves; 0: none", minimum=0, metavar="BYTES")
+
+    def __post_init__(self) -> None:
+        low, high = self.bounds
+        if low > high:
+            raise UsageError(f"--min-replicas {low} is above --max-replicas {high}")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Fewest and most replicas; equal where nothing is scaled."""
+        if self.max_replicas is None:
+            least = self.replicas if self.min_replicas is None else self.min_replicas
+            return (least, max(least, self.replicas))
+        least = min(1, self.max_replicas) if self.min_replicas is None else self.min_replicas
+        return (least, self.max_replicas)
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """Resources of one replica by Ray's names; those that are asked for."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": float(self.memory)}
+        return {name: amount for name, amount in asked.items() if amount}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What each replica runs."""
+
+    model_repository: tuple[str, ...] = option(
+        (),
+        "directory that every node has, or an object store; repeatable",
+        metavar="DIR",
+        common=True,
+        completes="files",
+    )
+    serve: tuple[str, ...] = option(
+        (),
+        "words for `tpx serve`, as --serve=--model-control-mode=explicit; repeatable",
+        metavar="WORD",
+        common=True,
+    )
+    version: str = option(
+        "", "a label that a new release changes, so that `update` replaces every replica", metavar="LABEL"
+    )
+    ready_timeout_secs: float = option(120.0, "seconds until a replica must be ready", minimum=1)
+    drain_secs: float = option(
+        4.0, "seconds that a replica serves on after it was taken out of the traffic", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Where clients connect."""
+
+    http_port: int = option(8000, "port of HTTP on each balancer", minimum=0, maximum=65535, common=True)
+    grpc_port: int = option(8001, "port of gRPC on each balancer", minimum=0, maximum=65535, common=True)
+    stats_port: int = option(
+        8404, "port of HAProxy's statistics page and of its /metrics", minimum=0, maximum=65535
+    )
+    balancer: tuple[str, ...] = option(
+        (),
+        "address of a node that runs HAProxy; repeatable (default: this node)",
+        metavar="ADDRESS",
+        common=True,
+    )
+    haproxy: str = option("haproxy", "program on those nodes", metavar="PATH")
+    check_secs: float = option(
+        0.5, "seconds between two health checks; two that fail take a replica out", minimum=0.05
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """When replicas are added and removed."""
+
+    target_utilization: float = option(
+        0.7, "share of its processors that a replica should use", minimum=0.01, maximum=1
+    )
+    target_queue_ms: float = option(20.0, "mean queue time above which replicas are added", minimum=0)
+    scale_up_secs: float = option(
+        15.0, "seconds that more must be wanted before replicas are added", minimum=0
+    )
+    scale_down_secs: float = option(
+        120.0, "seconds that fewer must do before replicas are removed", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How an update replaces replicas."""
+
+    canary_secs: float = option(
+        10.0, "seconds in which the first new replica is compared with the old ones; 0: not at all", minimum=0
+    )
+    canary_error_share: float = option(
+        0.01, "share of failures that the canary may have beyond the old replicas", minimum=0, maximum=1
+    )
+    canary_latency_ratio: float = option(
+        1.5, "p99 of the canary over that of the old replicas, at most", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What a cluster is asked to be."""
+
+    place: Place = group(Place, "Cluster")
+    replica: Replicas = group(Replicas, "Replicas")
+    server: Server = group(Server, "Server")
+    traffic: Traffic = group(Traffic, "Traffic")
+    scaling: Scaling = group(Scaling, "Scaling")
+    rollout: Rollout = group(Rollout, "Rollout")
+
+    def serve_words(self, host: str) -> tuple[str, ...]:
+        """Words behind `tpx serve` for a replica at an address of its node; it chooses its ports itself."""
+        listening = [f"--{name}-address={host}" for name in ("http", "grpc", "metrics")]
+        ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+        models = [f"--model-repository={where}" for where in self.server.model_repository]
+        return (*models, *listening, *ports, "--metrics-config=summary_latencies=true", *self.server.serve)
+
+    def runs_as(self, other: "ClusterSpec") -> bool:
+        """Return whether replicas of both specs are alike, so that none has to be replaced."""
+        return self.server == other.server and self.replica.resources == other.replica.resources
+
+    def plain(self) -> JsonObject:
+        """Return the options that differ from their defaults, as JSON has them; `from_plain` reads them."""
+        return given(self)
+
+
+def from_plain(plain: JsonObject) -> ClusterSpec:
+    """Read what `ClusterSpec.plain` returned, perhaps of another version: unknown options are left out."""
+    known = {field.name: field for field in fields_of(ClusterSpec)}
+    values = {name: value for name, value in plain.items() if name in known}
+    return build(ClusterSpec, {k: tuple(v) if known[k].repeatable else v for k, v in values.items()})
+
+
+def read_spec(argv: Sequence[str], base: ClusterSpec | None = None) -> ClusterSpec:
+    """Return the spec of a command line, over its YAML file, over `base`. Raises UsageError."""
+    words = given_in_argv(ClusterSpec, argv)
+    file = words.get("config_file")
+    from_file = {} if file is None else given_in_mapping(ClusterSpec, read_yaml(file), source=str(file))
+    return build(ClusterSpec, {**(base.plain() if base else {}), **from_file, **words})

@@ -1,0 +1,99 @@
+"""The state of a supervisor, written to Ray's key-value store after each change: a restart resumes it."""
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+
+from tpx.cluster.spec import ClusterSpec, from_plain
+from tpx.protocol.json_values import JsonObject
+
+EVENTS_KEPT = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A replica of the cluster as its supervisor sees it."""
+
+    name: str
+    release: int
+    draining: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Update:
+    """A rolling update: `to_release` replaces `from_release`, which comes back if it fails."""
+
+    from_release: int
+    to_release: int
+    rolling_back: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterState:
+    """Everything that outlives the supervisor's process."""
+
+    releases: dict[int, JsonObject]
+    """Specs by release; replicas of one release are alike."""
+    release: int = 1
+    desired: int = 0
+    number: int = 0
+    """How many replicas were ever created; names are never used twice."""
+    members: list[Member] = field(default_factory=list)
+    update: Update | None = None
+    events: "deque[str]" = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """What is wanted now."""
+        return from_plain(self.releases[self.release])
+
+    @property
+    def active(self) -> list[Member]:
+        """The members that are not being drained."""
+        return [member for member in self.members if not member.draining]
+
+    @property
+    def outdated(self) -> list[Member]:
+        """The active members of another release than the current one."""
+        return [member for member in self.active if member.release != self.release]
+
+    def tell(self, event: str) -> None:
+        """Remember what happened, with the time of day."""
+        self.events.append(f"{datetime.now(UTC):%H:%M:%S} {event}")
+
+    def add_release(self, spec: ClusterSpec) -> None:
+        """Make a spec the current release, and forget releases that nothing runs any more."""
+        self.release = max(self.releases) + 1
+        self.releases[self.release] = spec.plain()
+        self._forget()
+
+    def _forget(self) -> None:
+        used: set[int] = {self.release, *(member.release for member in self.members)}
+        used |= {self.update.from_release, self.update.to_release} if self.update else set()
+        self.releases = {number: plain for number, plain in self.releases.items() if number in used}
+
+    def dump(self) -> bytes:
+        """As JSON; `load` reads it."""
+        return json.dumps({**asdict(self), "events": list(self.events)}, default=_listed).encode()
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, Sequence | set):
+        return list(value)
+    return str(value)
+
+
+def load(text: bytes) -> ClusterState:
+    """Read what `ClusterState.dump` wrote."""
+    plain = json.loads(text)
+    return ClusterState(
+        releases={int(number): spec for number, spec in plain["releases"].items()},
+        release=plain["release"],
+        desired=plain["desired"],
+        number=plain["number"],
+        members=[Member(**member) for member in plain["members"]],
+        update=Update(**plain["update"]) if plain["update"] else None,
+        events=deque(plain["events"], maxlen=EVENTS_KEPT),
+    )

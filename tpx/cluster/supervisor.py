@@ -1,0 +1,442 @@
+"""The loop that makes a cluster what its spec asks for: replicas placed, replaced, scaled and routed to.
+
+A detached actor, which Ray starts again wherever it dies. Replicas and proxies are detached actors, too,
+found again by their names, so that they serve on without a supervisor.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import ray
+from ray.actor import ActorHandle as Actor
+from ray.exceptions import RayError
+from ray.experimental import internal_kv
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tpx.cluster.balancer import Route
+from tpx.cluster.policy import Autoscaler, Canary, Sample
+from tpx.cluster.proxy import Proxy
+from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
+from tpx.cluster.spec import ClusterSpec, from_plain
+from tpx.cluster.state import ClusterState, Member, Update, load
+from tpx.protocol.json_values import JsonObject
+
+NAMESPACE = "tpx"
+TICK_S = 0.5
+ASK_S = 2.0
+UNPLACED_S = 5.0
+"""A replica that has no node after this long waits for resources, which is told."""
+PLACING, LOST = "placing", "lost"
+
+
+def key_of(cluster: str) -> bytes:
+    """Return the key of a cluster's state in Ray's key-value store."""
+    return f"tpx/cluster/{cluster}".encode()
+
+
+def supervisor_name(cluster: str) -> str:
+    """Return the actor name of a cluster's supervisor."""
+    return f"{cluster}/supervisor"
+
+
+class ReplicaActor(Replica):
+    """A replica on the node that Ray has chosen."""
+
+    def __init__(self, replica: str, plain: JsonObject) -> None:
+        super().__init__(replica, plain, ray.util.get_node_ip_address())
+
+
+class _Watched:
+    """A member with its actor, and what it last said."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self.created_s = time.monotonic()
+        self.status = ReplicaStatus(state=PLACING, host="")
+        self.asked: Actor = None
+        self.drain_until_s = 0.0
+        self.stopping: Actor = None
+
+
+class Supervisor:
+    """Watches and changes one cluster; its methods are called by `tpx cluster`."""
+
+    def __init__(self, cluster: str, plain: JsonObject) -> None:
+        self._cluster = cluster
+        self._lock = threading.RLock()
+        found = internal_kv._internal_kv_get(key_of(cluster))
+        if found:
+            self._state = load(found)
+            self._state.tell("supervisor started again")
+        else:
+            spec = from_plain(plain)
+            self._state = ClusterState(releases={1: dict(plain)}, desired=_first_count(spec))
+        self._watched: dict[str, _Watched] = {}
+        self._proxies: JsonObject = {}
+        self._proxy_asked: dict[str, tuple[Actor, Actor]] = {}
+        self._proxy_status: dict[str, dict[str, object]] = {}
+        self._scaler = Autoscaler(self._state.spec)
+        self._canary: Canary | None = None
+        self._canary_until_s = 0.0
+        self._closed = False
+        self._fault = ""
+        self._find_members()
+        self._shown = self._show(time.monotonic())
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread.start()
+
+    def status(self) -> JsonObject:
+        """Return all that `tpx cluster status` shows, as of the last look at the replicas."""
+        return self._shown
+
+    def scale(self, count: int) -> str:
+        """Want so many replicas; returns why not, or an empty string."""
+        with self._lock:
+            low, high = self._state.spec.replica.bounds
+            if low == high:  # nothing scales by itself: the new number is the spec's
+                plain = {
+                    **self._state.releases[self._state.release],
+                    "replicas": count,
+                    "min_replicas": count,
+                }
+                self._state.releases[self._state.release] = plain
+                self._scaler = Autoscaler(self._state.spec)
+            elif not low <= count <= high:
+                return f"{count} is not between --min-replicas {low} and --max-replicas {high}"
+            self._state.desired = count
+            self._state.tell(f"scaled to {count} by hand")
+            return ""
+
+    def update(self, plain: JsonObject) -> str:
+        """Want another spec; replicas are replaced one by one if they differ. Returns why not, or an empty
+        string."""
+        with self._lock:
+            state, spec = self._state, from_plain(plain)
+            if state.update is not None:
+                return "an update is under way; wait until `tpx cluster status` shows its end"
+            before = state.spec
+            if spec.runs_as(before):
+                state.releases[state.release] = dict(plain)
+                state.desired = min(max(state.desired, spec.replica.bounds[0]), spec.replica.bounds[1])
+                state.tell("options changed; no replica has to be replaced")
+            else:
+                was = state.release
+                state.add_release(spec)
+                state.update = Update(from_release=was, to_release=state.release)
+                state.tell(f"update from release {was} to {state.release} begins")
+            self._scaler = Autoscaler(state.spec)
+            self._canary = None
+            self._shown = self._show(time.monotonic())
+            return ""
+
+    def log(self, replica: str, lines: int) -> str:
+        """Return the last lines of a replica's log. Raises KeyError for a name that there is not."""
+        with self._lock:
+            actor = self._watched[replica].actor
+        return str(ray.get(actor.log.remote(lines), timeout=ASK_S))
+
+    def down(self) -> None:
+        """Stop all proxies and replicas, answer what is in flight, and forget the cluster."""
+        with self._lock:
+            self._closed = True
+        self._thread.join(10 * ASK_S)
+        stops = [watched.actor.stop.remote() for watched in self._watched.values()]
+        stops += [proxy.stop.remote() for proxy in self._proxies.values()]
+        ray.wait(stops, num_returns=len(stops), timeout=STOP_PATIENCE_S + ASK_S) if stops else None
+        for actor in (*(watched.actor for watched in self._watched.values()), *self._proxies.values()):
+            ray.kill(actor)
+        internal_kv._internal_kv_del(key_of(self._cluster))
+
+    def _loop(self) -> None:
+        while not self._closed:
+            began_s = time.monotonic()
+            try:
+                self._tick(began_s)
+            except RayError as exc:  # a head node that is gone for a moment
+                self._state.tell(f"Ray: {str(exc).splitlines()[0]}")
+            time.sleep(max(0.05, TICK_S - (time.monotonic() - began_s)))
+
+    def _tick(self, now_s: float) -> None:
+        self._ask()
+        with self._lock:
+            if self._closed:
+                return
+            before = self._state.dump()
+            self._bury()
+            self._scale(now_s)
+            self._roll(now_s)
+            self._drain(now_s)
+            if self._state.dump() != before:
+                internal_kv._internal_kv_put(key_of(self._cluster), self._state.dump(), overwrite=True)
+            routes = self._routes()
+        self._publish(routes)
+        with self._lock:
+            self._shown = self._show(now_s)
+
+    def _show(self, now_s: float) -> JsonObject:
+        """Return the state as JSON has it."""
+        state = self._state
+        rows = []
+        for member in state.members:
+            watched = self._watched[member.name]
+            shown = asdict(watched.status)
+            if member.draining:
+                shown["state"] = "draining"
+            if watched.status.state == PLACING and now_s - watched.created_s > UNPLACED_S:
+                shown["message"] = f"no node has {_resources(state.spec)} free"
+            rows.append({"name": member.name, "release": member.release, **shown})
+        return {
+            "name": self._cluster,
+            "release": state.release,
+            "desired": state.desired,
+            "bounds": state.spec.replica.bounds,
+            "update": asdict(state.update) if state.update else None,
+            "replicas": rows,
+            "balancers": [{"node": node, **self._proxy_status.get(node, {})} for node in self._proxies],
+            "ports": {"http": state.spec.traffic.http_port, "grpc": state.spec.traffic.grpc_port},
+            "fault": self._fault,
+            "events": list(state.events),
+            "spec": state.spec.plain(),
+        }
+
+    def _find_members(self) -> None:
+        """Find the replicas of the supervisor that was here before."""
+        for member in list(self._state.members):
+            try:
+                actor = ray.get_actor(self._actor_name(member.name), namespace=NAMESPACE)
+            except ValueError:
+                self._state.members.remove(member)
+                continue
+            self._watched[member.name] = _Watched(actor)
+
+    def _actor_name(self, name: str) -> str:
+        return f"{self._cluster}/{name}"
+
+    def _ask(self) -> None:
+        """Ask all replicas and proxies how they are; one that does not answer keeps what it said last."""
+        for watched in self._watched.values():
+            watched.asked = watched.asked or watched.actor.status.remote()
+        asked = [watched.asked for watched in self._watched.values()]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=ASK_S)
+        for watched in self._watched.values():
+            done, _ = ray.wait([watched.asked], timeout=0)
+            if not done:
+                continue
+            try:
+                watched.status = ray.get(watched.asked)
+            except RayError as exc:
+                watched.status = ReplicaStatus(state=LOST, host=watched.status.host, message=_short(exc))
+            watched.asked = None
+
+    def _bury(self) -> None:
+        """Take out members whose actor is gone: its process was killed, or its node."""
+        for member in list(self._state.members):
+            watched = self._watched.get(member.name)
+            if watched is None or watched.status.state != LOST:
+                continue
+            self._state.tell(f"{member.name} is gone: {watched.status.message}")
+            self._remove(member)
+
+    def _remove(self, member: Member) -> None:
+        watched = self._watched.pop(member.name, None)
+        self._state.members.remove(member)
+        if watched is not None:
+            ray.kill(watched.actor)
+
+    def _ready(self) -> list[tuple[Member, _Watched]]:
+        found = [(member, self._watched[member.name]) for member in self._state.active]
+        return [(member, watched) for member, watched in found if watched.status.state == "ready"]
+
+    def _scale(self, now_s: float) -> None:
+        state = self._state
+        samples = [watched.status.sample for _, watched in self._ready()]
+        wanted = self._scaler.decide(state.desired, samples, now_s)
+        if wanted != state.desired and state.update is None:
+            state.tell(f"scaled from {state.desired} to {wanted} by load")
+            state.desired = wanted
+        for _ in range(state.desired - len(state.active)):
+            self._create()
+        if state.update is None:
+            for member in state.active[state.desired :]:
+                self._begin_drain(member, now_s)
+
+    def _create(self) -> None:
+        state = self._state
+        state.number += 1
+        member = Member(name=f"replica-{state.number}", release=state.release)
+        spec = state.spec.replica
+        remote = ray.remote(ReplicaActor).options(
+            name=self._actor_name(member.name),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=spec.cpus,
+            num_gpus=spec.gpus,
+            memory=spec.memory or None,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,
+            get_if_exists=True,
+        )
+        actor = remote.remote(member.name, state.releases[state.release])
+        actor.start.remote()
+        state.members.append(member)
+        self._watched[member.name] = _Watched(actor)
+
+    def _begin_drain(self, member: Member, now_s: float) -> None:
+        member.draining = True
+        self._watched[member.name].drain_until_s = now_s + self._state.spec.server.drain_secs
+        self._state.tell(f"{member.name} is drained")
+
+    def _drain(self, now_s: float) -> None:
+        """End members that have been out of the traffic for long enough."""
+        for member in [member for member in self._state.members if member.draining]:
+            watched = self._watched[member.name]
+            if watched.status.state == PLACING:  # it never had a node
+                self._remove(member)
+            elif watched.stopping is None and now_s >= watched.drain_until_s:
+                watched.stopping = watched.actor.stop.remote()
+                watched.drain_until_s = now_s + STOP_PATIENCE_S + ASK_S
+            elif watched.stopping is not None:
+                done, _ = ray.wait([watched.stopping], timeout=0)
+                if done or now_s >= watched.drain_until_s:
+                    self._remove(member)
+
+    def _roll(self, now_s: float) -> None:
+        """Replace one replica of another release, when all of the current one are ready."""
+        state = self._state
+        update = state.update
+        if update is None:
+            return
+        fresh = [member for member in state.active if member.release == state.release]
+        watched = [self._watched[member.name] for member in fresh]
+        fault = self._update_fault(now_s, watched)
+        if fault and not update.rolling_back:
+            self._roll_back(update, fault)
+            return
+        if not state.outdated:
+            done = all(w.status.state == "ready" for w in watched)
+            if done and not self._canary:
+                self._end_update(update)
+            return
+        if any(w.status.state == PLACING and now_s - w.created_s > UNPLACED_S for w in watched):
+            if len(state.active) > state.desired:  # no room for one more: make it
+                self._begin_drain(state.outdated[0], now_s)
+            return
+        if self._canary or not all(w.status.state == "ready" for w in watched):
+            return
+        if len(state.active) > state.desired:
+            self._begin_drain(state.outdated[0], now_s)
+        elif len(fresh) < state.desired:
+            self._create()
+
+    def _update_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
+        """Return why the new release may not stay, or an empty string."""
+        for watched in fresh:
+            if watched.status.state == "failed":
+                return watched.status.message
+        timeout_s = self._state.spec.server.ready_timeout_secs
+        if any(not watched.status.served and now_s - watched.created_s > timeout_s for watched in fresh):
+            return f"a replica was not ready after {timeout_s:g} s"
+        return self._canary_fault(now_s, fresh)
+
+    def _canary_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
+        """Compare the first new replica with the old ones for some time; returns why it may not stay."""
+        state = self._state
+        rollout = state.spec.rollout
+        if self._canary is None:
+            first = len(fresh) == 1 and fresh[0].status.state == "ready" and bool(state.outdated)
+            if first and rollout.canary_secs and not self._canary_until_s:
+                self._canary = Canary(rollout)
+                self._canary_until_s = now_s + rollout.canary_secs
+            return ""
+        old = [w.status.sample for m, w in self._ready() if m.release != state.release]
+        self._canary.observe(fresh[0].status.sample if fresh else Sample(), old)
+        fault = self._canary.fault()
+        if fault or now_s >= self._canary_until_s:
+            self._canary = None
+        return fault
+
+    def _roll_back(self, update: Update, fault: str) -> None:
+        state = self._state
+        state.tell(f"release {update.to_release} is rolled back: {fault}")
+        self._fault = f"release {update.to_release} was rolled back: {fault}"
+        state.release = update.from_release
+        update.rolling_back = True
+        self._canary, self._canary_until_s = None, 0.0
+        self._scaler = Autoscaler(state.spec)
+        for member in state.outdated:
+            if self._watched[member.name].status.state != "ready":
+                self._begin_drain(member, time.monotonic())
+
+    def _end_update(self, update: Update) -> None:
+        state = self._state
+        state.tell(f"every replica runs release {state.release}")
+        if not update.rolling_back:
+            self._fault = ""
+        state.update = None
+        self._canary_until_s = 0.0
+
+    def _routes(self) -> list[Route]:
+        """Where traffic may go: to what was ready once and is not known to be gone; health checks do the
+        rest."""
+        return [
+            Route(
+                replica=f"{member.name}/{status.restarts}",
+                host=status.host,
+                http_port=status.http_port,
+                grpc_port=status.grpc_port,
+                draining=member.draining,
+            )
+            for member in self._state.members
+            if (status := self._watched[member.name].status).served
+            and status.http_port
+            and status.state in ("ready", "unready")
+        ]
+
+    def _publish(self, routes: Sequence[Route]) -> None:
+        """Tell every proxy the routes, and start those that are missing."""
+        for node in self._state.spec.traffic.balancer:
+            proxy = self._proxies.get(node)
+            if proxy is None:
+                proxy = self._proxies[node] = self._proxy_at(node)
+                self._proxy_status[node] = {
+                    "running": False,
+                    "message": ray.get(proxy.start.remote(), timeout=30),
+                }
+            asked = self._proxy_asked.pop(node, None) or (proxy.route.remote(routes), proxy.status.remote())
+            done, _ = ray.wait(list(asked), num_returns=2, timeout=ASK_S)
+            if len(done) < 2:
+                self._proxy_asked[node] = asked
+                continue
+            try:
+                self._proxy_status[node] = ray.get(asked[1])
+            except RayError as exc:
+                self._state.tell(f"balancer on {node} is gone: {_short(exc)}")
+                del self._proxies[node]
+
+    def _proxy_at(self, node: str) -> Actor:
+        ids = {each["NodeManagerAddress"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        remote = ray.remote(Proxy).options(
+            name=self._actor_name(f"balancer-{node}"),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(ids[node], soft=False),
+            get_if_exists=True,
+        )
+        return remote.remote(self._state.spec.plain())
+
+
+def _first_count(spec: ClusterSpec) -> int:
+    low, high = spec.replica.bounds
+    return min(max(spec.replica.replicas, low), high)
+
+
+def _resources(spec: ClusterSpec) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in spec.replica.resources.items()) or "a place"
+
+
+def _short(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
