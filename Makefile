@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo docs test test-measuring test-serving test-newest test-frontends test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit dist containers test-deploy test-kserve test-container clean
+.PHONY: help demo docs bench schema dist containers clean
+.PHONY: test test-measuring test-serving test-newest test-frontends test-dali test-cluster
+.PHONY: test-deploy test-kserve test-container gpu-kit
+.PHONY: soak memory churn fuzz differential onnx check format
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
 	@echo "make test-dali  the DALI backend, with DALI installed (1 GB), which make test does without"
 	@echo "make test-frontends  tests that start servers, each server with frontends in processes of their own"
+	@echo "make test-cluster  replicas on a Ray cluster of three network namespaces; needs root"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
@@ -97,6 +101,11 @@ test-container: dist $(VENV)/.test
 	TOOL=buildah BASE=localhost/tpx-test-base TAG=tpx-test deploy/build.sh --isolation chroot \
 	  --volume /etc/ssl/certs:/etc/ssl/certs:ro $(if $(wildcard /etc/pip.conf),--volume /etc/pip.conf:/etc/pip.conf:ro)
 	TPX_IMAGE=localhost/tpx-test $(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy/test_container.py
+# Ray takes 300 MB: these tests skip themselves where it is not installed, or where namespaces cannot be made
+test-cluster: $(VENV)/.test
+	@tools/system_packages.sh haproxy iproute2
+	$(BIN)/python -m pip install --quiet -e '.[cluster]'
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/cluster
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test
