@@ -70,7 +70,7 @@ def test_the_best_configuration_is_found_and_shown(repository: Path, tmp_path: P
 def test_the_notebook_runs_and_is_stored_with_its_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = nbformat.read(SCRIPTS / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    stored = nbformat.read(SCRIPTS / "notebook.ipynb", as_version=4)
     shown = [cell for cell in stored.cells if cell.cell_type == "code" and cell.outputs]
     assert len(shown) == 5, "execute it anew and store it"
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
