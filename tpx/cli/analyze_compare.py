@@ -1,45 +1,24 @@
 """`tpx analyze compare A B`: what changed between two runs, and an exit status for continuous integration."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from tpx.analyzer.comparison import Comparison, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
-from tpx.cli.comparing import ComparisonSpec, report_comparison
+from tpx.cli.comparing import AnalyzeCompareConfig, report_comparison
 from tpx.errors import UsageError
-from tpx.options import from_argv, group, option
+from tpx.options import from_argv
 from tpx.perf.answers.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
 
 NAMES_SHOWN = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig:
-    """Two runs, and what counts as a difference."""
-
-    comparison: ComparisonSpec = group(ComparisonSpec)
-    runs: tuple[Path, ...] = option(
-        (),
-        "two runs, before and after: each an export path, its results, or a run.jsonl",
-        section="Runs",
-        metavar="BEFORE AFTER",
-        positional=True,
-    )
-    all: bool = option(False, "show also what did not change")
-
-    def __post_init__(self) -> None:
-        if len(self.runs) != 2:
-            raise UsageError(f"tpx analyze compare takes two runs, got {len(self.runs)}")
-
-
 def compare(argv: Sequence[str]) -> int:
     """Print what changed; 5 where something became worse, else 0."""
-    config = from_argv(CompareConfig, argv)
+    config = from_argv(AnalyzeCompareConfig, argv)
     before, after = (Run.from_records(read_last_run(journal_of(path))) for path in config.runs)
     found = compare_runs(before, after, config.comparison.strictness)
     if not found.pairs:

@@ -60,7 +60,7 @@ COMMANDS: dict[Path, Command] = {
     ),
     ("perf", "compare"): Command(
         run="tpx.cli.perf_compare:main",
-        config="tpx.cli.perf_compare:CompareConfig",
+        config="tpx.cli.comparing:PerfCompareConfig",
         summary="Compare two runs of `tpx perf --json`; exit 5 if anything regressed.",
         examples=("tpx perf compare before.json after.json",),
         exits=PERF_COMPARE,
@@ -93,13 +93,13 @@ COMMANDS: dict[Path, Command] = {
     ),
     ("analyze", "report"): Command(
         run="tpx.cli.analyze_report:report",
-        config="tpx.cli.analyze_report:ReportConfig",
+        config="tpx.cli.report_options:ReportConfig",
         summary="Write the reports of a finished run again, whole or for single configurations.",
         examples=("tpx analyze report -e results -n mnist_config_3 -o html,pdf",),
     ),
     ("analyze", "compare"): Command(
         run="tpx.cli.analyze_compare:compare",
-        config="tpx.cli.analyze_compare:CompareConfig",
+        config="tpx.cli.comparing:AnalyzeCompareConfig",
         summary="Compare two runs; exit 5 if anything regressed.",
         examples=("tpx analyze compare main branch",),
         exits=COMPARE,

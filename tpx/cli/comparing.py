@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tpx.cli.exits import Exit
 from tpx.cli.messages import terminal_width
-from tpx.options import option
+from tpx.errors import UsageError
+from tpx.options import group, option
 from tpx.perf.options.measuring import check_strictness, parse_share
 
 if TYPE_CHECKING:
@@ -36,6 +37,43 @@ class ComparisonSpec:
         from tpx.perf.answers.compare import Strictness  # late: help needs the options alone
 
         return Strictness(alpha=self.alpha, min_effect=self.min_effect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerfCompareConfig:
+    """Two files of levels, and what counts as a difference."""
+
+    comparison: ComparisonSpec = group(ComparisonSpec)
+    runs: tuple[Path, ...] = option(
+        (),
+        "two files of tpx perf --json: before and after",
+        section="Runs",
+        metavar="A.json B.json",
+        positional=True,
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.runs) != 2:
+            raise UsageError(f"tpx perf compare takes two files, got {len(self.runs)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeCompareConfig:
+    """Two runs, and what counts as a difference."""
+
+    comparison: ComparisonSpec = group(ComparisonSpec)
+    runs: tuple[Path, ...] = option(
+        (),
+        "two runs, before and after: each an export path, its results, or a run.jsonl",
+        section="Runs",
+        metavar="BEFORE AFTER",
+        positional=True,
+    )
+    all: bool = option(False, "show also what did not change")
+
+    def __post_init__(self) -> None:
+        if len(self.runs) != 2:
+            raise UsageError(f"tpx analyze compare takes two runs, got {len(self.runs)}")
 
 
 def report_comparison(

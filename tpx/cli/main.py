@@ -1,5 +1,6 @@
 """`tpx COMMAND ...`: finds the command, imports it and nothing else, and exits with its status."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,10 @@ _COMPLETION = {"--install-completion", "--show-completion"}
 
 def main() -> None:
     """The console script."""
+    if "_TPX_COMPLETE" in os.environ or _HELP_FLAGS.intersection(sys.argv):
+        # nothing is computed: a third of the time would go to threads of BLAS and to the collector
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        gc.disable()
     try:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:

@@ -2,37 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.cli.comparing import ComparisonSpec, report_comparison
+from tpx.cli.comparing import PerfCompareConfig, report_comparison
 from tpx.errors import UsageError
-from tpx.options import from_argv, group, option
+from tpx.options import from_argv
 from tpx.perf.answers.compare import compare, difference_json, read_levels
 from tpx.perf.report.comparison import Against, Compared
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareConfig:
-    """Two files of levels, and what counts as a difference."""
-
-    comparison: ComparisonSpec = group(ComparisonSpec)
-    runs: tuple[Path, ...] = option(
-        (),
-        "two files of tpx perf --json: before and after",
-        section="Runs",
-        metavar="A.json B.json",
-        positional=True,
-    )
-
-    def __post_init__(self) -> None:
-        if len(self.runs) != 2:
-            raise UsageError(f"tpx perf compare takes two files, got {len(self.runs)}")
-
-
 def main(argv: Sequence[str]) -> int:
     """Print what changed; 5 where something became worse, else 0. Raises UsageError."""
-    config = from_argv(CompareConfig, argv)
+    config = from_argv(PerfCompareConfig, argv)
     before, after = (read_levels(_document(path), str(path)) for path in config.runs)
     comparison = compare(before, after, config.comparison.strictness)
     if not comparison.differences:

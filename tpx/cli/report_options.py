@@ -1,0 +1,130 @@
+"""The options of `tpx analyze report`, apart from what writes reports: help imports them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tpx.analyzer.reports.plots import Plot
+from tpx.analyzer.values import from_yaml_text, mapping, truth, words
+from tpx.errors import UsageError
+from tpx.options import nearest, option
+
+_RUN = "Run"
+_WHAT = "What is written"
+ENDINGS = {"html": "html", "pdf": "pdf", "csv": "csv", "markdown": "md", "json": "json", "junit": "xml"}
+"""Format -> how its files end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A configuration to report, with its own plots where it has any."""
+
+    name: str
+    plots: tuple[Plot, ...] = ()
+
+
+def read_names(value: Any) -> tuple[Wanted, ...]:
+    """`a,b`, or a list of names and of `name: {plots: ...}`."""
+    found: list[Wanted] = []
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, Mapping):
+            found += [Wanted(name=name) for name in words(item)]
+            continue
+        for name, own in item.items():
+            settings = mapping({} if own is None else own, "plots of a configuration")
+            strange = sorted(settings.keys() - {"plots"})
+            if strange:
+                raise ValueError(f"{name}: unknown key '{strange[0]}' (a configuration has: plots)")
+            found.append(Wanted(name=str(name), plots=read_plots(settings.get("plots", {}))))
+    return tuple(found)
+
+
+def read_plots(value: Any) -> tuple[Plot, ...]:
+    """Names of plots with their title, axes, and whether they are monotonic."""
+    return tuple(_plot(name, own) for name, own in mapping(value, "plots").items())
+
+
+def _plot(name: str, value: Any) -> Plot:
+    own = mapping(value, f"title, x_axis and y_axis of plot '{name}'")
+    known = ("title", "x_axis", "y_axis", "monotonic")
+    for key in own:
+        if key not in known:
+            raise ValueError(
+                f"{name}: unknown key '{key}'{nearest(key, known)} (there are: {', '.join(known)})"
+            )
+    lacking = [key for key in known[1:3] if key not in own]
+    if lacking:
+        raise ValueError(f"{name}: missing: {lacking[0]}")
+    return Plot(
+        name=name,
+        title=str(own.get("title", name)),
+        x_axis=str(own["x_axis"]),
+        y_axis=str(own["y_axis"]),
+        monotonic=truth(own.get("monotonic", False)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """Which run, which configurations, in which formats."""
+
+    config_file: Path | None = option(
+        None, "YAML file with these options as keys", "-f", section=_RUN, metavar="FILE"
+    )
+    export_path: Path = option(
+        Path(), "export path of the run, where its reports are written too", "-e", section=_RUN, metavar="DIR"
+    )
+    checkpoint_directory: Path | None = option(
+        None,
+        "directory of its run.jsonl, where that is not in the export path",
+        "-s",
+        section=_RUN,
+        metavar="DIR",
+    )
+    report_model_configs: tuple[Wanted, ...] = option(
+        (),
+        "configurations of one model, each with a detailed report; the whole run without it",
+        "-n",
+        section=_WHAT,
+        metavar="NAME,NAME",
+        parse=read_names,
+        read=read_names,
+    )
+    output_formats: tuple[str, ...] = option(
+        ("html",),
+        "html, pdf, csv, markdown, json, junit",
+        "-o",
+        section=_WHAT,
+        metavar="FORMAT,FORMAT",
+        comma=True,
+        read=words,
+    )
+    plots: tuple[Plot, ...] | None = option(
+        None,
+        "plots of single configurations, in the place of those of the mode",
+        section=_WHAT,
+        metavar="{NAME: {title: T, x_axis: TAG, y_axis: TAG}}",
+        parse=from_yaml_text(read_plots),
+        read=read_plots,
+    )
+    mode: Literal["online", "offline"] | None = option(
+        None,
+        "what reports look at: online latency and memory, offline throughput and batches (that of the "
+        "run when not given)",
+        section=_WHAT,
+        metavar="online|offline",
+    )
+    always_report_gpu_metrics: bool = option(
+        False,
+        "show figures of GPUs also of models that are cpu_only",
+        "--always_report-gpu-metrics",
+        section=_WHAT,
+    )
+
+    def __post_init__(self) -> None:
+        for name in self.output_formats:
+            if name not in ENDINGS:
+                why = ": charts are in the HTML page, as SVG" if name == "png" else nearest(name, ENDINGS)
+                known = ", ".join(ENDINGS)
+                raise UsageError(f"--output-formats: there is no '{name}'{why} (there are: {known})")
