@@ -3,20 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import Flags, ModelToProfile
 from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, WatchSpec
 from tpx.analyzer.options.models import ModelsSpec
 from tpx.analyzer.options.output import OutputSpec
-from tpx.analyzer.options.perf_flags import (
-    flag_loads,
-    language_model,
-    language_warnings,
-    perf_values,
-    perf_warnings,
-)
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.search import LoadsSpec, StrategySpec
 from tpx.analyzer.options.server import DockerSpec, ServerSpec
@@ -24,8 +17,10 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.search.spec import Extras, Limits, OptunaTrials, SearchSpace
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given, group
-from tpx.perf.options import SessionSpec
 from tpx.perf.settings import Shape
+
+if TYPE_CHECKING:
+    from tpx.perf.options import SessionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +63,8 @@ class ProfileSpec:
 
         Raises UsageError for an empty range or a load below 1.
         """
+        from tpx.analyzer.options.perf_flags import flag_loads  # late: help does without the load generator
+
         own = flag_loads(self._perf_flags(model), model.parameters)
         return SearchSpace(
             loads=self.loads.space(own, self.strategy),
@@ -77,15 +74,18 @@ class ProfileSpec:
         )
 
     @property
-    def sessions(self) -> dict[str, SessionSpec]:
+    def sessions(self) -> "dict[str, SessionSpec]":
         """How each model is measured, by its name; its address and its load come with a trial."""
         return {
             model.name: self._session(model.name, self._perf_flags(model), self._language_flags(model))
             for model in self.models.profile_models
         }
 
-    def _session(self, name: str, perf_flags: Flags, language_flags: Flags) -> SessionSpec:
+    def _session(self, name: str, perf_flags: Flags, language_flags: Flags) -> "SessionSpec":
         """Raises UsageError where options of the load generator are not, or do not fit the others."""
+        from tpx.analyzer.options.perf_flags import language_model, perf_values  # late, as above
+        from tpx.perf.options import SessionSpec
+
         measurement = self.measurement
         asked = language_model(language_flags)
         values: dict[str, Any] = {
@@ -112,6 +112,8 @@ class ProfileSpec:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A line for each option that was set and changes nothing."""
+        from tpx.analyzer.options.perf_flags import language_warnings, perf_warnings  # late, as above
+
         told = given(self)
         inert = [
             f"{field.flag} changes nothing: {field.option.help}"
