@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.serving import onnx_files
-from tests.serving.live import Live, serving
+from tests.serving.live import Live, eventually, serving
 from tests.serving.onnx_files import write_model
 from tpx.options import build
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
@@ -181,7 +181,7 @@ def test_a_grpc_connection_without_calls_is_told_to_go(impatient: Live) -> None:
 @pytest.mark.slow
 def test_one_client_has_no_more_connections_than_allowed(impatient: Live) -> None:
     address = ("127.0.0.1", port_of(impatient, "http"))
-    time.sleep(0.1)
+    eventually(lambda: not any(listener.connections for listener in impatient.server.endpoints.serving))
     clients = [socket.create_connection(address, timeout=5) for _ in range(5)]
     try:
         told = clients[-1].recv(1000)

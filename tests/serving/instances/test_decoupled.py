@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.serving.engine import until
-from tests.serving.fakes import config_of, decoded, signature_of
+from tests.serving.fakes import MS, config_of, decoded, signature_of
 from tpx.errors import Cancelled, ExecutionError, InvalidRequest, TpxError
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ResponseSender
 from tpx.serving.backpressure import AHEAD_BYTES, ResponseBackpressure
@@ -150,25 +151,46 @@ async def test_response_statistics_count_by_index_and_requests_once() -> None:
         assert statistics.durations()["fail"].count == 0
 
 
+class StepClock:
+    """A clock that moves only when it is told to, and counts how often it was read."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1
+        self.reads = 0
+
+    def __call__(self) -> int:
+        self.reads += 1
+        return self.now_ns
+
+
 @on_a_loop
-async def test_a_response_has_the_time_since_the_one_before_and_not_that_of_waiting_for_the_client() -> None:
+async def test_a_response_has_the_time_since_the_one_before_and_not_that_of_waiting_for_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, stalled = StepClock(), threading.Event()
+    monkeypatch.setattr("tpx.serving.instances.decoupled._clock", clock)
+
     def slowly(inputs: Arrays, responses: ResponseSender) -> None:
+        assert stalled.wait(20)
         for _ in range(3):
-            assert responses.wait(0.03)
+            clock.now_ns += 30 * MS
             responses.send({"y": np.zeros((1, 2), np.float32)})
 
     async with serving(slowly) as reader:
         infer = reader.send(0, 0)
+        await until(lambda: clock.reads == 3)  # it was gathered
         infer.stall(True)
-        await asyncio.sleep(0.6)
+        stalled.set()
+        await until(lambda: clock.reads == 5)  # the first response was computed and scattered
+        clock.now_ns += 600 * MS
         assert reader.got[infer] == []
         infer.stall(False)
         await reader.all_of(infer)
         for index in range(3):
             kept = reader.model.statistics.responses[index].as_dict()
-            assert 30e6 <= kept["compute_infer"]["ns"] < 600e6
-            assert kept["success"]["ns"] == kept["compute_infer"]["ns"] + kept["compute_output"]["ns"]
-            assert kept["compute_output"]["ns"] < 600e6
+            assert kept["compute_infer"]["ns"] == 30 * MS
+            assert kept["success"]["ns"] == 30 * MS
+            assert kept["compute_output"]["ns"] == 0
 
 
 @on_a_loop
