@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.handshakes import BACKLOG, Handshakes, begin_to_listen, client_of, listening_sockets
-from tpx.protocol.inlet import SHARE_S, Turns
 from tpx.protocol.memory_budget import MemoryBudget
-from tpx.protocol.outlet import Departures
+from tpx.protocol.read_buffer import SHARE_S, Turns
+from tpx.protocol.write_buffer import WriteCoalescing
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Listener:
         self.scratch = new_scratch()
         self.turns = Turns(share_s)
         self.memory = memory or MemoryBudget()
-        self._departures = Departures()
+        self._coalescing = WriteCoalescing()
         self.tick = 0
         self.releasing = False
         """Clients are asked to connect anew."""
@@ -178,14 +178,15 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections)
 
-    def departures_of(self, transport: asyncio.BaseTransport) -> Departures:
-        """With whose answers those on a connection leave: from other machines nobody is woken by us."""
-        return self._departures if _is_local(transport) else Departures()
+    def coalescing_of(self, transport: asyncio.BaseTransport) -> WriteCoalescing:
+        """Return the connections whose writes are coalesced with this one's. Remote peers are excluded: their
+        wake-up costs us nothing."""
+        return self._coalescing if _is_local(transport) else WriteCoalescing()
 
     def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
         """A connection reports itself; one too many is refused."""
         self._connections.add(connection)
-        self._departures.outlets = len(self._connections)
+        self._coalescing.connections = len(self._connections)
         self._accept_more()
         excess, reason = len(self._connections) - self._max_connections, ""
         if excess > 0:
@@ -241,7 +242,7 @@ class Listener:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._departures.outlets = len(self._connections)
+        self._coalescing.connections = len(self._connections)
         client = self._clients.pop(connection, None)
         if client is not None:
             self._per_client[client] -= 1

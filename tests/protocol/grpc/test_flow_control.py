@@ -54,8 +54,8 @@ async def test_two_full_pipes_do_not_wait_for_each_other() -> None:
     """Both ends have more to write than the sockets hold: someone must go on reading."""
     async with serving() as server:
         connection = await connect("127.0.0.1", server.port)
-        for outlet in (connection.http2.transport, server.connection.transport):
-            small = outlet.transport.get_extra_info("socket")
+        for buffer in (connection.http2.transport, server.connection.transport):
+            small = buffer.transport.get_extra_info("socket")
             small.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
             small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         await calls_at_once(connection, 6, 3 << 20)

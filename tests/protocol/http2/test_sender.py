@@ -20,8 +20,8 @@ from tpx.protocol.http2.frames import (
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.memory_budget import uncounted
-from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
+from tpx.protocol.write_buffer import WriteBuffer
 
 
 class LoggedStream(Stream):
@@ -43,7 +43,7 @@ class Wire:
         self.raw = b""
         self.full_above = 1 << 60
         self.later: list[Callable[[], None]] = []
-        self.sender = Sender(cast("Outlet", self), self.later.append, uncounted())
+        self.sender = Sender(cast("WriteBuffer", self), self.later.append, uncounted())
 
     def write(self, data: Buffer) -> None:
         self.writelines([data])

@@ -110,7 +110,7 @@ class GrpcServerConnection:
         """Send our settings, and report to the listener, which may refuse the connection."""
         http2, limits = self.http2, self._limits
         self._shared = Shared(http2, self._account, limits, self._inflater)
-        http2.transport.departures = self._listener.departures_of(transport)
+        http2.transport.coalesce_with(self._listener.coalescing_of(transport))
         settings = {
             Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -354,8 +354,8 @@ class GrpcServerConnection:
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called by the listener once a second."""
         limits, silent = self._limits, tick - self._keepalive.heard
-        outlet = self.http2.transport
-        stalled = self._write_watch.stalled_s(outlet.transport, outlet.written, tick)
+        out = self.http2.transport
+        stalled = self._write_watch.stalled_s(out.transport, out.written, tick)
         if (
             stalled > limits.write_timeout_s
             or (not self._preface_seen and tick - self._keepalive.opened > limits.preface_timeout_s)

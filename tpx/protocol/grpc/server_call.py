@@ -150,8 +150,8 @@ class ServerCall(IncomingCall):
     def unsent(self) -> int:
         """Bytes that the kernel has not taken yet, of the connection's answers; at least 1 while flow control
         holds back a part of this one."""
-        outlet = self._shared.sender.transport
-        return 0 if outlet.is_closing() else outlet.get_write_buffer_size() + (not self.we_ended)
+        out = self._shared.sender.transport
+        return 0 if out.is_closing() else out.get_write_buffer_size() + (not self.we_ended)
 
     def _tell(self, status: Status) -> None:
         on_answered, self.on_answered = self.on_answered, None

@@ -10,8 +10,8 @@ from tpx.errors import WireError
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_response_head
-from tpx.protocol.outlet import direct_write
 from tpx.protocol.tensors import Buffer
+from tpx.protocol.write_buffer import direct_write
 
 MAX_RESPONSE_BYTES = 8 << 30
 

@@ -13,14 +13,14 @@ from typing import cast
 from tpx.protocol.buffers import aligned
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, Head, HeadCache, HttpError, check_partial_head
-from tpx.protocol.inlet import LARGE_BYTES, Inlet
+from tpx.protocol.read_buffer import LARGE_BYTES, BufferedReader
 
 HEAD_END = b"\r\n\r\n"
 _CHECK_ABOVE_BYTES = 256
 _CHUNKS_AT_ONCE_BYTES = 16 << 10
 
 
-class HttpConnection(Inlet):
+class HttpConnection(BufferedReader):
     """Cuts the byte stream into messages and hands each to `_message`."""
 
     __slots__ = (

@@ -12,10 +12,10 @@ from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
-from tpx.protocol.inlet import UNLIMITED_BYTES
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
-from tpx.protocol.outlet import Outlet
+from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
+from tpx.protocol.write_buffer import WriteBuffer
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 JSON_TYPE = b"Content-Type: application/json\r\n"
@@ -70,12 +70,12 @@ class HttpRequest:
     @property
     def peer(self) -> str:
         """Address and port of the client."""
-        return address_of(self._connection.outlet.transport)
+        return address_of(self._connection.out.transport)
 
     def unsent(self) -> int:
         """Bytes of answers that the kernel has not taken yet."""
-        outlet = self._connection.outlet
-        return 0 if outlet.is_closing() else outlet.get_write_buffer_size()
+        out = self._connection.out
+        return 0 if out.is_closing() else out.get_write_buffer_size()
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
@@ -132,7 +132,7 @@ class HttpServerConnection(HttpConnection):
         "_withdrawn",
         "_write_watch",
         "_writing_paused",
-        "outlet",
+        "out",
     )
 
     def __init__(
@@ -144,7 +144,7 @@ class HttpServerConnection(HttpConnection):
         judge: Judge | None,
     ) -> None:
         super().__init__(heads, listener.scratch, limits.max_body_bytes)
-        self.outlet: Outlet = cast("Outlet", None)
+        self.out: WriteBuffer = cast("WriteBuffer", None)
         self._turns = listener.turns
         self._listener = listener
         self._limits = limits
@@ -166,8 +166,8 @@ class HttpServerConnection(HttpConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.outlet = Outlet(self._transport)
-        self.outlet.departures = self._listener.departures_of(transport)
+        self.out = WriteBuffer(self._transport)
+        self.out.coalesce_with(self._listener.coalescing_of(transport))
         self._listener.opened(self, self._transport)
 
     def refuse(self, reason: str) -> None:
@@ -204,7 +204,7 @@ class HttpServerConnection(HttpConnection):
         """The client sends no more. In the middle of a body that is an error. With a request in flight it has
         most likely gone: the request is withdrawn, so that nobody computes for nobody; what is answered all
         the same is sent, for a client that only closed its half."""
-        self.outlet.flush()
+        self.out.flush()
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
         self._half_closed = True
@@ -256,11 +256,11 @@ class HttpServerConnection(HttpConnection):
     def _note_unsent(self) -> None:
         """The transport holds an answer, all of it until its last byte is taken."""
         account = self._account
-        account.hold_answer(max(self._answer_bytes, self.outlet.get_write_buffer_size()) - account.answers)
+        account.hold_answer(max(self._answer_bytes, self.out.get_write_buffer_size()) - account.answers)
 
     @property
     def reads(self) -> bool:
-        return self.outlet.written - self.outlet.get_write_buffer_size() != self._taken[0]
+        return self.out.written - self.out.get_write_buffer_size() != self._taken[0]
 
     def drop_answers(self) -> None:
         """The memory is needed: a client that does not read is cut off."""
@@ -354,14 +354,14 @@ class HttpServerConnection(HttpConnection):
         if error is not None:
             raise error
         if head.expects_continue:
-            self.outlet.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _bad_message(self, error: HttpError) -> None:
         """Answer and close: after a framing error nobody knows where the next request begins."""
         if self._stage is _Stage.CLOSED:
             return
         body = json.dumps({"error": error.message}).encode()
-        self.outlet.write(
+        self.out.write(
             b"%bContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (STATUS_LINES[error.status], len(body), body)
         )
@@ -387,12 +387,12 @@ class HttpServerConnection(HttpConnection):
         self._answer_bytes = size
         head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
         if request_head.method == b"HEAD":
-            self.outlet.answer(head, reading=self._in_message)
+            self.out.answer(head, reading=self._in_message)
         elif size < _JOIN_BELOW_BYTES:
-            self.outlet.answer(b"".join((head, *parts)), reading=self._in_message)
+            self.out.answer(b"".join((head, *parts)), reading=self._in_message)
         else:
-            self.outlet.writelines([head, *parts])
-            self.outlet.flush()
+            self.out.writelines([head, *parts])
+            self.out.flush()
         self._answered(keep_alive=keep_alive)
 
     def begin(self, request: HttpRequest, status: int, headers: bytes) -> None:
@@ -403,7 +403,7 @@ class HttpServerConnection(HttpConnection):
         framing = b"Transfer-Encoding: chunked\r\n" if request.head.takes_chunks else b""
         if not framing or not request.head.keep_alive or self._last_answer():
             framing += b"Connection: close\r\n"
-        self.outlet.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
+        self.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 
     def send(self, request: HttpRequest, data: bytes) -> None:
         if self._request is not request:
@@ -411,7 +411,7 @@ class HttpServerConnection(HttpConnection):
         if request.head.takes_chunks:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._streamed += len(data)
-        self.outlet.write(data)
+        self.out.write(data)
 
     def finish(self, request: HttpRequest) -> None:
         if self._request is not request:
@@ -422,7 +422,7 @@ class HttpServerConnection(HttpConnection):
         if not request.head.takes_chunks:
             self._end()
             return
-        self.outlet.write(b"0\r\n\r\n")
+        self.out.write(b"0\r\n\r\n")
         self._answered(keep_alive=request.head.keep_alive and not self._last_answer())
 
     def _last_answer(self) -> bool:
@@ -451,9 +451,9 @@ class HttpServerConnection(HttpConnection):
         self._account.release_request(self._account.requests)
         if self._transport.can_write_eof() and not self._half_closed:
             self._transport.resume_reading()
-            self.outlet.write_eof()
+            self.out.write_eof()
         else:
-            self.outlet.close()
+            self.out.close()
 
     # called by the listener
 
@@ -462,7 +462,7 @@ class HttpServerConnection(HttpConnection):
         limits = self._limits
         if self._writing_paused and self._stage is not _Stage.CLOSED:
             self._note_unsent()
-            self._taken = self._taken[1], self.outlet.written - self.outlet.get_write_buffer_size()
+            self._taken = self._taken[1], self.out.written - self.out.get_write_buffer_size()
         if self._write_watch.stalled_s(self._transport, self._streamed, tick) > limits.write_timeout_s:
             self.abort()
         elif self._write_watch.owing or self._awaits_turn:
@@ -483,7 +483,7 @@ class HttpServerConnection(HttpConnection):
         elif self._stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
             self._withdraw()
         elif self._stage is _Stage.CLOSED and waited > LINGER_S:
-            self.outlet.close()
+            self.out.close()
 
     def release(self) -> None:
         """Wait for the next answer, which says `Connection: close`. A client that sends a request on an idle
@@ -508,7 +508,7 @@ class HttpServerConnection(HttpConnection):
 
     def abort(self) -> None:
         """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
-        self.outlet.abort()
+        self.out.abort()
         self.connection_lost(None)
 
 

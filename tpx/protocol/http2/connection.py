@@ -34,9 +34,9 @@ from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES
 from tpx.protocol.http2.role import Failed, GoingAway, Lost, PingReceived, Role, SettingsChanged, StreamReset
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
-from tpx.protocol.inlet import Inlet, Turns
 from tpx.protocol.memory_budget import Account, uncounted
-from tpx.protocol.outlet import Outlet
+from tpx.protocol.read_buffer import BufferedReader, Turns
+from tpx.protocol.write_buffer import WriteBuffer
 
 MAX_FRAME_BYTES = 1 << 20
 """The largest frame we accept: large tensors arrive in fewer pieces."""
@@ -51,7 +51,7 @@ _STREAMS_PER_GLITCH = 100
 """Open streams whose windows move with the initial window."""
 
 
-class Http2Connection(Inlet):
+class Http2Connection(BufferedReader):
     """The asyncio protocol of a connection. DATA goes to its stream, all else that has a meaning to `role`.
 
     `streams` belong to the role, which adds and removes them. With `turns`, as on a server, the connection
@@ -87,7 +87,7 @@ class Http2Connection(Inlet):
         "transport",
     )
 
-    transport: Outlet
+    transport: WriteBuffer
     sender: Sender
 
     def __init__(
@@ -131,7 +131,7 @@ class Http2Connection(Inlet):
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = Outlet(cast("asyncio.Transport", transport))
+        self.transport = WriteBuffer(cast("asyncio.Transport", transport))
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.sender = Sender(self.transport, self.later, self._account)
         self._role.opened(transport)

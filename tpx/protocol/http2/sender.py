@@ -16,8 +16,8 @@ from tpx.protocol.http2.frames import (
 from tpx.protocol.http2.hpack import EMPTY_TABLE
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.memory_budget import Account
-from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
+from tpx.protocol.write_buffer import WriteBuffer
 
 _BYTES_AT_ONCE = 512 << 10
 """Written before we look again whether the transport is full."""
@@ -56,7 +56,7 @@ class Sender:
     )
 
     def __init__(
-        self, transport: Outlet, later: Callable[[Callable[[], None]], None], account: Account
+        self, transport: WriteBuffer, later: Callable[[Callable[[], None]], None], account: Account
     ) -> None:
         """`later` calls in a later turn of the loop; `account` is charged for what outboxes hold."""
         self.transport = transport

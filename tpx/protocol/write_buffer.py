@@ -1,9 +1,7 @@
-"""A transport whose writes leave together: one system call for all that a wake-up of the event loop
-produced.
+"""Write buffers: one system call for all that a wake-up of the event loop wrote to a connection.
 
-What is owed to many connections from this machine leaves together, too, at the end of the loop's turn: a
-client that sleeps between two answers is woken for each, which may cost us as much as the rest of a small
-answer.
+Writes to many local connections are coalesced, too, and flushed at the end of the loop's turn: a client that
+sleeps between two answers is woken for each, which may cost as much CPU as the rest of a small answer.
 """
 
 import asyncio
@@ -19,9 +17,8 @@ _NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.versi
 _ASYNCIOS_OWN = "asyncio.selector_events"
 _HOLD_BELOW_BYTES = 256 << 10
 _MANY = 16
-"""Of fewer connections one answer does not wait for others: clients with a thread for each would have nothing
-to do meanwhile, and then we had not. And no more answers than these leave together: the first would wait
-longer than it is worth."""
+"""With fewer connections an answer does not wait for others: a client with a thread for each would be idle
+meanwhile, and then so would we. No more answers are coalesced than these: the first would wait too long."""
 
 
 def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
@@ -44,26 +41,27 @@ def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
     return write
 
 
-class Departures:
-    """Outlets that have something to send, or may have before this turn of the loop ends."""
+class WriteCoalescing:
+    """Write buffers that are flushed together at the end of the loop's turn."""
 
-    __slots__ = ("_last", "_waiting", "outlets")
+    __slots__ = ("_last", "_waiting", "connections")
 
     def __init__(self) -> None:
-        self.outlets = 0
-        """How many may owe something at the same time."""
-        self._waiting: list[Outlet] = []
-        self._last: Outlet | None = None
+        self.connections = 0
+        """How many may have something to send at the same time."""
+        self._waiting: list[WriteBuffer] = []
+        self._last: WriteBuffer | None = None
 
-    def is_free(self, outlet: "Outlet") -> bool:
-        """Whether what it owes may leave at once: few are there, or it answers alone, as it did last."""
-        alone = self._last is outlet and not self._waiting
-        self._last = outlet
-        return alone or self.outlets < _MANY
+    def is_free(self, buffer: "WriteBuffer") -> bool:
+        """Return True if a buffer may be flushed at once: with few connections, or if it alone answers, as it
+        did last."""
+        alone = self._last is buffer and not self._waiting
+        self._last = buffer
+        return alone or self.connections < _MANY
 
-    def add(self, outlet: "Outlet") -> None:
-        """Have it send what it owes before the loop waits again."""
-        self._waiting.append(outlet)
+    def add(self, buffer: "WriteBuffer") -> None:
+        """Flush a buffer before the loop waits again."""
+        self._waiting.append(buffer)
         count = len(self._waiting)
         if count == 1:
             asyncio.get_running_loop().call_soon(self._leave)
@@ -72,25 +70,24 @@ class Departures:
 
     def _leave(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for outlet in waiting:
-            outlet.leave()
+        for buffer in waiting:
+            buffer.leave()
 
 
-class Outlet:
-    """Stands before a transport. Between `hold` and `release` nothing leaves; a write outside of them leaves
-    at the end of the loop's turn, after whatever else writes in it."""
+class WriteBuffer:
+    """Buffers the writes of one connection. Between `hold` and `release` nothing is flushed; other writes
+    are flushed at the end of the loop's turn."""
 
     __slots__ = (
-        "_ended", "_held", "_hold_below", "_parts", "_scheduled", "_send", "_size", "departures", "transport",
-        "written",
+        "_coalescing", "_ended", "_held", "_hold_below", "_parts", "_scheduled", "_send", "_size",
+        "transport", "written",
     )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.written = 0
         """Bytes given to the transport since the beginning."""
-        self.departures = Departures()
-        """With those of which outlets its answers leave; with none, as long as nobody says so."""
+        self._coalescing = WriteCoalescing()
         self._parts: list[Buffer] = []
         self._size = 0
         self._send: Callable[[Buffer], None] = transport.write
@@ -99,21 +96,25 @@ class Outlet:
         self._scheduled = False
         self._ended = False
 
+    def coalesce_with(self, coalescing: WriteCoalescing) -> None:
+        """Share flushes with other connections; until then there are none."""
+        self._coalescing = coalescing
+
     def write_at_once(self) -> None:
         """Let every write reach the kernel before it returns."""
         self._send = direct_write(self.transport)
         self._hold_below = 0
 
     def hold(self) -> None:
-        """A read begins: what it makes us write leaves when it is done with."""
+        """Begin a read: what is written during it is flushed behind it."""
         self._held = True
 
     def release(self, *, expecting: bool) -> None:
-        """The read is done with. `expecting` tells that answers to it may follow in this turn of the loop:
-        what was called soon because of it runs before we look for them."""
+        """End a read. `expecting`: answers to it may follow in this turn of the loop, from callbacks that run
+        before its end."""
         self._held = False
         if self._parts:
-            if self.departures.is_free(self):
+            if self._coalescing.is_free(self):
                 self.flush()
             else:
                 self._schedule()
@@ -121,11 +122,11 @@ class Outlet:
             self._schedule()
 
     def answer(self, data: Buffer, *, reading: bool) -> None:
-        """Write the one answer that the other side waits for. `reading` tells that its request is being read,
-        so that others may be read and answered in this turn of the loop."""
+        """Write the one answer that the peer waits for. `reading`: its request is being read, so that
+        others may be read and answered in this turn of the loop."""
         self._parts.append(data)
         self._size += len(data)
-        if reading and not self.departures.is_free(self):
+        if reading and not self._coalescing.is_free(self):
             self._wrote()
         else:
             self.flush()
@@ -181,9 +182,11 @@ class Outlet:
             self.transport.abort()
 
     def end(self) -> None:
-        """End our half, or close where the transport cannot. Closing with unread input would reset the
-        connection, and our last words could be lost: the caller ignores what still comes, and closes when its
-        patience ends."""
+        """End our half, or close where the transport cannot.
+
+        Closing with unread input would reset the connection, and the last answer could be lost: the caller
+        ignores what still comes, and closes later.
+        """
         if self.can_write_eof():
             self.write_eof()
         else:
@@ -204,7 +207,7 @@ class Outlet:
         return self.transport.is_closing()
 
     def leave(self) -> None:
-        """The turn of the loop ends."""
+        """Flush at the end of the loop's turn."""
         self._scheduled = False
         if self._parts:
             self.flush()
@@ -218,4 +221,4 @@ class Outlet:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.departures.add(self)
+            self._coalescing.add(self)

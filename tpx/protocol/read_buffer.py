@@ -1,8 +1,8 @@
-"""How a connection reads: as bytes while its messages are small, into buffers from its first large one on.
+"""Reading: as bytes while messages are small, into buffers from a connection's first large one on.
 
-To be handed bytes costs one call less for each read, which counts where messages are small; to name the
-buffer that the event loop reads into saves a copy of each byte, which counts where they are large. Clients
-tend to send requests of one kind, so a connection changes over once, and stays.
+Reading bytes costs one call less per read, which counts where messages are small; reading into a given buffer
+saves a copy of each byte, which counts where they are large. Clients tend to send requests of one kind, so a
+connection changes over once, and stays.
 
 The event loop reads a connection that always has more to give many times before it turns to others, and what
 one read brings may be thousands of requests. A server's connection therefore works for at most a share of
@@ -60,8 +60,8 @@ class Turns:
                 asyncio.get_running_loop().call_soon(self._run)
 
 
-class Inlet(asyncio.Protocol):
-    """The reading half of a connection, whatever its protocol."""
+class BufferedReader(asyncio.Protocol):
+    """Base of connections, whatever their protocol: how they read, and share the event loop."""
 
     __slots__ = (
         "_awaits_turn",
@@ -137,7 +137,7 @@ class Inlet(asyncio.Protocol):
 class _IntoBuffers(asyncio.BufferedProtocol):
     """Stands before a connection whose messages are large."""
 
-    def __init__(self, connection: Inlet, scratch: memoryview) -> None:
+    def __init__(self, connection: BufferedReader, scratch: memoryview) -> None:
         self._connection = connection
         self._scratch = scratch
         self._landing: memoryview | None = None

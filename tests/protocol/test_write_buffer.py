@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tpx.perf.loops import event_loop
-from tpx.protocol.outlet import Departures, Outlet, direct_write
+from tpx.protocol.write_buffer import WriteBuffer, WriteCoalescing, direct_write
 
 
 class Recorder(asyncio.Transport):
@@ -45,23 +45,23 @@ class Recorder(asyncio.Transport):
 
 async def test_what_one_read_makes_us_write_leaves_when_it_is_done_with() -> None:
     transport = Recorder()
-    outlet = Outlet(transport)
-    outlet.hold()
-    outlet.write(b"a")
-    outlet.writelines([b"b", memoryview(b"c")])
+    buffer = WriteBuffer(transport)
+    buffer.hold()
+    buffer.write(b"a")
+    buffer.writelines([b"b", memoryview(b"c")])
     assert transport.log == []
-    assert outlet.get_write_buffer_size() == 103
-    outlet.release(expecting=False)
+    assert buffer.get_write_buffer_size() == 103
+    buffer.release(expecting=False)
     assert transport.log == [b"abc"]
-    assert (outlet.written, outlet.get_write_buffer_size()) == (3, 100)
+    assert (buffer.written, buffer.get_write_buffer_size()) == (3, 100)
 
 
 async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() -> None:
     transport = Recorder()
-    outlet = Outlet(transport)
-    outlet.write(b"a")
-    asyncio.get_running_loop().call_soon(outlet.write, b"c")
-    outlet.write(b"b")
+    buffer = WriteBuffer(transport)
+    buffer.write(b"a")
+    asyncio.get_running_loop().call_soon(buffer.write, b"c")
+    buffer.write(b"b")
     assert transport.log == []
     await asyncio.sleep(0)
     assert transport.log == [b"ab"]
@@ -71,82 +71,82 @@ async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() ->
 
 async def test_answers_that_follow_in_the_same_turn_leave_together() -> None:
     transport = Recorder()
-    outlet = Outlet(transport)
-    outlet.hold()
+    buffer = WriteBuffer(transport)
+    buffer.hold()
     loop = asyncio.get_running_loop()
     for number in range(3):
-        loop.call_soon(outlet.write, b"%d" % number)
-    outlet.release(expecting=True)
+        loop.call_soon(buffer.write, b"%d" % number)
+    buffer.release(expecting=True)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert transport.log == [b"012"]
 
 
-def many() -> Departures:
+def many() -> WriteCoalescing:
     """Those of an endpoint with many connections."""
-    departures = Departures()
-    departures.outlets = 16
-    return departures
+    coalescing = WriteCoalescing()
+    coalescing.connections = 16
+    return coalescing
 
 
-def outlet_of(transport: asyncio.Transport, departures: Departures) -> Outlet:
-    outlet = Outlet(transport)
-    outlet.departures = departures
-    return outlet
+def buffer_of(transport: asyncio.Transport, coalescing: WriteCoalescing) -> WriteBuffer:
+    buffer = WriteBuffer(transport)
+    buffer.coalesce_with(coalescing)
+    return buffer
 
 
 async def test_what_is_owed_to_many_leaves_together_at_the_end_of_the_turn() -> None:
     log: list[bytes | str] = []
-    departures, transports = many(), [Recorder() for _ in range(3)]
-    outlets = [outlet_of(transport, departures) for transport in transports]
+    coalescing, transports = many(), [Recorder() for _ in range(3)]
+    buffers = [buffer_of(transport, coalescing) for transport in transports]
     for transport in transports:
         transport.log = log
-    outlets[0].answer(b"first", reading=True)
-    outlets[1].hold()
-    outlets[1].write(b"sec")
-    outlets[1].write(b"ond")
-    outlets[1].release(expecting=False)
-    outlets[2].answer(b"third", reading=True)
+    buffers[0].answer(b"first", reading=True)
+    buffers[1].hold()
+    buffers[1].write(b"sec")
+    buffers[1].write(b"ond")
+    buffers[1].release(expecting=False)
+    buffers[2].answer(b"third", reading=True)
     assert log == []
     await asyncio.sleep(0)
     assert log == [b"first", b"second", b"third"]
 
 
 async def test_who_answers_alone_does_so_at_once() -> None:
-    transport, departures = Recorder(), many()
-    outlet = outlet_of(transport, departures)
-    outlet.answer(b"0", reading=True)
-    outlet.answer(b"1", reading=True)
+    transport, coalescing = Recorder(), many()
+    buffer = buffer_of(transport, coalescing)
+    buffer.answer(b"0", reading=True)
+    buffer.answer(b"1", reading=True)
     assert transport.log == []  # behind what waits already
     await asyncio.sleep(0)
-    outlet.answer(b"2", reading=True)
+    buffer.answer(b"2", reading=True)
     assert transport.log == [b"01", b"2"]
-    outlet_of(Recorder(), departures).answer(b"another", reading=True)
-    outlet.answer(b"3", reading=True)
+    buffer_of(Recorder(), coalescing).answer(b"another", reading=True)
+    buffer.answer(b"3", reading=True)
     assert transport.log == [b"01", b"2"]
     await asyncio.sleep(0)
     assert transport.log == [b"01", b"2", b"3"]
 
 
 async def test_answers_that_come_together_anyway_leave_as_they_come() -> None:
-    departures, transports = many(), [Recorder() for _ in range(3)]
+    coalescing, transports = many(), [Recorder() for _ in range(3)]
     for transport in transports:
-        outlet_of(transport, departures).answer(b"now", reading=False)
+        buffer_of(transport, coalescing).answer(b"now", reading=False)
     assert [transport.log for transport in transports] == [[b"now"]] * 3
 
 
 async def test_answers_to_few_do_not_wait_for_each_other() -> None:
-    departures, transports = many(), [Recorder() for _ in range(3)]
-    departures.outlets -= 1
+    coalescing, transports = many(), [Recorder() for _ in range(3)]
+    coalescing.connections -= 1
     for transport in transports:
-        outlet_of(transport, departures).answer(b"now", reading=True)
+        buffer_of(transport, coalescing).answer(b"now", reading=True)
     assert [transport.log for transport in transports] == [[b"now"]] * 3
 
 
 async def test_the_first_of_many_answers_does_not_wait_for_all_of_them() -> None:
-    departures, transports = many(), [Recorder() for _ in range(20)]
+    coalescing, transports = many(), [Recorder() for _ in range(20)]
     for number, transport in enumerate(transports):
-        outlet_of(transport, departures).answer(b"%d" % number, reading=True)
+        buffer_of(transport, coalescing).answer(b"%d" % number, reading=True)
     assert [transport.log for transport in transports] == [[b"%d" % n] for n in range(16)] + [[]] * 4
     await asyncio.sleep(0)
     assert [transport.log for transport in transports] == [[b"%d" % n] for n in range(20)]
@@ -158,42 +158,42 @@ async def test_an_end_on_a_connection_that_was_reset_is_an_abort() -> None:
             raise OSError(107, "Transport endpoint is not connected")
 
     transport = Reset()
-    Outlet(transport).write_eof()
+    WriteBuffer(transport).write_eof()
     assert transport.log == ["abort"]
 
 
 async def test_much_is_not_held_back() -> None:
     transport = Recorder()
-    outlet = Outlet(transport)
-    outlet.hold()
-    outlet.write(bytes(300_000))
+    buffer = WriteBuffer(transport)
+    buffer.hold()
+    buffer.write(bytes(300_000))
     assert transport.log == [bytes(300_000)]
 
 
 async def test_an_end_comes_behind_what_was_written() -> None:
     for end, word in (("close", "close"), ("write_eof", "eof")):
         transport = Recorder()
-        outlet = Outlet(transport)
-        outlet.write(b"last words")
-        getattr(outlet, end)()
+        buffer = WriteBuffer(transport)
+        buffer.write(b"last words")
+        getattr(buffer, end)()
         assert transport.log == [b"last words", word]
 
 
 async def test_an_abort_drops_what_was_held() -> None:
     transport = Recorder()
-    outlet = Outlet(transport)
-    outlet.write(b"never")
-    outlet.abort()
+    buffer = WriteBuffer(transport)
+    buffer.write(b"never")
+    buffer.abort()
     await asyncio.sleep(0)
     assert transport.log == ["abort"]
-    assert outlet.get_write_buffer_size() == 100
+    assert buffer.get_write_buffer_size() == 100
 
 
 async def test_nothing_is_written_to_a_transport_that_is_closing() -> None:
     transport = Recorder()
-    outlet = Outlet(transport)
-    outlet.close()
-    outlet.write(b"too late")
+    buffer = WriteBuffer(transport)
+    buffer.close()
+    buffer.write(b"too late")
     await asyncio.sleep(0)
     assert transport.log == ["close"]
 
@@ -218,10 +218,10 @@ def test_a_direct_write_is_there_before_the_loop_turns(factory: Factory) -> None
             transport = await transport_of(ours)
             direct_write(transport)(b"request")
             assert theirs.recv(100) == b"request"
-            outlet = Outlet(transport)
-            outlet.write_at_once()
-            outlet.hold()
-            outlet.write(b"call")
+            buffer = WriteBuffer(transport)
+            buffer.write_at_once()
+            buffer.hold()
+            buffer.write(b"call")
             assert theirs.recv(100) == b"call"
             transport.abort()
 

@@ -19,8 +19,8 @@ from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.inflation import Inflater
-from tpx.protocol.inlet import Turns
 from tpx.protocol.listener import Listener
+from tpx.protocol.read_buffer import Turns
 
 COUNT = 100
 ASK = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
