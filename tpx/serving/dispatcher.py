@@ -20,9 +20,9 @@ from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
+from tpx.serving.scheduling.inline import InlinePolicy
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
-_MAX_RELUCTANCE = 16
 _BATCHES_AT_ONCE = 64
 """Computed on the event loop before it turns to anything else."""
 _PURGE_S = 0.05
@@ -111,44 +111,6 @@ class InstanceQueue:
     def returned(self, batch: Batch) -> None:
         """Have another instance compute a batch before all that wait; `look` is called then."""
         self._waiting.appendleft(batch)
-
-
-class InlinePolicy:
-    """Decides from what batches have cost whether the event loop computes the next ones itself.
-
-    A model whose executions are hardly longer than two thread switches is computed there. The reluctance to
-    do so rises at once when an execution exceeds `below_ns` and falls slowly when it does not. A request with
-    larger rows than any that was short shows in a thread what it takes.
-    """
-
-    __slots__ = ("_below_ns", "_reluctance", "_short_row_size", "open")
-
-    def __init__(self, below_ns: int) -> None:
-        self._below_ns = below_ns
-        self._reluctance = _MAX_RELUCTANCE
-        self._short_row_size = -1
-        self.open = False
-        """Short batches are computed on the event loop."""
-
-    def is_long(self, batch: Batch) -> bool:
-        """Return whether a batch may take longer than those that were short."""
-        return batch.requests[0].head.row_size > self._short_row_size
-
-    def learn(self, batch: Batch) -> None:
-        """Take into account what a batch has cost."""
-        cost_ns, below_ns = batch.cost_ns, self._below_ns
-        if not (below_ns and cost_ns):
-            return
-        row_size = batch.requests[0].head.row_size
-        if cost_ns < below_ns:
-            if self._reluctance:
-                self._reluctance -= 1
-            if row_size > self._short_row_size:
-                self._short_row_size = row_size
-        else:
-            self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // below_ns))
-            self._short_row_size = min(self._short_row_size, row_size - 1)
-        self.open = self._reluctance < _MAX_RELUCTANCE // 2
 
 
 class Dispatcher:
@@ -307,7 +269,9 @@ class Dispatcher:
 
     def released(self, queue: InstanceQueue, batch: Batch) -> None:
         """Look for more work: an instance of a queue is done with a batch."""
-        self._inline.learn(batch)
+        self._inline.measured_in_thread(
+            batch.cost_ns, batch.requests[0].head.row_size if batch.requests else 0
+        )
         if queue is not self._shared:
             self._finished(queue, batch)
             self._drop(queue)
@@ -397,12 +361,11 @@ class Dispatcher:
         batch = self._batch(requests)
         if batch is None:
             return True
-        batch.long = inline.is_long(batch)
+        batch.long = inline.is_long(batch.requests[0].head.row_size)
         compute = queue.instances[0].compute
         if inline.open and not held and not batch.long and compute is not None:
             compute(batch)
-            batch.cost_ns = batch.ended_ns - batch.started_ns
-            inline.learn(batch)
+            inline.measured_here(batch.ended_ns - batch.started_ns, batch.requests[0].head.row_size)
             if queue is not self._shared:
                 self._finished(queue, batch)
             queue.answered(batch)
@@ -421,7 +384,7 @@ class Dispatcher:
                 return
             batch = self._batch(requests)
             if batch is not None:
-                batch.long = self._inline.is_long(batch)
+                batch.long = self._inline.is_long(batch.requests[0].head.row_size)
                 queue.submit(batch)
 
     def _batch(self, rows: Sequence[InferRequest | None]) -> Batch | None:
