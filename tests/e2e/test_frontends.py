@@ -162,3 +162,24 @@ def test_models_that_cannot_be_loaded_end_all_processes(tmp_path: Path) -> None:
     with serve("--model-repository", tmp_path, "--frontends=2") as child:
         assert child.ended(30) == 1
         assert "failed to load all models" in child.text
+
+
+def test_one_page_of_metrics_counts_all_connections_and_requests(child: Child) -> None:
+    def value(line: str) -> float:
+        connection = http.client.HTTPConnection("127.0.0.1", child.port("Metrics Service"), timeout=20)
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+        connection.close()
+        return sum(float(each.rsplit(" ", 1)[1]) for each in page.splitlines() if each.startswith(line))
+
+    before = value("nv_inference_request_success")
+    connections = [http.client.HTTPConnection("127.0.0.1", child.port("HTTPService")) for _ in range(8)]
+    for connection in connections:
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+    eventually(lambda: value("tpx_frontend_connections") == len(connections))
+    for connection in connections:
+        connection.close()
+    for _ in range(5):
+        infer(child, [1, 2])
+    assert value("nv_inference_request_success") == before + 5

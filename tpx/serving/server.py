@@ -222,6 +222,8 @@ class Server:
         sources: list[FamilySource] = [self._sampler, CustomFamilies(self.control.metrics)]
         if self._cache is not None:
             sources.append(CacheFamilies(self._cache))
+        if self._hub is not None:
+            sources.append(self._hub)
         return MetricsFrontend(self.plane, models, sources)
 
 

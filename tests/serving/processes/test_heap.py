@@ -73,3 +73,15 @@ def test_a_block_is_given_back_once() -> None:
     heap.give(place)
     with pytest.raises(KeyError):
         heap.give(place)
+
+
+def test_blocks_that_come_and_go_stay_in_the_same_pages() -> None:
+    heap = _heap(1024 * MIB)
+    places = set()
+    for _ in range(500):
+        place = heap.take(600_000)
+        assert place is not None
+        places.add(place)
+        heap.give(place)
+    assert len(places) == 1
+    assert heap.kept_bytes < MIB

@@ -32,8 +32,8 @@ class Heap:
         self._size = size
         self._free: defaultdict[int, list[int]] = defaultdict(list)
         self._used: dict[int, int] = {}
-        self._kept = 0
-        """Bytes of free blocks that have pages."""
+        self.kept_bytes = 0
+        """Free blocks that have pages."""
 
     @property
     def used(self) -> int:
@@ -47,10 +47,12 @@ class Heap:
     def take(self, size: int) -> int | None:
         """Return where a block of at least `size` bytes begins, None while there is no room for it."""
         size = block_size(size)
+        if not self._used and self._next + size > self._end:
+            self._begin_anew()
         free = self._free[size]
         if free:
             place = free.pop()
-            self._kept = max(0, self._kept - size)
+            self.kept_bytes = max(0, self.kept_bytes - size)
         elif self._next + size <= self._end:
             place = self._next
             self._next += size
@@ -62,13 +64,15 @@ class Heap:
     def give(self, place: int) -> None:
         """Free a block. Raises KeyError for what is none."""
         size = self._used.pop(place)
-        if self._kept + size > _KEPT_BYTES and size >= _WORTH_BYTES:
+        if self.kept_bytes + size > _KEPT_BYTES and size >= _WORTH_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, place, size)
         else:
-            self._kept += size
-        if not self._used:  # however the blocks were cut, all of it is one stretch again
-            self._next = self._start
-            self._free.clear()
-            self._kept = min(self._kept, _KEPT_BYTES)
-        else:
-            self._free[size].append(place)
+            self.kept_bytes += size
+        self._free[size].append(place)
+
+    def _begin_anew(self) -> None:
+        """Make one stretch of all blocks, however they were cut."""
+        self._memory.madvise(mmap.MADV_REMOVE, self._start, self._size)
+        self._next = self._start
+        self._free.clear()
+        self.kept_bytes = 0

@@ -17,6 +17,7 @@ from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.metrics.text import Family
 from tpx.serving.frontends.outputs import put_into_place, takes_long
 from tpx.serving.offload import Postponed
 from tpx.serving.processes import wire
@@ -493,6 +494,19 @@ class FrontendHub:
         tracer = self.plane.tracer
         state = wire.State(self.plane.logs.settings, tracer.on, tracer.hears_callers)
         peer.channel.send(Kind.STATE, meta=wire.encode(state))
+
+    def families(self) -> Sequence[Family]:
+        """Return what the metrics page tells of frontends, as FamilySource has it."""
+        connections = Family(
+            name="tpx_frontend_connections",
+            kind="gauge",
+            help="Number of connections that a frontend has, of HTTP and gRPC",
+            lines=[
+                (f'{{frontend="{peer.index}"}}', peer.channel.gauges[CONNECTIONS])
+                for peer in sorted(self.peers, key=lambda peer: peer.index)
+            ],
+        )
+        return [connections]
 
     # what the shutdown asks of a listener
 
