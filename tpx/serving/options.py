@@ -85,6 +85,7 @@ class ServerSpec:
         "processes that speak HTTP and gRPC, beside the one that computes; 0: one process does both",
         minimum=0,
         maximum=256,
+        common=True,
     )
     max_string_elements: int = option(1_000_000, "most strings in the BYTES inputs of a request", minimum=1)
     inline_below_us: int = option(
