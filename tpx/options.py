@@ -418,7 +418,8 @@ class _Words:
         name = word[:2]
         field = self._by_spelling.get(name)
         if field is None:
-            raise UsageError(f"Invalid short option '{name}'{nearest('-' + word, self._by_spelling)}")
+            meant = nearest("-" + word, self._by_spelling) if len(word) > 2 else ""  # a dash was left out
+            raise UsageError(f"Invalid short option '{name}'{meant}")
         attached = word[2:].removeprefix("=")
         if attached and field.is_switch:
             words.append("-" + attached)

@@ -38,8 +38,8 @@ def run(argv: Sequence[str]) -> int:
         from tpx.cli import completion  # late, as help: only they need what they import
 
         return completion.main(argv)
-    if argv[:1] in (["-V"], ["--version"]):
-        return version(argv[1:])
+    if argv[:1] == ["--version"] or argv[:2][-1:] == ["-V"]:
+        return version(argv)
     flag = next((i for i, word in enumerate(argv) if word in _HELP_FLAGS), None)
     if not argv or flag is not None or "help" in argv[:2]:
         return _help(argv, len(argv) if flag is None else flag)
