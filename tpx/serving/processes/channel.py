@@ -130,6 +130,8 @@ class Channel:
         """Their blocks that nobody here views any more."""
         self._scheduled = False
         self._closed = False
+        self._draining = False
+        """What is sent meanwhile is published at the end of it."""
         self._loop.add_reader(self._woken, self._on_wake)
         self._incoming.sleeps[0] = 1
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
@@ -156,19 +158,24 @@ class Channel:
         meta: bytes = b"", parts: Sequence[Buffer] = (),
     ) -> None:  # fmt: skip
         """Send a frame with the next `publish`. Raises Overloaded for one that can never be sent."""
+        self.post((kind, flags, number, template, generation), meta, parts)
+
+    def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
+        """As `send`; what most frames are sent by."""
+        if self._closed:
+            return
         size = 0
         for part in parts:
             size += len(part)
-        frame = (kind, flags, number, template, generation), meta, parts, size
-        if self.closed:
-            return
-        if not self._heap.fits(len(meta) + size + _ALIGNMENT):
+        frame = head, meta, parts, size
+        if size + len(meta) > INLINE_BYTES and not self._heap.fits(len(meta) + size + _ALIGNMENT):
             raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
         if self._waiting or not self._write(frame):
             if not self._waiting:
                 self.on_backlog(True)
             self._waiting.append(frame)
-        self._schedule()
+        if not self._draining:
+            self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -236,11 +243,14 @@ class Channel:
             return
         incoming = self._incoming
         incoming.sleeps[0] = 0
+        self._draining = True
         try:
             left = self._take(_AT_ONCE)
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
             self._on_broken(exc)
             return
+        finally:
+            self._draining = False
         if left is None:
             return
         if incoming.consumed():
@@ -321,6 +331,9 @@ class Channel:
 
 
 def _fill(room: memoryview, parts: Sequence[Buffer]) -> None:
+    if len(parts) == 1:
+        room[:] = parts[0]
+        return
     at = 0
     for part in parts:
         end = at + len(part)

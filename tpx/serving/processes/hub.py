@@ -79,6 +79,8 @@ class Peer:
         self._in_flight: dict[int, InferRequest] = {}
         self._pending: dict[int, Callable[[], None]] = {}
         """What calls off a request that waits for a thread or for its model."""
+        self._stalled: set[int] = set()
+        """Requests whose client does not take its responses."""
         self._described: set[int] = set()
         """Requests whose frontend does not know the model that serves them."""
         self._starts: dict[int, wire.TraceStart] = {}
@@ -126,8 +128,8 @@ class Peer:
 
     def _on_backlog(self, waits: bool) -> None:
         """Hold back models that produce more than the frontend takes."""
-        for infer in self._in_flight.values():
-            infer.stall(waits)
+        for number, infer in self._in_flight.items():
+            infer.stall(waits or number in self._stalled)
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind == Kind.INFER:
@@ -140,8 +142,13 @@ class Peer:
 
     def _take_stall(self, frame: Frame) -> None:
         infer = self._in_flight.get(frame.number)
-        if infer is not None:
-            infer.stall(bool(frame.flags & Flag.ON))
+        if infer is None:
+            return
+        if frame.flags & Flag.ON:
+            self._stalled.add(frame.number)
+        else:
+            self._stalled.discard(frame.number)
+        infer.stall(bool(frame.flags & Flag.ON or self.channel.backlog))
 
     def _take_question(self, frame: Frame) -> None:
         asked = wire.decode(wire.ModelName, frame.meta)
@@ -196,6 +203,7 @@ class Peer:
         self._pending.pop(number, None)
         self._in_flight.pop(number, None)
         self._described.discard(number)
+        self._stalled.discard(number)
         self._starts.pop(number, None)
         self._hub.announce_generation()
         flags = Flag.ERROR | Flag.FINAL
@@ -265,6 +273,7 @@ class Peer:
                 self._described.add(number)
             if frame.flags & Flag.PACED:
                 infer.backpressure = ResponseBackpressure()
+                infer.stall(self.channel.backlog > 0)
             self._pending.pop(number, None)
             self._in_flight[number] = infer
             if number in self._starts:
@@ -300,6 +309,13 @@ class Peer:
             trace.begin(infer)
 
     def _reply(self, infer: InferRequest, response: InferResponse) -> None:
+        plain = response.final and response.error is None and not response.parameters
+        if plain and not self._described and not infer.head.placed:
+            known = infer.head.rendered.get(rendering_key(self._key, response.outputs, None))
+            template = None if known is None else known.number_in(self._responses)
+            if template is not None:  # most responses
+                self._send_known(infer, response.outputs, template)
+                return
         number: int = infer.context
         if self.channel.closed:
             return
@@ -313,6 +329,21 @@ class Peer:
                 self._refuse(infer, exc)
                 return
         self._respond(infer, response)
+
+    def _send_known(self, infer: InferRequest, outputs: Sequence[Tensor], template: int) -> None:
+        """Send the only or last response of a request, of a template that the frontend knows."""
+        number: int = infer.context
+        if self._in_flight.get(number) is infer:
+            self._forget(number)
+            self._hub.announce_generation()
+            head = Kind.RESPONSE, Flag.FINAL, number, template, 0
+            self.channel.post(head, b"", [tensor.data for tensor in outputs])
+
+    def _forget(self, number: int) -> None:
+        """A request has its last response."""
+        del self._in_flight[number]
+        if self._stalled:
+            self._stalled.discard(number)
 
     def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
         """Write outputs into shared memory beside the event loop; later ones of the request wait for it."""
@@ -348,7 +379,7 @@ class Peer:
         flags, template, meta = 0, NO_TEMPLATE, b""
         if response.final:
             flags = Flag.FINAL
-            del self._in_flight[number]
+            self._forget(number)
         outputs = response.outputs
         described = bool(self._described) and number in self._described
         if response.error is not None:
