@@ -19,7 +19,6 @@ from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import MAX_FRAME_BYTES
 from tpx.protocol.http2.frames import (
     CONTINUATION,
     DATA,
@@ -27,6 +26,7 @@ from tpx.protocol.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    MAX_FRAME_BYTES,
     MAX_WINDOW,
     PREFACE,
     ErrorCode,
@@ -102,7 +102,7 @@ async def test_time_fills_the_budget_again() -> None:
             for _ in range(1500):
                 peer.send(frames.PRIORITY, 0, 3, bytes(5))
             await peer.sync()
-            server.connection._forgiven_ns -= 15 * 10**9
+            server.connection.glitches._refilled_ns -= 15 * 10**9
         peer.send_message(1, b"still friends", end_stream=True)
         assert (await peer.answer(1)).message == b"still friends"
 
@@ -182,11 +182,11 @@ async def test_settings_that_move_many_windows_are_charged_for_each() -> None:
         for number in range(1000):
             peer.open(2 * number + 1, CHAT)
         await peer.sync()
-        left = server.connection._glitches
+        left = server.connection.glitches.left
         for number in range(10):
             peer.send(frames.SETTINGS, payload=b"\0\4" + number.to_bytes(4, "big"))
         await peer.sync()
-        assert server.connection._glitches == left - 10 * 11 - 1
+        assert server.connection.glitches.left == left - 10 * 11 - 1
         for number in range(300):
             peer.send(frames.SETTINGS, payload=b"\0\4" + number.to_bytes(4, "big"))
         await sent_away(peer)  # 3600 glitches, and at the most 311 without windows
@@ -223,7 +223,7 @@ async def test_headers_as_calls_have_them_cost_nothing() -> None:
             extra = [(b"x-%d" % n, b"%d" % number) for n in range(50)]
             peer.call(2 * number + 1, ECHO, b"x", *extra)
         assert (await peer.answer(99)).message == b"x"
-        assert server.connection._glitches == GrpcLimits().glitch_burst - 1  # its SETTINGS
+        assert server.connection.glitches.left == GrpcLimits().glitch_burst - 1  # its SETTINGS
 
 
 async def test_a_bomb_is_stopped_at_the_limit_of_messages() -> None:

@@ -155,7 +155,7 @@ async def test_a_busy_server_may_ping_and_reset_for_a_long_time() -> None:
             for _ in range(1500):
                 peer.send(frames.PING, payload=bytes(8))
             await peer.sync()
-            client[0].http2._forgiven_ns -= 15 * 10**9
+            client[0].http2.glitches._refilled_ns -= 15 * 10**9
         peer.respond(stream_id, b"alive")
 
     client: list[GrpcClientConnection] = []

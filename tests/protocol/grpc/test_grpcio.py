@@ -234,7 +234,7 @@ async def test_its_keepalive_pings_are_answered() -> None:
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel,
     ):
         held = channel.unary_unary(HOLD)(b"x")
-        while not server.connections or server.connections[0]._glitches > 1998:  # noqa: ASYNC110
+        while not server.connections or server.connections[0].glitches.left > 1998:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         server.service.release()
         assert await held == b"done"

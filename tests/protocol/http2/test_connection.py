@@ -9,7 +9,6 @@ from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import MAX_FRAME_BYTES
 from tpx.protocol.http2.frames import (
     ACK,
     CONTINUATION,
@@ -17,6 +16,7 @@ from tpx.protocol.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     PADDED,
     PREFACE,

@@ -15,6 +15,7 @@ from tpx.protocol.http2.frames import (
     MAX_WINDOW,
     ErrorCode,
     Http2Error,
+    Setting,
     header_at,
 )
 from tpx.protocol.http2.sender import Sender
@@ -196,13 +197,13 @@ def test_a_smaller_initial_window_may_make_windows_negative(wire: Wire) -> None:
     wire.sender.window = 1 << 20
     wire.sender.queue(stream, (bytes(DEFAULT_WINDOW + 100),), ending=True)
     assert stream.send_window == 0
-    wire.sender.change_initial_window(0, [stream])
+    wire.sender.apply({Setting.INITIAL_WINDOW_SIZE: 0}, [stream])
     assert stream.send_window == -DEFAULT_WINDOW
     wire.sender.widen_stream(stream, DEFAULT_WINDOW)
     assert len(wire.data(1)) == DEFAULT_WINDOW
     wire.sender.widen_stream(stream, 40)
     assert len(wire.data(1)) == DEFAULT_WINDOW + 40
-    wire.sender.change_initial_window(100, [stream])
+    wire.sender.apply({Setting.INITIAL_WINDOW_SIZE: 100}, [stream])
     wire.sender.pump()
     assert len(wire.data(1)) == DEFAULT_WINDOW + 100
 
@@ -211,10 +212,10 @@ def test_a_stream_whose_window_closes_while_it_waits_loses_its_turn(wire: Wire) 
     wire.sender.window = 0
     stream = wire.open(1)
     wire.sender.queue(stream, (b"abc",), ending=True)
-    wire.sender.change_initial_window(0, [stream])
+    wire.sender.apply({Setting.INITIAL_WINDOW_SIZE: 0}, [stream])
     wire.sender.widen(100)
     assert wire.log == []
-    wire.sender.change_initial_window(3, [stream])
+    wire.sender.apply({Setting.INITIAL_WINDOW_SIZE: 3}, [stream])
     wire.sender.pump()
     assert wire.data(1) == b"abc"
 
@@ -234,7 +235,7 @@ def test_an_initial_window_that_overflows_an_open_stream_is_an_error(wire: Wire)
     stream = wire.open(1)
     wire.sender.widen_stream(stream, MAX_WINDOW - DEFAULT_WINDOW)
     with pytest.raises(Http2Error, match="stream window"):
-        wire.sender.change_initial_window(DEFAULT_WINDOW + 1, [stream])
+        wire.sender.apply({Setting.INITIAL_WINDOW_SIZE: DEFAULT_WINDOW + 1}, [stream])
 
 
 def test_nothing_is_written_while_the_transport_is_full(wire: Wire) -> None:

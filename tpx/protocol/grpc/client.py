@@ -15,11 +15,12 @@ from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.response_template import ResponseTemplate, template_of
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
+from tpx.protocol.http2.connection import CONNECTION_WINDOW, Http2Connection
 from tpx.protocol.http2.frames import (
     DEFAULT_WINDOW,
     END_STREAM,
     HEADER_BYTES,
+    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     MAX_WINDOW,
     PREFACE,

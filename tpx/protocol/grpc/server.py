@@ -13,12 +13,13 @@ from tpx.protocol.grpc.metadata import CallHead, interpret_request
 from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
+from tpx.protocol.http2.connection import CONNECTION_WINDOW, Http2Connection
 from tpx.protocol.http2.frames import (
     ACK,
     DEFAULT_WINDOW,
     END_STREAM,
     HEADER_BYTES,
+    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     PREFACE,
     SETTINGS,
@@ -27,6 +28,7 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
+from tpx.protocol.http2.glitches import GlitchBudget
 from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.role import Event, Failed, GoingAway, Lost, PingReceived, StreamReset
 from tpx.protocol.http2.stream import STREAM_WINDOW
@@ -84,7 +86,7 @@ class GrpcServerConnection:
             turns=listener.turns,
             account=self._account,
             max_block_bytes=self._blocks.max_list_bytes,
-            glitches=(limits.glitch_burst, limits.glitches_per_s),
+            glitches=GlitchBudget(limits.glitch_burst, limits.glitches_per_s),
         )
         self._listener = listener
         self._limits = limits
@@ -154,10 +156,10 @@ class GrpcServerConnection:
             self._skipped.append(range(self._last_stream + 1 | 1, stream_id, 2))
         self._last_stream = stream_id
         if head is None:
-            self.http2.glitch("malformed requests")
+            self.http2.glitches.charge("malformed requests")
             self.http2.reset_stream(stream_id, ErrorCode.PROTOCOL_ERROR)
         elif len(self._calls) >= self._limits.max_streams or stream_id > self._accept_up_to:
-            self.http2.glitch("streams over the limit")
+            self.http2.glitches.charge("streams over the limit")
             self.http2.reset_stream(stream_id, ErrorCode.REFUSED_STREAM)
         else:
             self._begin_call(stream_id, flags, head)
@@ -166,7 +168,7 @@ class GrpcServerConnection:
         """Decode a header block, and charge for one that is larger than calls have a reason to be."""
         blocks, most = self._blocks, self._limits.max_metadata_bytes
         head = blocks.add(block)
-        self.http2.glitch(
+        self.http2.glitches.charge(
             "header fields", blocks.fields // _FIELDS_PER_GLITCH + len(block) // _BLOCK_BYTES_PER_GLITCH
         )
         if head is not None and blocks.list_bytes > most:
@@ -205,7 +207,7 @@ class GrpcServerConnection:
         call = self._calls.get(stream_id)
         if call is None:
             if stream_id & 1:
-                self.http2.glitch("headers on closed streams")
+                self.http2.glitches.charge("headers on closed streams")
             self.not_open(stream_id, "HEADERS")
             return
         if call.peer_ended:

@@ -2,12 +2,11 @@
 
 Frames are parsed in place in what one read brought. The rest of a large DATA frame is read by the event loop
 straight into the message it belongs to. What can be sent at once is written at once; what flow control holds
-back waits in its stream. A peer that makes us work without asking for anything pays from a budget of
-"glitches" (HAProxy's word), and is disconnected when it is spent.
+back waits in its stream. A peer that makes us work without asking for anything is disconnected when its
+budget of glitches is spent.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -16,11 +15,11 @@ from tpx.protocol.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,
-    DEFAULT_FRAME_BYTES,
     END_HEADERS,
     END_STREAM,
     HEADER_BYTES,
     HEADERS,
+    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     MAX_WINDOW,
     PADDED,
@@ -30,7 +29,8 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES
+from tpx.protocol.http2.glitches import GlitchBudget
+from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES
 from tpx.protocol.http2.role import Failed, GoingAway, Lost, PingReceived, Role, SettingsChanged, StreamReset
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
@@ -38,13 +38,9 @@ from tpx.protocol.memory_budget import Account, uncounted
 from tpx.protocol.read_buffer import BufferedReader, Turns
 from tpx.protocol.write_buffer import WriteBuffer
 
-MAX_FRAME_BYTES = 1 << 20
-"""The largest frame we accept: large tensors arrive in fewer pieces."""
 CONNECTION_WINDOW = 64 << 20
 WRITE_BUFFER_BYTES = 512 << 10
 
-GLITCH_BURST = 2000
-GLITCHES_PER_S = 100
 _KIND_AT = 3
 _CUT_STREAMS = 1000
 _STREAMS_PER_GLITCH = 100
@@ -69,10 +65,6 @@ class Http2Connection(BufferedReader):
         "_direct_flags",
         "_direct_left",
         "_direct_stream",
-        "_forgiven_ns",
-        "_glitch_burst",
-        "_glitches",
-        "_glitches_per_s",
         "_held",
         "_max_block_bytes",
         "_missing",
@@ -82,6 +74,7 @@ class Http2Connection(BufferedReader):
         "_unacknowledged",
         "block",
         "closed",
+        "glitches",
         "sender",
         "streams",
         "transport",
@@ -99,9 +92,8 @@ class Http2Connection(BufferedReader):
         turns: Turns | None = None,
         account: Account | None = None,
         max_block_bytes: int = MAX_HEADER_LIST_BYTES,
-        glitches: tuple[int, int] = (GLITCH_BURST, GLITCHES_PER_S),
+        glitches: GlitchBudget | None = None,
     ) -> None:
-        """`glitches`: how many at once, and how many a second."""
         super().__init__()
         self._role = role
         self.streams = streams
@@ -123,9 +115,7 @@ class Http2Connection(BufferedReader):
         # ending
         self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
         self._cut_up_to = 0  # of those that have been dropped from it
-        self._glitch_burst, self._glitches_per_s = glitches
-        self._glitches = self._glitch_burst
-        self._forgiven_ns = time.monotonic_ns()
+        self.glitches = glitches or GlitchBudget()
         self.closed = False
 
     # asyncio's callbacks
@@ -276,7 +266,7 @@ class Http2Connection(BufferedReader):
             self._pending = bytearray(memoryview(data)[at:])
 
     def _stops(self) -> bool:
-        """Leave the rest of a read for later if the client takes no answers, or others are to be served."""
+        """Leave the rest of a read for later if the peer does not read, or others are to be served."""
         stops = self.sender.paused or self.turn_over
         if stops:
             self._await_turn(self.transport.transport)
@@ -315,10 +305,10 @@ class Http2Connection(BufferedReader):
             stream.receive_window = STREAM_WINDOW
 
     def _odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        """DATA that is padded or empty: padding counts for flow control, and emptiness is not free."""
+        """Take DATA that is padded or empty: padding counts for flow control, empty frames are glitches."""
         self.received(stop - start)
         if start == stop and not flags & END_STREAM:
-            self.glitch("empty DATA frames")
+            self.glitches.charge("empty DATA frames")
         if flags & PADDED:
             padding = 1 + (data[start] if start < stop else 0)
             if padding > stop - start:
@@ -328,14 +318,14 @@ class Http2Connection(BufferedReader):
             if stream is not None and not flags & END_STREAM:
                 self.take_from_window(stream, padding)
                 if start == stop:
-                    self.glitch("empty DATA frames")
+                    self.glitches.charge("empty DATA frames")
         self._data(stream_id, flags, data, start, stop)
 
     def _begin_landing(
         self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
     ) -> bool:
-        """The rest of a frame is still to come: of DATA, hand over what is there and read the rest in place.
-        False where the frame is to be kept until it is complete."""
+        """Hand over what has come of a DATA frame, and have the rest read in place. Returns False where a
+        frame is to be kept until it is complete."""
         self._check_size(kind, stop - start)
         if kind != DATA or flags & PADDED:
             self._missing = stop - len(data)
@@ -344,24 +334,26 @@ class Http2Connection(BufferedReader):
         if here:
             self.received(here)
             self._data(stream_id, 0, data, start, len(data))
-        left = stop - start - here
-        stream = self.streams.get(stream_id)
-        landing = stream.landing(left) if stream is not None else None
-        if landing is None:
-            # keep the frame's header with a smaller length for the part that is still to come
-            self._pending += frames.frame_header(DATA, flags, stream_id, left) if here else data[start - 9 :]
-            return True
-        self._direct, self._direct_stream = landing, stream
-        self._direct_left, self._direct_flags = left, flags
-        self.read_into_buffers(self.transport.transport, self._scratch)
+        self._read_in_place(stream_id, flags, stop - start - here)
         return True
+
+    def _read_in_place(self, stream_id: int, flags: int, left: int) -> None:
+        """Read the rest of a DATA frame into its stream's buffer. Where there is none, parse on as if a frame
+        began here."""
+        stream = self.streams.get(stream_id)
+        self._direct = stream.landing(left) if stream is not None else None
+        if self._direct is None:
+            self._pending += frames.frame_header(DATA, flags, stream_id, left)
+            return
+        self._direct_stream, self._direct_left, self._direct_flags = stream, left, flags
+        self.read_into_buffers(self.transport.transport, self._scratch)
 
     def _land(self, nbytes: int) -> None:
         stream, flags = self._direct_stream, self._direct_flags
         assert stream is not None
         self.received(nbytes)
         self._direct = None
-        self._direct_left = left = self._direct_left - nbytes
+        left = self._direct_left - nbytes
         if self.streams.get(stream.id) is stream:
             if flags & END_STREAM and not left:
                 stream.peer_ended = True
@@ -369,15 +361,12 @@ class Http2Connection(BufferedReader):
                 self.take_from_window(stream, nbytes)
             stream.landed(nbytes)
         if left:
-            alive = self.streams.get(stream.id) is stream
-            self._direct = stream.landing(left) if alive else None
-            if self._direct is None:
-                self._pending += frames.frame_header(DATA, flags, stream.id, left)
+            self._read_in_place(stream.id, flags, left)
 
     def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         frames.check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
         self._role.not_open(stream_id, "RST_STREAM")
-        self.glitch("stream resets")
+        self.glitches.charge("stream resets")
         self._role.on_event(StreamReset(stream_id, frames.unpack_u32(payload)[0]))
 
     def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
@@ -390,11 +379,11 @@ class Http2Connection(BufferedReader):
 
     def _without_effect(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Unknown types are ignored."""
-        self.glitch("frames without effect")
+        self.glitches.charge("frames without effect")
 
     def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Ignored, too, but its form counts (RFC 9113 section 6.3)."""
-        self.glitch("frames without effect")
+        self.glitches.charge("frames without effect")
         opened = stream_id in self.streams
         frames.check_form("PRIORITY", stream_id, of_stream=True, fits=opened or len(payload) == 5)
         if len(payload) != 5:
@@ -418,7 +407,7 @@ class Http2Connection(BufferedReader):
     def _continue_block(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self.block is None or stream_id != self._block_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
-        self.glitch("CONTINUATION frames")
+        self.glitches.charge("CONTINUATION frames")
         self.block += payload
         if len(self.block) > self._max_block_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
@@ -431,36 +420,24 @@ class Http2Connection(BufferedReader):
         frames.check_form(
             "SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0
         )
-        self.glitch("SETTINGS frames")
+        self.glitches.charge("SETTINGS frames")
         if flags & ACK:
             return
         # the last value of each counts, and only it costs anything
         settings = dict(frames.parse_settings(payload))
-        for name, value in settings.items():
-            self._apply_setting(name, value)
+        if Setting.INITIAL_WINDOW_SIZE in settings:
+            self.glitches.charge("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
+        if settings.get(Setting.ENABLE_PUSH, 0) > 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
+        self.sender.apply(settings, self.streams.values())
         self.transport.write(frames.frame(frames.SETTINGS, ACK, 0))
         if Setting.MAX_CONCURRENT_STREAMS in settings:
             self._role.on_event(SettingsChanged(settings[Setting.MAX_CONCURRENT_STREAMS]))
         self.sender.pump()
 
-    def _apply_setting(self, name: int, value: int) -> None:
-        if name == Setting.INITIAL_WINDOW_SIZE:
-            if value > MAX_WINDOW:
-                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
-            self.glitch("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
-            self.sender.change_initial_window(value, self.streams.values())
-        elif name == Setting.MAX_FRAME_SIZE:
-            if not DEFAULT_FRAME_BYTES <= value < 1 << 24:
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
-            self.sender.frame_bytes = min(value, MAX_FRAME_BYTES)
-        elif name == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_BYTES:
-            self.sender.empty_table()
-        elif name == Setting.ENABLE_PUSH and value > 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
-
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
-        self.glitch("PING frames")
+        self.glitches.charge("PING frames")
         self._role.on_event(PingReceived(payload, bool(flags & ACK)))
         if not flags & ACK:
             self.transport.write(frames.frame(frames.PING, ACK, 0, payload))
@@ -493,25 +470,15 @@ class Http2Connection(BufferedReader):
 
     def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
         """End a stream for an error of the peer's."""
-        self.glitch("stream errors")  # or a client has its work thrown away as fast as by its own resets
+        self.glitches.charge(
+            "stream errors"
+        )  # or a client has its work thrown away as fast as by its own resets
         self.reset_stream(stream_id, code)
         self._role.on_event(StreamReset(stream_id, code))
 
     def was_cut(self, stream_id: int) -> bool:
         """Return True if we have reset the stream, or may have."""
         return stream_id in self._cut or stream_id <= self._cut_up_to
-
-    def glitch(self, what: str, count: int = 1) -> None:
-        """Charge the peer's budget, which time refills. Raises Http2Error when it is spent."""
-        self._glitches -= count
-        if self._glitches >= 0:
-            return
-        now_ns = time.monotonic_ns()
-        earned = (now_ns - self._forgiven_ns) * self._glitches_per_s // 10**9
-        self._glitches = min(self._glitch_burst, self._glitches + earned)
-        if self._glitches < 0:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
-        self._forgiven_ns = now_ns
 
     def _check_size(self, kind: int, length: int) -> None:
         """Only DATA has a reason to be large."""

@@ -20,6 +20,8 @@ MAX_WINDOW = 2**31 - 1
 MAX_STREAM_ID = 2**31 - 1
 DEFAULT_WINDOW = 65535
 DEFAULT_FRAME_BYTES = 16384
+MAX_FRAME_BYTES = 1 << 20
+"""The largest frame we accept or send: large tensors take fewer pieces than by default."""
 
 HEADER_BYTES = 9
 # length (high 8 bits, low 16), type, flags, stream

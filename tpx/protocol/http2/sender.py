@@ -1,19 +1,21 @@
 """The sending half of an HTTP/2 connection: windows, and the streams that wait for them."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tpx.protocol.http2.frames import (
     DATA,
     DEFAULT_FRAME_BYTES,
     DEFAULT_WINDOW,
     END_STREAM,
+    MAX_FRAME_BYTES,
     MAX_WINDOW,
     ErrorCode,
     Http2Error,
+    Setting,
     frame_header,
 )
-from tpx.protocol.http2.hpack import EMPTY_TABLE
+from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, EMPTY_TABLE
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
@@ -183,9 +185,17 @@ class Sender:
         self.paused = False
         self.pump()
 
-    def empty_table(self) -> None:
-        """Say once that we use no header table, as the peer made its own smaller (RFC 9113 section 4.3.1)."""
-        self.owes_update = not self._emptied
+    def apply(self, settings: Mapping[int, int], streams: Iterable[Stream]) -> None:
+        """Apply what the peer's settings say of sending. Raises Http2Error for values out of range."""
+        if Setting.INITIAL_WINDOW_SIZE in settings:
+            self._change_initial_window(settings[Setting.INITIAL_WINDOW_SIZE], streams)
+        frame_bytes = settings.get(Setting.MAX_FRAME_SIZE, self.frame_bytes)
+        if not DEFAULT_FRAME_BYTES <= frame_bytes < 1 << 24:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+        self.frame_bytes = min(frame_bytes, MAX_FRAME_BYTES)
+        if settings.get(Setting.HEADER_TABLE_SIZE, DEFAULT_TABLE_BYTES) < DEFAULT_TABLE_BYTES:
+            # we use no table, and must say so once (RFC 9113 section 4.3.1)
+            self.owes_update = not self._emptied
 
     def block(self, block: bytes) -> bytes:
         """A header block as it must be sent next."""
@@ -194,8 +204,8 @@ class Sender:
         self.owes_update, self._emptied = False, True
         return EMPTY_TABLE + block
 
-    def change_initial_window(self, value: int, streams: Iterable[Stream]) -> None:
-        """Apply the peer's INITIAL_WINDOW_SIZE, which also moves the windows of open streams."""
+    def _change_initial_window(self, value: int, streams: Iterable[Stream]) -> None:
+        """Move the windows of open streams along with the initial one."""
         if value > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
         change, self.initial_window = value - self.initial_window, value
