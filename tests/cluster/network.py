@@ -148,6 +148,18 @@ def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str
     )
 
 
+def perf(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+    """Run `tpx perf` on the head node, with its Ray."""
+    return subprocess.run(
+        [sys.executable, "-m", "tpx", "perf", *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=environment() | {"RAY_ADDRESS": f"{HEAD}:{PORT}"},
+    )
+
+
 def wait_until(what: str, fulfilled: "object", timeout_s: float = 60) -> float:
     """Wait until a function returns something true; returns the seconds that it took."""
     assert callable(fulfilled)

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cluster.network import HEAD, Network, address_of, network, tpx, wait_until
+from tests.cluster.network import HEAD, Network, address_of, network, perf, tpx, wait_until
 from tests.cluster.traffic import Traffic
 from tpx.examples import write
 
@@ -248,6 +249,37 @@ def test_a_sequence_stays_with_its_replica(cluster: Network) -> None:
             assert answer.status == 200
     grown = [now - was for was, now in zip(before, answered_by_replica(), strict=True)]
     assert sorted(grown)[-2:] == [0, 30]
+
+
+def test_load_from_three_nodes_is_counted_exactly(cluster: Network, tmp_path: Path) -> None:
+    before = inferences()
+    words = ("-m", "identity", "-u", f"{HEAD}:{HTTP}", "--cluster", "3", "--json", str(tmp_path / "run.json"))
+    done = perf(*words, "--concurrency-range", "6", "--request-count", "3000")
+    assert done.returncode in (0, 2), done.stderr
+    assert inferences() - before == 3000
+    [level] = json.loads((tmp_path / "run.json").read_text())["levels"]
+    assert level["requests"] == 3000
+    assert done.stderr.count("clock offset") == 3
+    for node in (1, 2, 3):
+        assert f"on {address_of(node)}: 1000 requests" in done.stderr
+
+
+def test_more_nodes_than_there_are_is_refused(cluster: Network) -> None:
+    done = perf("-m", "identity", "-u", f"{HEAD}:{HTTP}", "--cluster", "9")
+    assert done.returncode == 99
+    assert "--cluster 9: Ray has 3 nodes" in done.stderr
+
+
+def inferences() -> int:
+    """Inferences of all replicas, by their own metrics."""
+    total = 0.0
+    for row in status()["replicas"]:
+        done = tpx("logs", row["name"])
+        *_, port = re.findall(r"Started Metrics Service at \S+:(\d+)", done.stdout)
+        with urllib.request.urlopen(f"http://{row['host']}:{port}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        total += sum(float(value) for value in re.findall(r"^nv_inference_count\S* (\S+)", text, re.M))
+    return int(total)
 
 
 def answered_by_replica() -> list[int]:

@@ -20,6 +20,7 @@ from tpx.cluster.spec import Place, from_plain, read_spec
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv, group, nearest, option, required
 from tpx.protocol.json_values import JsonObject
+from tpx.ray_driver import connected
 
 WATCH_S = 1.0
 
@@ -78,7 +79,7 @@ def up(argv: Sequence[str]) -> int:
         spec = read_spec(argv)
         if not spec.server.model_repository:
             raise UsageError("missing: --model-repository, the directory that holds the models on every node")
-        with client.connected(spec.place.ray_address):
+        with connected(spec.place.ray_address):
             spec = client.with_balancer(spec)
             with Console(stderr=True).status("starting") as line:
                 for status in client.up(spec):
@@ -96,7 +97,7 @@ def update(argv: Sequence[str]) -> int:
 
     def action() -> None:
         named = read_spec(argv)
-        with client.connected(named.place.ray_address):
+        with connected(named.place.ray_address):
             cluster = client.Cluster(named.place.name)
             status = cluster.status()
             cluster.update(read_spec(argv, from_plain(status["spec"])))
@@ -116,7 +117,7 @@ def status(argv: Sequence[str]) -> int:
 
     def action() -> None:
         config = from_argv(StatusConfig, argv)
-        with client.connected(config.place.ray_address):
+        with connected(config.place.ray_address):
             cluster = client.Cluster(config.place.name)
             if config.json:
                 print(json.dumps(cluster.status(), indent=2))
@@ -139,7 +140,7 @@ def scale(argv: Sequence[str]) -> int:
 
     def action() -> None:
         config = from_argv(ScaleConfig, argv)
-        with client.connected(config.place.ray_address):
+        with connected(config.place.ray_address):
             client.Cluster(config.place.name).scale(config.count)
 
     return _guarded(action)
@@ -150,7 +151,7 @@ def down(argv: Sequence[str]) -> int:
 
     def action() -> None:
         place = from_argv(DownConfig, argv).place
-        with client.connected(place.ray_address):
+        with connected(place.ray_address):
             client.Cluster(place.name).down()
 
     return _guarded(action)
@@ -161,7 +162,7 @@ def logs(argv: Sequence[str]) -> int:
 
     def action() -> None:
         config = from_argv(LogsConfig, argv)
-        with client.connected(config.place.ray_address):
+        with connected(config.place.ray_address):
             print(client.Cluster(config.place.name).log(config.replica, config.lines))
 
     return _guarded(action)
@@ -172,7 +173,7 @@ def config(argv: Sequence[str]) -> int:
 
     def action() -> None:
         asked = from_argv(ConfigConfig, argv)
-        with client.connected(asked.place.ray_address):
+        with connected(asked.place.ray_address):
             found = client.Cluster(asked.place.name).status()
         traffic = from_plain(found["spec"]).traffic
         routes = [

@@ -1,29 +1,26 @@
 """What `tpx cluster` asks of Ray and of a supervisor."""
 
-import os
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tpx.cluster.spec import ClusterSpec
-from tpx.errors import NotFound, NotReady, Unsupported, UsageError
+from tpx.errors import NotFound, NotReady, UsageError
 from tpx.protocol.json_values import JsonObject, JsonValue
+from tpx.ray_driver import NAMESPACE
 
-CONNECT_S = 2.0
 ANSWER_S = 60.0
 """Ray notices within this time that a node is gone, and starts its supervisor elsewhere."""
 READY_POLL_S = 0.25
 
 
 class Cluster:
-    """The supervisor of one cluster; make it inside of `connected`."""
+    """The supervisor of one cluster; make it inside of `ray_driver.connected`."""
 
     def __init__(self, name: str) -> None:
         """Find it. Raises NotFound where there is none of this name."""
         import ray
 
-        from tpx.cluster.supervisor import NAMESPACE, supervisor_name
+        from tpx.cluster.supervisor import supervisor_name
 
         try:
             self._actor = ray.get_actor(supervisor_name(name), namespace=NAMESPACE)
@@ -84,29 +81,6 @@ class Cluster:
     def _refuse(fault: str) -> None:
         if fault:
             raise UsageError(fault)
-
-
-@contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connect to a Ray cluster. Raises Unsupported without Ray installed, UsageError where none answers."""
-    try:
-        import ray
-    except ImportError as exc:
-        raise Unsupported("tpx cluster needs Ray: pip install 'tpx[cluster]'") from exc
-    address = address or os.environ.get("RAY_ADDRESS", "")
-    if not address:
-        raise UsageError("no Ray: --ray-address HOST:PORT or RAY_ADDRESS; `ray start --head` starts one here")
-    _refuse_unreachable(address)
-    from tpx.cluster.supervisor import NAMESPACE
-
-    try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError) as exc:
-        raise UsageError(f"Ray at {address}: {' '.join(str(exc).split())[:300]}") from exc
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def up(spec: ClusterSpec) -> Iterator[JsonObject]:
@@ -214,14 +188,3 @@ def _refuse_too_small(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
         raise UsageError(
             f"{wanted} replicas of {asked} do not fit: {len(alive)} nodes have places for {places}"
         )
-
-
-def _refuse_unreachable(address: str) -> None:
-    """Raise UsageError soon where nothing listens; Ray itself tries for a minute."""
-    if address in ("auto", "local") or address.startswith("ray://"):
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
-    except (OSError, ValueError) as exc:
-        raise UsageError(f"Ray at {address}: {exc}") from exc

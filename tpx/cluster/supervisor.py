@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import ray
+from ray._private.state import available_resources_per_node  # Ray has no public one by node
 from ray.actor import ActorHandle as Actor
 from ray.exceptions import RayError
 from ray.experimental import internal_kv
@@ -22,8 +23,8 @@ from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
 from tpx.cluster.spec import ClusterSpec, from_plain
 from tpx.cluster.state import ClusterState, Member, Update, load
 from tpx.protocol.json_values import JsonObject
+from tpx.ray_driver import NAMESPACE
 
-NAMESPACE = "tpx"
 TICK_S = 0.5
 ASK_S = 2.0
 UNPLACED_S = 5.0
@@ -184,7 +185,7 @@ class Supervisor:
             shown = asdict(watched.status)
             if member.draining:
                 shown["state"] = "draining"
-            if watched.status.state == PLACING and now_s - watched.created_s > UNPLACED_S:
+            if watched.status.state == PLACING and now_s - watched.created_s > UNPLACED_S and self._is_full():
                 shown["message"] = f"no node has {_resources(state.spec)} free"
             rows.append({"name": member.name, "release": member.release, **shown})
         return {
@@ -200,6 +201,12 @@ class Supervisor:
             "events": list(state.events),
             "spec": state.spec.plain(),
         }
+
+    def _is_full(self) -> bool:
+        """Return whether no node has the resources of one more replica."""
+        need = self._state.spec.replica.resources
+        free = available_resources_per_node().values()
+        return not any(all(has.get(name, 0) >= amount for name, amount in need.items()) for has in free)
 
     def _find_members(self) -> None:
         """Find the replicas of the supervisor that was here before."""
@@ -320,7 +327,8 @@ class Supervisor:
             if done and not self._canary:
                 self._end_update(update)
             return
-        if any(w.status.state == PLACING and now_s - w.created_s > UNPLACED_S for w in watched):
+        late = any(w.status.state == PLACING and now_s - w.created_s > UNPLACED_S for w in watched)
+        if late and self._is_full():
             if len(state.active) > state.desired:  # no room for one more: make it
                 self._begin_drain(state.outdated[0], now_s)
             return

@@ -82,6 +82,12 @@ class PaceSpec:
         parse=parse_workers,
         default_text="auto",
     )
+    cluster: int = option(
+        0,
+        "nodes of the Ray cluster at RAY_ADDRESS that share the load, one process on each",
+        metavar="N",
+        minimum=0,
+    )
     max_threads: int = option(0, "how many processes --workers auto may take; perf_analyzer's threads")
     poll: Poll = option(
         "sleep",

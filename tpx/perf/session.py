@@ -29,7 +29,9 @@ from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
-    from tpx.perf.loads.workers import WorkerPool
+    from tpx.perf.loads.worker import OpenTarget
+    from tpx.perf.loads.workers import RunningWorker, WorkerPool
+    from tpx.perf.plan import Share
 
 Connect = Callable[[SessionSpec, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
 
@@ -79,7 +81,7 @@ class Session:
             opened = self._connect(spec, self._in_process, self._capture)
             self.connected = await stack.enter_async_context(opened)
             self.settings = _run_settings(spec, self.connected)
-            self._processes = workers_for(spec.levels, self.settings.load)
+            self._processes = spec.pace.cluster or workers_for(spec.levels, self.settings.load)
             self._check_highest()
             self._stack = stack.pop_all()
         return self
@@ -119,8 +121,23 @@ class Session:
         result = level_result(measured, sections)
         for notice in statistics.take_notices():
             self._observer.notice(notice)
+        for notice in self._workers.take_notices() if self._workers else ():
+            self._observer.notice(notice)
         self._observer.level_finished(result)
         return result
+
+    def _pool(self) -> "WorkerPool":
+        """Return the processes that share the load: on this machine, or one on each of several nodes."""
+        from tpx.perf.loads.workers import LocalWorker, WorkerPool  # late: most loads need one process
+
+        opening = partial(open_model, self.spec)
+        streamed = self.connected.client.streams
+        start: Callable[[Share, OpenTarget], RunningWorker] = LocalWorker
+        if self.spec.pace.cluster:
+            from tpx.perf.loads.nodes import Nodes
+
+            start = self._stack.enter_context(Nodes(self._processes))
+        return WorkerPool(self._processes, opening, start, streamed=streamed)
 
     async def _begin(self) -> None:
         """Open what levels need beside the connections, and tell the observer about the run."""
@@ -129,13 +146,10 @@ class Session:
         whole = _undivided(spec)
         if whole and spec.pace.workers > 1:
             raise UsageError(f"--workers {spec.pace.workers}: {whole}")
-        if self._processes > 1 and not whole:
-            from tpx.perf.loads.workers import WorkerPool  # late: most loads need one process
-
-            opening = partial(open_model, spec)
-            streamed = self.connected.client.streams
-            pool = WorkerPool(self._processes, opening, streamed=streamed)
-            self._workers = await stack.enter_async_context(pool)
+        if whole and spec.pace.cluster:
+            raise UsageError(f"--cluster {spec.pace.cluster}: {whole}")
+        if spec.pace.cluster or (self._processes > 1 and not whole):
+            self._workers = await stack.enter_async_context(self._pool())
         place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
             from tpx.perf.metrics.scraper import Scraper  # late, as whatever few runs need

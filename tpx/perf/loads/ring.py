@@ -96,6 +96,10 @@ class Ring:
         """Return a field of STATE."""
         return int(self._state[figure])
 
+    def tell(self, figure: str, value: int) -> None:
+        """Set a field of STATE, as a worker on another node has said it."""
+        self._state[figure] = value
+
     def report(self, *, complete_ns: int, processor_ns: int, skipped: int, connections: int) -> None:
         """Say how far the worker has come; after the rows themselves."""
         state = self._state

@@ -2,12 +2,12 @@
 
 import asyncio
 import multiprocessing
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from time import perf_counter_ns
-from typing import Any
+from typing import Protocol, TypeVar
 
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
@@ -16,6 +16,7 @@ from tpx.perf.loads.ring import Gathering, Ring
 from tpx.perf.loads.worker import Broken, Go, OpenTarget, Ready, Stop, Stopped, main
 from tpx.perf.plan import Share
 
+T = TypeVar("T")
 GATHER_S = 0.01
 STARTUP_S = 60.0
 HEADSTART_NS = 5_000_000
@@ -26,8 +27,36 @@ GRACE_S = 10.0
 """A worker that has had all its patience and so much more is dead, and one that says nothing for so long."""
 
 
-class _Process:
-    """One worker, its pipe and its ring."""
+class RunningWorker(Protocol):
+    """A worker as its controller sees it."""
+
+    headstart_ns: int
+    """From the word to go until the common beginning, at least."""
+
+    @property
+    def ring(self) -> Ring:
+        """The rows that it has told of."""
+
+    def listen(self) -> None:
+        """Raise MeasurementError for a worker that has gone, or that has a load and says nothing."""
+
+    def say(self, command: LoadRequest | Go | Stop) -> None:
+        """Send a command. Raises MeasurementError for a worker that has gone."""
+
+    async def answer(self, kind: type[T], patience_s: float) -> T:
+        """Return its next answer, which has to be of that kind. Raises its own error, MeasurementError."""
+
+    def take_notices(self) -> Sequence[str]:
+        """Return what is to be told about it after a level, each once."""
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class LocalWorker:
+    """Implements RunningWorker for a process of this machine, with its pipe and its ring."""
+
+    headstart_ns = HEADSTART_NS
 
     def __init__(self, place: Share, open_target: OpenTarget) -> None:
         context = multiprocessing.get_context("spawn")
@@ -68,7 +97,7 @@ class _Process:
             self._process.join(1)
             self.check()
 
-    async def answer(self, kind: type[Any], patience_s: float) -> Any:
+    async def answer(self, kind: type[T], patience_s: float) -> T:
         """Its next answer, which has to be of that kind. Raises the worker's own error, MeasurementError."""
         deadline_ns = perf_counter_ns() + int(patience_s * 1e9)
         while not self._pipe.poll():
@@ -88,6 +117,9 @@ class _Process:
             raise MeasurementError(f"{self._name} of tpx perf said {answer} where {kind.__name__} was due")
         return answer
 
+    def take_notices(self) -> Sequence[str]:
+        return ()
+
     async def close(self) -> None:
         self._pipe.close()
         for _ in range(int(GRACE_S / GATHER_S)):
@@ -103,17 +135,27 @@ class _Process:
 class WorkerPool:
     """Processes that send together, for as long as a run lasts."""
 
-    def __init__(self, count: int, open_target: OpenTarget, *, streamed: bool) -> None:
-        """`streamed` says whether a request may have several responses."""
+    def __init__(
+        self,
+        count: int,
+        open_target: OpenTarget,
+        start: Callable[[Share, OpenTarget], RunningWorker] = LocalWorker,
+        *,
+        streamed: bool,
+    ) -> None:
+        """`start` starts one worker; `streamed` says whether a request may have several responses."""
         self.count = count
+        self._start = start
         self._open_target = open_target
         self._streamed = streamed
-        self._processes: list[_Process] = []
+        self._processes: list[RunningWorker] = []
         self._load: PoolLoad | None = None
 
     async def __aenter__(self) -> "WorkerPool":
         try:
-            self._processes = [_Process(Share(i, self.count), self._open_target) for i in range(self.count)]
+            self._processes = [
+                self._start(Share(i, self.count), self._open_target) for i in range(self.count)
+            ]
             await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in self._processes))
         except BaseException:
             await self.__aexit__()
@@ -125,6 +167,10 @@ class WorkerPool:
             self._load.forget()
         await asyncio.gather(*(p.close() for p in self._processes))
         self._processes = []
+
+    def take_notices(self) -> list[str]:
+        """Return what workers have to tell after a level."""
+        return [notice for process in self._processes for notice in process.take_notices()]
 
     async def open_load(self, asked: LoadRequest) -> "PoolLoad":
         """The load of a level, its connections open in every process that has a part in it."""
@@ -144,7 +190,7 @@ class PoolLoad:
     as far as all processes have told."""
 
     def __init__(
-        self, processes: Sequence[_Process], things: int, *, open_loop: bool, streamed: bool
+        self, processes: Sequence[RunningWorker], things: int, *, open_loop: bool, streamed: bool
     ) -> None:
         """`things` are what is dealt out: requests in flight, or sequences that a schedule goes through; 0
         where the shares themselves have it in turn."""
@@ -180,7 +226,8 @@ class PoolLoad:
         return sum(p.ring.said("connections") for p in self._processes)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
-        origin_ns = origin_ns or perf_counter_ns() + HEADSTART_NS
+        headstart_ns = max(process.headstart_ns for process in self._processes)
+        origin_ns = origin_ns or perf_counter_ns() + headstart_ns
         for process, share in zip(self._processes, self.shares, strict=True):
             process.ring.expect()
             process.say(Go(count=self._count(count, share), origin_ns=origin_ns))

@@ -1,0 +1,232 @@
+"""Workers on several nodes of a Ray cluster: one process on each, its rows brought to this machine's clock.
+
+The actor on a node has a worker process as the controller has one here, and hands over what its ring holds.
+Clocks are compared by round trips around each level; the shortest one bounds the error (Cristian 1989).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import numpy as np
+
+from tpx.errors import MeasurementError, TpxError, UsageError
+from tpx.perf.loads.base import LoadRequest
+from tpx.perf.loads.ring import Circle, Ring
+from tpx.perf.loads.worker import Go, OpenTarget, Stop
+from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker
+from tpx.perf.plan import Share
+from tpx.perf.records import FIELDS
+from tpx.protocol.json_values import JsonValue
+from tpx.protocol.tensors import Array
+from tpx.ray_driver import connected
+
+if TYPE_CHECKING:
+    from ray import ObjectRef as Reference
+
+T = TypeVar("T")
+
+CLOCK_ROUND_TRIPS = 30
+NODE_HEADSTART_NS = 500_000_000
+"""Commands reach every node within this time."""
+_TIMES = [name for name in FIELDS if name.endswith("_ns")]
+_CLOCKS = ("complete_ns", "heard_ns")
+_TOLD = ("complete_ns", "processor_ns", "skipped", "connections", "heard_ns", "finished")
+
+
+class NodeLoad:
+    """The actor on a node: one worker process, whose commands it passes on and whose rows it hands over."""
+
+    def __init__(self, share: Share, open_target: OpenTarget) -> None:
+        self._worker = LocalWorker(share, open_target)
+
+    async def clock(self) -> int:
+        """Return this node's clock in ns."""
+        return perf_counter_ns()
+
+    async def say(self, command: LoadRequest | Go | Stop) -> None:
+        """Pass a command on."""
+        if isinstance(command, LoadRequest):
+            self._worker.ring.clear()
+        if isinstance(command, Go):
+            self._worker.ring.expect()
+        self._worker.say(command)
+
+    async def answer(self, kind: type[object], patience_s: float) -> object:
+        """Return the worker's next answer, or the error that it ended with."""
+        try:
+            return await self._worker.answer(kind, patience_s)
+        except TpxError as exc:
+            return exc
+
+    async def take(self) -> tuple[dict[str, int], Array, Array, Array]:
+        """Return how far the worker has come, and the rows, units and times since the last call."""
+        self._worker.check()
+        ring = self._worker.ring
+        told = {name: ring.said(name) for name in _TOLD}  # first: all rows until then are there
+        return told, ring.rows.take(), ring.units.take(), ring.times.take()
+
+    async def close(self) -> None:
+        """End the worker process."""
+        await self._worker.close()
+
+
+class Nodes:
+    """Starts workers, each on a node of its own, for as long as the context lasts."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._stack = contextlib.ExitStack()
+        self._nodes: list[tuple[str, str]] = []
+
+    def __enter__(self) -> Self:
+        """Connect to Ray. Raises UsageError where it has too few nodes."""
+        self._stack.enter_context(connected())
+        import ray
+
+        alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        self._nodes = [(node["NodeID"], node["NodeManagerAddress"]) for node in alive]
+        if len(self._nodes) < self._count:
+            self._stack.close()
+            raise UsageError(f"--cluster {self._count}: Ray has {len(alive)} nodes with processors")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def __call__(self, share: Share, open_target: OpenTarget) -> "NodeWorker":
+        """Start the worker of a share."""
+        return NodeWorker(*self._nodes[share.number], share, open_target)
+
+
+class NodeWorker:
+    """Implements RunningWorker for a process on another node; call it in the event loop."""
+
+    headstart_ns = NODE_HEADSTART_NS
+
+    def __init__(self, node: str, address: str, share: Share, open_target: OpenTarget) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        self._actor = (
+            ray.remote(NodeLoad).options(num_cpus=0, scheduling_strategy=place).remote(share, open_target)
+        )
+        self._name = f"worker {share.number + 1} of {share.of} on {address}"
+        self._offset_ns = 0
+        """What is added to the node's clock to have this machine's."""
+        self._error_ns = 0
+        self._fault = ""
+        self._rows = 0
+        self._late_ns = 0
+        self.ring = Ring()
+        self._one_at_a_time = asyncio.Lock()
+        self._commands: set[asyncio.Task[None]] = set()
+        self._taking = asyncio.ensure_future(self._keep_taking())
+
+    def listen(self) -> None:
+        if self._fault:
+            raise MeasurementError(f"{self._name} of tpx perf: {self._fault}; what it measured is lost")
+        silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
+        if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
+            raise MeasurementError(
+                f"{self._name} of tpx perf has said nothing for {silent_ns / 1e9:.0f} s; its rows are lost"
+            )
+
+    def say(self, command: LoadRequest | Go | Stop) -> None:
+        if isinstance(command, Go):
+            command = replace(command, origin_ns=command.origin_ns - self._offset_ns)
+        task = asyncio.ensure_future(self._send(command))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+    async def answer(self, kind: type[T], patience_s: float) -> T:
+        answer: T | TpxError = await self._ask(self._actor.answer.remote(kind, patience_s))
+        if isinstance(answer, TpxError):
+            raise answer
+        await self._compare_clocks()
+        await self._take()  # a worker that has stopped has put every row into its ring
+        return answer
+
+    def take_notices(self) -> Sequence[str]:
+        rows, self._rows = self._rows, 0
+        late_us, self._late_ns = self._late_ns / 1000, 0
+        return (
+            f"{self._name}: {rows} requests, the latest {late_us:,.0f} us behind its time; clock offset "
+            f"{self._offset_ns / 1e6:,.3f} ms, known to {self._error_ns / 1000:,.0f} us",
+        )
+
+    async def close(self) -> None:
+        self._taking.cancel()
+        with contextlib.suppress(TpxError, asyncio.CancelledError):
+            await asyncio.wait_for(self._ask(self._actor.close.remote()), GRACE_S)
+        self.ring.close()
+
+    async def _send(self, command: LoadRequest | Go | Stop) -> None:
+        with contextlib.suppress(MeasurementError):  # `listen` tells
+            await self._ask(self._actor.say.remote(command))
+
+    async def _ask(self, reference: "Reference") -> JsonValue:
+        """Await a call. Raises MeasurementError for a node or process that has gone."""
+        from ray.exceptions import RayError
+
+        try:
+            return await reference
+        except RayError as exc:
+            self._fault = str(exc).strip().splitlines()[-1]
+            raise MeasurementError(f"{self._name} of tpx perf: {self._fault}") from exc
+
+    async def _compare_clocks(self) -> None:
+        best_ns = None
+        for _ in range(CLOCK_ROUND_TRIPS):
+            before_ns = perf_counter_ns()
+            theirs_ns = await self._ask(self._actor.clock.remote())
+            took_ns = perf_counter_ns() - before_ns
+            if best_ns is None or took_ns < best_ns:
+                best_ns = took_ns
+                self._offset_ns = before_ns + took_ns // 2 - theirs_ns
+                self._error_ns = took_ns // 2
+
+    async def _keep_taking(self) -> None:
+        while not self._fault:
+            await self._take()
+            await asyncio.sleep(GATHER_S)
+
+    async def _take(self) -> None:
+        """Bring over what is new; `listen` tells of a node that has gone."""
+        async with self._one_at_a_time:
+            try:
+                told, rows, units, times = await self._ask(self._actor.take.remote())
+            except MeasurementError:
+                return
+            rows = rows.copy()
+            for name in _TIMES:
+                column = rows[name]
+                column[column != 0] += self._offset_ns
+            self._rows += len(rows)
+            if len(rows):
+                self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
+            await _put(self.ring.times, times + self._offset_ns)
+            await _put(self.ring.units, units)
+            await _put(self.ring.rows, rows)
+            for name in _TOLD:
+                if name not in _CLOCKS:
+                    self.ring.tell(name, told[name])
+                elif told[name]:  # not before the worker has begun
+                    self.ring.tell(name, told[name] + self._offset_ns)
+
+
+async def _put(circle: Circle, items: Array) -> None:
+    """Write all items, with a pause whenever the controller has to read some first."""
+    left = items[circle.put(items) :]
+    for _ in range(len(left)):
+        await asyncio.sleep(GATHER_S)
+        left = left[circle.put(left) :]
+        if not len(left):
+            return
