@@ -22,7 +22,6 @@ from tpx.analyzer.results.measurement import (
     Measurement,
     MemoryUse,
     Range,
-    Spread,
     Variant,
 )
 from tpx.analyzer.results.pooled import pooled
@@ -279,7 +278,7 @@ def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
 
 def test_repetitions_are_pooled_in_everything_they_measure() -> None:
     def measured(scale: int) -> Measurement:
-        spread = Spread(min_ns=scale, max_ns=scale, avg_ns=scale, p99_ns=scale)
+        spread = Latency(min_ns=scale, max_ns=scale, avg_ns=scale, p99_ns=scale)
         return Measurement(
             variant="m_config_0",
             load=Load(value=1),

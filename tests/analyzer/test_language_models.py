@@ -7,13 +7,13 @@ from tpx.analyzer.objectives import metric
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
 from tpx.analyzer.results.costs import Prices, joules_per_inference
-from tpx.analyzer.results.measurement import Answers, EnergyUse, Load, Measurement, Spread
+from tpx.analyzer.results.measurement import Answers, EnergyUse, Latency, Load, Measurement
 from tpx.errors import UsageError
 from tpx.options import build
 
 
-def spread(first_ns: int) -> Spread:
-    return Spread(min_ns=first_ns, max_ns=9 * first_ns, avg_ns=5 * first_ns, p99_ns=8 * first_ns)
+def spread(first_ns: int) -> Latency:
+    return Latency(min_ns=first_ns, max_ns=9 * first_ns, avg_ns=5 * first_ns, p99_ns=8 * first_ns)
 
 
 MEASURED = Measurement(

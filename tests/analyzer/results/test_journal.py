@@ -222,3 +222,20 @@ def test_a_second_final_round_that_was_interrupted_does_not_count() -> None:
 def test_a_finalist_that_failed_takes_no_rounds_from_the_others() -> None:
     failure = Failure(variant="m_config_0", load=Load(value=4), round=2, reason="it died")
     assert repetitions(*CUT, Failed(model="m", failure=failure)) == [2, 1]
+
+
+def test_the_latencies_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Journal(path) as journal:
+        journal.append(STARTED)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(
+            '{"record":"measurement","model":"m","measurement":{"variant":"m_config_0","load":{"value":1},'
+            '"throughput":2.0,"latency":{"avg_ns":5,"p50_ns":4,"p90_ns":6,"p95_ns":7,"p99_ns":8},'
+            '"answers":{"first":{"min_ns":1,"max_ns":9,"avg_ns":5,"p99_ns":8},"between":null,"throughput":3.0}}}\n'
+        )
+    found = read_last_run(path)[-1]
+    assert isinstance(found, Measured)
+    assert found.measurement.latency == Latency(avg_ns=5, p50_ns=4, p90_ns=6, p95_ns=7, p99_ns=8)
+    assert found.measurement.answers is not None
+    assert found.measurement.answers.first == Latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)

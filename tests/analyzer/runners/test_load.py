@@ -53,7 +53,8 @@ LEVEL = LevelResult(
 def test_figures_are_carried_over_and_sums_become_means() -> None:
     measurement = to_measurement(LEVEL, "m_config_0", LOAD)
     assert measurement.throughput == 400.0
-    assert measurement.latency == Latency(avg_ns=5, p50_ns=50, p90_ns=90, p95_ns=95, p99_ns=99)
+    latency = Latency(min_ns=1, max_ns=9, avg_ns=5, p50_ns=50, p90_ns=90, p95_ns=95, p99_ns=99)
+    assert measurement.latency == latency
     assert measurement.breakdown == Breakdown(
         queue_ns=100,
         compute_input_ns=10,

@@ -97,22 +97,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Request latency as the client saw it, over the whole measurement; None is not measured."""
+    """Durations of requests, or of what lies between responses, as the client saw them over the whole
+    measurement; None is not measured."""
 
+    min_ns: int | None = None
+    max_ns: int | None = None
     avg_ns: int | None = None
-    p50_ns: int | None = None
-    p90_ns: int | None = None
-    p95_ns: int | None = None
-    p99_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A duration of each of many answers."""
-
-    min_ns: int
-    max_ns: int
-    avg_ns: int
     p25_ns: int | None = None
     p50_ns: int | None = None
     p75_ns: int | None = None
@@ -126,9 +116,9 @@ class Answers:
     """What there is to say where a request has several responses: tokens of a language model, or whatever
     a decoupled model sends."""
 
-    first: Spread
+    first: Latency
     """From the request to its first response."""
-    between: Spread | None
+    between: Latency | None
     """Between two responses of a request; None where none had two."""
     throughput: float
     """Tokens a second, as the service counts them; responses where it counts nothing."""

@@ -10,10 +10,10 @@ from tpx.analyzer.results.measurement import (
     Answers,
     EnergyUse,
     GpuUse,
+    Latency,
     Measurement,
     MemoryUse,
     Range,
-    Spread,
 )
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.perf.statistics.intervals import CONFIDENCE
@@ -68,8 +68,8 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
     mean |= {
         "samples": tuple(samples),
         "throughput": fmean(m.throughput for m in samples),
-        "latency": _means([m.latency for m in samples]),
-        "breakdown": _means([m.breakdown for m in samples]),
+        "latency": means([m.latency for m in samples]),
+        "breakdown": means([m.breakdown for m in samples]),
         "answers": _answers(_known([m.answers for m in samples])),
         "stable": all(m.stable for m in samples),
         "note": next((m.note for m in samples if m.note), ""),
@@ -90,10 +90,10 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
 def _answers(found: Sequence[Answers]) -> Answers | None:
     if not found:
         return None
-    between: list[Spread] = _known([answers.between for answers in found])
+    between: list[Latency] = _known([answers.between for answers in found])
     return Answers(
-        first=_means([answers.first for answers in found]),
-        between=_means(between) if between else None,
+        first=means([answers.first for answers in found]),
+        between=means(between) if between else None,
         throughput=fmean(answers.throughput for answers in found),
     )
 
@@ -137,8 +137,8 @@ def _energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
     )
 
 
-def _means(found: Sequence[T]) -> T:
-    """A record of durations, each the mean of those that are known."""
+def means(found: Sequence[T]) -> T:
+    """Return a record of durations, each the mean of those that are known."""
     values = {}
     for field in fields(found[0]):  # type: ignore[arg-type]
         mean = _mean([getattr(each, field.name) for each in found])

@@ -15,9 +15,9 @@ from tpx.analyzer.results.measurement import (
     Load,
     Measurement,
     Range,
-    Spread,
     Variant,
 )
+from tpx.analyzer.results.pooled import means
 from tpx.errors import MeasurementError
 from tpx.perf.levels import Level
 from tpx.perf.measure.rules import STABILITY_WINDOWS
@@ -149,7 +149,7 @@ def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
         variant=variant,
         load=load,
         throughput=level.throughput_infer_per_s,
-        latency=_latency(level.latency),
+        latency=_latency(level.latency) if level.latency else Latency(),
         breakdown=_breakdown(level.server, level.client),
         answers=None if level.streaming is None else _answers(level.streaming),
         stable=level.stable,
@@ -173,25 +173,15 @@ def _range(interval: Interval | None) -> Range | None:
 def _answers(streaming: Streaming) -> Answers:
     between = streaming.inter_response
     return Answers(
-        first=_spread(streaming.first_response),
-        between=None if between is None else _spread(between),
+        first=_latency(streaming.first_response),
+        between=None if between is None else _latency(between),
         throughput=streaming.units_per_s or streaming.responses_per_s,
     )
 
 
-def _spread(summary: LatencySummary) -> Spread:
-    known = _percentiles(summary, 25, 50, 75, 90, 95, 99)
-    return Spread(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
-
-
-def _latency(summary: LatencySummary | None) -> Latency:
-    if summary is None:
-        return Latency()
-    return Latency(avg_ns=summary.mean_ns, **_percentiles(summary, 50, 90, 95, 99))
-
-
-def _percentiles(summary: LatencySummary, *percentiles: int) -> dict[str, int | None]:
-    return {f"p{each}_ns": summary.percentiles_ns.get(each) for each in percentiles}
+def _latency(summary: LatencySummary) -> Latency:
+    known = {f"p{each}_ns": summary.percentiles_ns.get(each) for each in (25, 50, 75, 90, 95, 99)}
+    return Latency(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
 
 
 def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> Breakdown:
@@ -251,12 +241,8 @@ def _combined(members: Sequence[Measurement], variant: str, load: Load) -> Measu
         variant=variant,
         load=load,
         throughput=sum(m.throughput for m in members),
-        latency=Latency(
-            **{name: _mean([getattr(m.latency, name) for m in members]) for name in Latency.__slots__}
-        ),
-        breakdown=Breakdown(
-            **{name: _mean([getattr(m.breakdown, name) for m in members]) for name in Breakdown.__slots__}
-        ),
+        latency=means([m.latency for m in members]),
+        breakdown=means([m.breakdown for m in members]),
         stable=all(m.stable for m in members),
         note="; ".join(f"{m.variant}: {m.note}" for m in members if m.note),
         requests=sum(m.requests for m in members),
@@ -286,8 +272,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _mean(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known)) if known else None
