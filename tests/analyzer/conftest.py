@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.analyzer.simulated import OfflineRunner, read_table, replayed
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Load, Measurement, Variant

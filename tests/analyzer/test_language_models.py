@@ -2,9 +2,9 @@
 
 import pytest
 
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.measurement import Answers, EnergyUse, Latency, Load, Measurement

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.models import ModelParameters, ModelToProfile
 from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.options.models import ModelParameters, ModelToProfile
 from tpx.analyzer.results.goals import Constraint, Objective
 from tpx.errors import UsageError
 

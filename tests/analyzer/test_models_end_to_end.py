@@ -135,8 +135,10 @@ def test_a_model_with_several_answers_is_timed_answer_by_answer(models: Path, tm
     assert answers is not None
     assert answers.between is not None
     assert answers.throughput == pytest.approx(3 * measurement.throughput, rel=0.1)
-    assert measurement.latency.avg_ns is not None
-    assert answers.first.avg_ns < measurement.latency.avg_ns
+    first_ns, last_ns = answers.first.avg_ns, measurement.latency.avg_ns
+    assert first_ns is not None
+    assert last_ns is not None
+    assert first_ns < last_ns
 
 
 def test_sequences_and_rates_are_loads_too(models: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.asking import groups_of, spec_of
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec, read_options
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.results.goals import Constraint
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.variants import ModelFacts

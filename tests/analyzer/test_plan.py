@@ -13,8 +13,8 @@ from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx import examples
 from tpx.analyzer.asking import groups_of, spec_of
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import ModelPlanned, Profile
 from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run

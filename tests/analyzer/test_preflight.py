@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.answering import no_http
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.preflight import NOBODY, Check, State, check_machine, check_models, check_remote
 from tpx.analyzer.runners.control import ModelState
 from tpx.cli.analyze import main

@@ -8,8 +8,8 @@ import pytest
 
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, replayed
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement

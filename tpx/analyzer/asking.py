@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tpx.analyzer.config_sweep import ConfigSweep
-from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.search.spec import Member, Mode, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError

@@ -5,7 +5,7 @@ is Model Analyzer's.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -144,6 +144,23 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
 METRICS = {
     tag: Metric(tag=tag, header=header, better=better, value=value) for tag, header, better, value in _TABLE
 }
+
+COLUMNS: Mapping[str, str] = {
+    "model_name": "Model",
+    "gpu_uuid": "GPU UUID",
+    "batch_size": "Batch",
+    "concurrency": "Concurrency",
+    "request_rate": "Request Rate",
+    "model_config_path": "Model Config Path",
+    "instance_group": "Instance Group",
+    "max_batch_size": "Max Batch Size",
+    "satisfies_constraints": "Satisfies Constraints",
+    "gpu_total_memory": "GPU Memory Available (MB)",
+}
+"""Columns of Model Analyzer's tables that are no metrics: tag -> header."""
+
+BACKEND_PARAMETER = "backend_parameter/"
+"""Begins the tag of a parameter in the `parameters` of a configuration."""
 
 
 def metric(tag: str) -> Metric:

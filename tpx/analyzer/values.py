@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from tpx.analyzer.config_sweep import BadField
-from tpx.analyzer.models import Flags
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Bound, Constraint, Objective
 from tpx.errors import UsageError
+
+Flags = Mapping[str, tuple[str, ...]]
+"""Words of another program by the flag's name without dashes; a flag with several words is repeated."""
 
 LISTED_WEIGHT = 10.0
 """Weight of each objective in a list; Model Analyzer's number, which counts only beside others."""

@@ -17,9 +17,8 @@ from tpx.analyzer.runners.control import GrpcModelControl, HttpModelControl, Mod
 from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadGenerator
-from tpx.analyzer.runners.loader import ModelLoader
+from tpx.analyzer.runners.loader import ModelLoader, ServedRunner
 from tpx.analyzer.runners.local import LocalServers, find_program
-from tpx.analyzer.runners.served import ServedRunner
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.interrupts import ENDING

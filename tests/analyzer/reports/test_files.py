@@ -14,9 +14,9 @@ import pytest
 from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
+from tpx.analyzer.reports.charts import parts_of
 from tpx.analyzer.reports.files import ReportFiles, junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
-from tpx.analyzer.reports.latency_parts import parts_of
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import (
     Breakdown,

@@ -11,7 +11,7 @@ import pytest
 from tests.analyzer.reports.rendered import for_wide_screens, render, render_detail
 from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
-from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.reports.files import markdown_text
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.reports.plots import Manner, Mode, Plot

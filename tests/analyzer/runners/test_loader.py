@@ -9,8 +9,7 @@ import pytest
 from tpx.analyzer.results.measurement import Configuration, Variant
 from tpx.analyzer.runners.base import Addresses, Launch
 from tpx.analyzer.runners.control import ModelState, refused
-from tpx.analyzer.runners.loader import ModelLoader
-from tpx.analyzer.runners.served import configs_of
+from tpx.analyzer.runners.loader import ModelLoader, configs_of
 from tpx.analyzer.variants import configure
 from tpx.errors import MeasurementError, ServerLost, WireError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import BadField
-from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.output import unwritable
 from tpx.analyzer.options.spec import ProfileSpec
 from tpx.errors import UsageError

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpx.analyzer.models import Flags, ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
-from tpx.analyzer.values import flags, from_yaml_text, read_constraints, read_objectives
+from tpx.analyzer.values import Flags, flags, from_yaml_text, read_constraints, read_objectives
 from tpx.errors import UsageError
 from tpx.options import flag_of, option
 from tpx.perf.settings import Shape, parse_shape

@@ -1,13 +1,14 @@
 """The options of the models: which are profiled, in every form that the file may have, and where they lie."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tpx.analyzer.config_sweep import read_sweep
-from tpx.analyzer.models import ModelParameters, ModelToProfile
+from tpx.analyzer.config_sweep import ConfigSweep, read_sweep
+from tpx.analyzer.results.goals import Constraint, Objective
 from tpx.analyzer.values import (
+    Flags,
     environment,
     flags,
     from_yaml_text,
@@ -23,6 +24,39 @@ from tpx.analyzer.values import (
 from tpx.options import nearest, option
 
 Reader = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParameters:
+    """The loads that one model is put under; an empty tuple is what the run says for all models."""
+
+    batch_sizes: tuple[int, ...] = ()
+    concurrency: tuple[int, ...] = ()
+    request_rate: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelToProfile:
+    """A model by its name in the repository. None means: as the run says for all models.
+
+    What is set here replaces the run's own setting, it is not merged with it.
+    """
+
+    name: str
+    cpu_only: bool = False
+    """Instances on the CPU also where there are GPUs."""
+    weighting: float = 1.0
+    """Of this model among several that are profiled together."""
+    parameters: ModelParameters = field(default_factory=ModelParameters)
+    objectives: tuple[Objective, ...] | None = None
+    constraints: tuple[Constraint, ...] | None = None
+    sweep: ConfigSweep = field(default_factory=ConfigSweep)
+    """`model_config_parameters`: exactly these configurations instead of a search."""
+    perf_analyzer_flags: Flags | None = None
+    genai_perf_flags: Flags | None = None
+    triton_server_flags: Flags | None = None
+    triton_server_environment: Mapping[str, str] | None = None
+    triton_docker_args: Mapping[str, object] | None = None
 
 
 def read_models(value: Any) -> tuple[ModelToProfile, ...]:

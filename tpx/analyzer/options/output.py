@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpx.analyzer.objectives import METRICS
-from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
+from tpx.analyzer.objectives import BACKEND_PARAMETER, COLUMNS, METRICS
 from tpx.analyzer.values import words
 from tpx.errors import UsageError
 from tpx.options import flag_of, nearest, option

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tpx.analyzer.models import Flags, ModelParameters
-from tpx.analyzer.values import numbers
+from tpx.analyzer.options.models import ModelParameters
+from tpx.analyzer.values import Flags, numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
 from tpx.perf.inputs.base import length_warning

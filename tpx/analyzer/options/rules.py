@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.errors import UsageError
 from tpx.options import fields_of, flag_of, given, nearest
 

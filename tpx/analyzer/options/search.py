@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.models import ModelParameters
+from tpx.analyzer.options.models import ModelParameters
 from tpx.analyzer.search.loads import LoadSpace, PlateauRule
 from tpx.analyzer.search.spec import Span
 from tpx.analyzer.values import numbers

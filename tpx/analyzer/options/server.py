@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpx.analyzer.models import Flags
 from tpx.analyzer.options.models import docker_args
-from tpx.analyzer.values import environment, flags, from_yaml_text, words
+from tpx.analyzer.values import Flags, environment, flags, from_yaml_text, words
 from tpx.errors import UsageError
 from tpx.options import nearest, option
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
-from tpx.analyzer.models import Flags, ModelToProfile
 from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, WatchSpec
-from tpx.analyzer.options.models import ModelsSpec
+from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
 from tpx.analyzer.options.output import OutputSpec
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.search import LoadsSpec, StrategySpec
 from tpx.analyzer.options.server import DockerSpec, ServerSpec
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.search.spec import Extras, Limits, OptunaTrials, SearchSpace
+from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given, group
 from tpx.perf.settings import Shape

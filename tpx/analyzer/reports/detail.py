@@ -7,9 +7,8 @@ from pathlib import Path
 from tpx.analyzer.limits import describe_misses, limits_of
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.card import memory_tiles, metric_tile
-from tpx.analyzer.reports.charts import load_chart
+from tpx.analyzer.reports.charts import breakdown_of_loads, load_chart
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
-from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.page import Places, duration, failure_blocks, plot_section, table_context
 from tpx.analyzer.reports.plots import DETAILED, Manner, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text

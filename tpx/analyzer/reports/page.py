@@ -11,7 +11,13 @@ import msgspec
 from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.card import verdict_card
-from tpx.analyzer.reports.charts import drift_chart, front_of, load_chart, pareto_chart
+from tpx.analyzer.reports.charts import (
+    breakdown_of_configurations,
+    drift_chart,
+    front_of,
+    load_chart,
+    pareto_chart,
+)
 from tpx.analyzer.reports.columns import TableContext
 from tpx.analyzer.reports.grids import (
     configurations_grid,
@@ -22,7 +28,6 @@ from tpx.analyzer.reports.grids import (
 )
 from tpx.analyzer.reports.heat import heat_picture
 from tpx.analyzer.reports.json import embedded_text
-from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
 from tpx.analyzer.reports.plots import SUMMARY, Manner, draw_plots
 from tpx.analyzer.reports.recommendation import recommend
 from tpx.analyzer.results.costs import Prices

@@ -5,9 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, Metric, RankedVariant, ram_mb, rank
+from tpx.analyzer.objectives import (
+    BACKEND_PARAMETER,
+    BYTES_PER_MB,
+    COLUMNS,
+    METRICS,
+    Metric,
+    RankedVariant,
+    ram_mb,
+    rank,
+)
 from tpx.analyzer.reports.plots import Manner
-from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config

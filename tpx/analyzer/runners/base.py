@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
+from tpx.analyzer.values import Flags
 
 STOP_TIMEOUT_S = 10.0
-
-Flags = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

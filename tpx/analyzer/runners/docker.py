@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpx.analyzer.runners.base import Flags, Launch
+from tpx.analyzer.runners.base import Launch
 from tpx.analyzer.runners.local import (
     LOCALHOST,
     PORTS,
@@ -21,6 +21,7 @@ from tpx.analyzer.runners.local import (
     free_port,
     words_of,
 )
+from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
 
 COMMAND_TIMEOUT_S = 30.0

@@ -19,8 +19,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.runners.base import STOP_TIMEOUT_S, Addresses, Flags, Launch
+from tpx.analyzer.runners.base import STOP_TIMEOUT_S, Addresses, Launch
 from tpx.analyzer.runners.control import HttpModelControl
+from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, UsageError
 
 LOCALHOST = "127.0.0.1"
