@@ -179,7 +179,7 @@ def score(measurement: Measurement, goals: Goals) -> float:
     """
     if measurement.members:
         weights = [goals.weight_of(model_of(member)) for member in measurement.members]
-        scores = [score(member, goals.of(model_of(member))) for member in measurement.members]
+        scores = [score(member, own) for member, own in _parts(measurement, goals)]
         return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
     total = 0.0
     for objective in goals.objectives:
@@ -194,10 +194,13 @@ def score(measurement: Measurement, goals: Goals) -> float:
 
 def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
     """Tags of the objectives that a measurement has no figure of, so that it has no score."""
-    if measurement.members:
-        found = [tag for m in measurement.members for tag in unmeasured(m, goals.of(model_of(m)))]
-        return tuple(dict.fromkeys(found))
-    return tuple(o.tag for o in goals.objectives if metric(o.tag).value(measurement) is None)
+    lacking = (
+        objective.tag
+        for part, own in _parts(measurement, goals)
+        for objective in own.objectives
+        if metric(objective.tag).value(part) is None
+    )
+    return tuple(dict.fromkeys(lacking))
 
 
 def gain_percent(ours: Measurement, theirs: Measurement, goals: Goals) -> float | None:
@@ -212,26 +215,32 @@ def failure_percent(measurement: Measurement, goals: Goals) -> float:
 
     Of several models measured together each has its own constraints, and all of them count.
     """
-    if measurement.members:
-        return sum(failure_percent(m, goals.of(model_of(m))) for m in measurement.members)
-    return sum(c.failure_percent(metric(c.tag).value(measurement)) for c in goals.constraints)
+    return sum(
+        constraint.failure_percent(metric(constraint.tag).value(part))
+        for part, own in _parts(measurement, goals)
+        for constraint in own.constraints
+    )
 
 
 def satisfies(measurement: Measurement, goals: Goals) -> bool:
-    """Whether a measurement keeps every constraint."""
-    if measurement.members:
-        return all(satisfies(m, goals.of(model_of(m))) for m in measurement.members)
-    return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in goals.constraints)
+    """Return whether a measurement keeps every constraint."""
+    return failure_percent(measurement, goals) == 0
 
 
 def standing(measurement: Measurement, goals: Goals) -> Standing:
     """Return whether a measurement keeps every constraint, as far as that is certain."""
-    if measurement.members:
-        found = {standing(m, goals.of(model_of(m))) for m in measurement.members}
-    else:
-        wanted = [(c, metric(c.tag)) for c in goals.constraints]
-        found = {c.standing(m.value(measurement), m.interval(measurement)) for c, m in wanted}
+    found = set()
+    for part, own in _parts(measurement, goals):
+        for constraint in own.constraints:
+            measured = metric(constraint.tag)
+            found.add(constraint.standing(measured.value(part), measured.interval(part)))
     return "missed" if "missed" in found else "borderline" if "borderline" in found else "met"
+
+
+def _parts(measurement: Measurement, goals: Goals) -> list[tuple[Measurement, Goals]]:
+    """Return what is judged by itself, with its goals: each model of those that are measured together."""
+    members = [(member, goals.of(model_of(member))) for member in measurement.members]
+    return members or [(measurement, goals)]
 
 
 def model_of(member: Measurement) -> str:

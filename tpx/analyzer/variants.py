@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -144,10 +144,15 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
         instance_kind=kind,
         can_batch_dynamically=not (default.get("sequence_batching") or default.get("ensemble_scheduling")),
         preferred_batch_sizes=tuple(int(size) for size in batcher.get("preferred_batch_size", ())),
-        instances=sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups),
+        instances=instance_count(groups),
         backend=str(default.get("backend", "")) or platform.partition("_")[0],
         steps=tuple(dict.fromkeys(str(step["model_name"]) for step in steps if "model_name" in step)),
     )
+
+
+def instance_count(groups: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many instances these groups, as JSON has them, come to: `count` on each of their GPUs."""
+    return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
 
 
 def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -> dict[str, object]:

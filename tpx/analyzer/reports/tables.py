@@ -1,7 +1,7 @@
 """The three tables of a run, with Model Analyzer's columns, order and rounding, for console and CSV files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,7 @@ def gpu_table(run: Run, fields: Sequence[str] = (), manner: Manner | None = None
     manner = manner or Manner.of(run)
     plain = list(_rows(run))
     rows = [
-        _Row(model=r.model, ranked=r.ranked, measurement=r.measurement, passes=r.passes, gpu=gpu)
-        for r in plain
-        if manner.shows_gpus(run, r.model)
-        for gpu in r.measurement.gpus
+        replace(r, gpu=gpu) for r in plain if manner.shows_gpus(run, r.model) for gpu in r.measurement.gpus
     ]
     tags = tuple(fields) or (
         *("model_name", "gpu_uuid", "batch_size", _load_tag(plain), "model_config_path", "instance_group"),

@@ -10,7 +10,7 @@ from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, Grid, loads_of
 from tpx.analyzer.search.spec import SearchSpace, SearchSpec
-from tpx.analyzer.variants import ModelFacts, automatic_delta
+from tpx.analyzer.variants import ModelFacts, automatic_delta, instance_count
 from tpx.errors import UsageError
 
 _THREADS: Mapping[str, str] = {
@@ -206,7 +206,7 @@ def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dime
 def _listed_groups(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
     """Groups that do not say what they run on run on what the model runs on."""
     groups = [{"kind": facts.instance_kind, **group} for group in delta["instance_group"]]
-    amount = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
+    amount = instance_count(groups)
     label = " + ".join(
         f"{group.get('count', 1)}:{str(group['kind']).removeprefix('KIND_')}" for group in groups
     )

@@ -24,6 +24,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.results.pooled import Mean, point_of
 from tpx.analyzer.search.history import Asking, History
 from tpx.analyzer.search.spec import Limits
+from tpx.analyzer.variants import instance_count
 
 NEAR = math.log(1.05)
 """A configuration this near to the best may tie with it; the cheapest of these is a finalist too."""
@@ -99,8 +100,7 @@ def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_R
 def instances_of(variant: Variant) -> int:
     """Instances that a variant asks for, its members' together; 1 where it does not say."""
     groups = variant.delta.get("instance_group") or ([] if variant.members else [{}])
-    own = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
-    return own + sum(map(instances_of, variant.members))
+    return instance_count(groups) + sum(map(instances_of, variant.members))
 
 
 class _Race:
