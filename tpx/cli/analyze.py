@@ -23,7 +23,7 @@ from tpx.cli.commands import COMMANDS, below
 from tpx.cli.exits import Exit
 from tpx.cli.help import show
 from tpx.cli.launching import measure
-from tpx.cli.messages import complain, terminal_width
+from tpx.cli.messages import complain, fitted, terminal_width
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
@@ -188,7 +188,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        width = self._console.width if self._console.is_terminal else None
+        self._console.print(fitted(text, width), markup=False, soft_wrap=True)
 
     def _show(self, text: str) -> None:
         if self._quiet or not self._console.is_terminal:
