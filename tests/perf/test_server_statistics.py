@@ -14,10 +14,6 @@ TWO = ModelKey("net", "2")
 TEN = ModelKey("net", "10")
 
 
-def counted(**changes: int) -> dict[str, int]:
-    return {name.replace("__", "."): value for name, value in changes.items()}
-
-
 def between(
     tree: ModelTree, before: dict[ModelKey, dict[str, int]], after: dict[ModelKey, dict[str, int]]
 ) -> tuple[ServerBreakdown | None, list[str]]:
@@ -67,21 +63,21 @@ def test_numbers_may_be_text_as_protobufs_json_has_them() -> None:
     (counters,) = model_counters(
         {"model_stats": [{"name": "net", "inference_count": "7", "inference_stats": {"queue": {"ns": "9"}}}]}
     )
-    assert (counters["inference_count"], counters["queue.ns"], counters["queue.count"]) == (7, 9, 0)
+    assert (counters["inference_count"], counters["queue_ns"], counters["queue_count"]) == (7, 9, 0)
 
 
 def test_the_version_that_was_used_is_found() -> None:
     result, notices = between(
         ModelTree(ModelKey("net")),
-        {ONE: counted(success__count=5), TWO: counted(success__count=5)},
-        {ONE: counted(success__count=5), TWO: counted(success__count=9)},
+        {ONE: {"success_count": 5}, TWO: {"success_count": 5}},
+        {ONE: {"success_count": 5}, TWO: {"success_count": 9}},
     )
     assert result is not None
     assert (result.version, result.success_count, notices) == ("2", 4, [])
 
 
 def test_of_several_used_versions_the_highest_number_wins_with_a_notice() -> None:
-    used = counted(success__count=1)
+    used = {"success_count": 1}
     result, notices = between(ModelTree(ModelKey("net")), {}, {TWO: used, TEN: used})
     assert result is not None
     assert result.version == "10"
@@ -89,14 +85,14 @@ def test_of_several_used_versions_the_highest_number_wins_with_a_notice() -> Non
 
 
 def test_a_given_version_is_taken_even_if_it_did_nothing() -> None:
-    result, _ = between(ModelTree(ONE), {}, {ONE: counted(), TWO: counted(success__count=4)})
+    result, _ = between(ModelTree(ONE), {}, {ONE: {}, TWO: {"success_count": 4}})
     assert result is not None
     assert (result.version, result.success_count) == ("1", 0)
 
 
 def test_a_model_loaded_again_in_between_counts_from_zero() -> None:
     result, _ = between(
-        ModelTree(ModelKey("net")), {ONE: counted(success__count=100)}, {ONE: counted(success__count=3)}
+        ModelTree(ModelKey("net")), {ONE: {"success_count": 100}}, {ONE: {"success_count": 3}}
     )
     assert result is not None
     assert result.success_count == 3
@@ -106,7 +102,7 @@ def test_an_ensemble_brings_its_models_and_theirs() -> None:
     tree = ModelTree(
         ModelKey("top"), False, (ModelTree(ModelKey("inner"), False, (ModelTree(ModelKey("net")),)),)
     )
-    used = counted(success__count=1)
+    used = {"success_count": 1}
     keys = [ModelKey(name, "1") for name in ("top", "inner", "net", "other")]
     result, _ = between(tree, {}, dict.fromkeys(keys, used))
     assert result is not None
@@ -116,7 +112,7 @@ def test_an_ensemble_brings_its_models_and_theirs() -> None:
 
 def test_a_composing_model_without_statistics_is_left_out() -> None:
     tree = ModelTree(ModelKey("top"), False, (ModelTree(ModelKey("gone")),))
-    result, _ = between(tree, {}, {ModelKey("top", "1"): counted(success__count=1)})
+    result, _ = between(tree, {}, {ModelKey("top", "1"): {"success_count": 1}})
     assert result is not None
     assert result.composing == ()
 

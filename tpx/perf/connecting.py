@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, UsageError
-from tpx.options import nearest
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.endpoint import Connections, connect
-from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, TensorSpec, check_names
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Conversation, Feed, MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
@@ -247,13 +246,8 @@ def _check_kind(model: ModelDescription, spec: SessionSpec) -> None:
 def _feed_settings(
     spec: SessionSpec, model: ModelDescription, tree: ModelTree, shared: SharedTensors | None
 ) -> FeedSettings:
-    known = [output.name for output in model.outputs]
-    for name in spec.inputs.output:
-        if known and name not in known:
-            raise UsageError(
-                f"--output {name}: model '{model.name}' has no such output{nearest(name, known)} "
-                f"(has: {', '.join(known)})"
-            )
+    if model.outputs:
+        check_names("--output", spec.inputs.output, model, "output")
     outputs = tuple(RequestedOutput(name=name) for name in spec.inputs.output)
     return FeedSettings(
         fields=replace(spec.wire.request_fields, outputs=outputs),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.perf.clients.base import Control
@@ -98,7 +98,7 @@ class ServerStatistics:
         if key.version:
             return key if key in after else None
         active = [
-            k for k in after if k.name == key.name and _grown(after[k], before.get(k), "success.count") > 0
+            k for k in after if k.name == key.name and _grown(after[k], before.get(k), "success_count") > 0
         ]
         if len(active) > 1:
             self._notice(
@@ -167,26 +167,5 @@ def _grown(after: ModelCounters, before: ModelCounters | None, counter: str) -> 
 
 def growth(after: ModelCounters, before: ModelCounters | None) -> ServerBreakdown:
     """The difference of two readings of one model version."""
-
-    def grown(counter: str) -> int:
-        return _grown(after, before, counter)
-
-    return ServerBreakdown(
-        model=after.model,
-        version=after.version,
-        inference_count=grown("inference_count"),
-        execution_count=grown("execution_count"),
-        success_count=grown("success.count"),
-        success_ns=grown("success.ns"),
-        fail_count=grown("fail.count"),
-        queue_count=grown("queue.count"),
-        queue_ns=grown("queue.ns"),
-        compute_count=grown("compute_infer.count"),
-        compute_input_ns=grown("compute_input.ns"),
-        compute_infer_ns=grown("compute_infer.ns"),
-        compute_output_ns=grown("compute_output.ns"),
-        cache_hit_count=grown("cache_hit.count"),
-        cache_hit_ns=grown("cache_hit.ns"),
-        cache_miss_count=grown("cache_miss.count"),
-        cache_miss_ns=grown("cache_miss.ns"),
-    )
+    grown: Mapping[str, Any] = {name: _grown(after, before, name) for name in _COUNTERS}
+    return ServerBreakdown(model=after.model, version=after.version, **grown)

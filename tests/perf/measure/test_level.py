@@ -222,12 +222,12 @@ def test_the_load_falls_with_the_level() -> None:
 
 def test_server_counters_are_those_of_the_measured_windows() -> None:
     control = FakeControl()
-    counters = {"success.count": 5, "success.ns": 500, "inference_count": 5}
+    counters = {"success_count": 5, "success_ns": 500, "inference_count": 5}
     control.counters[ModelKey("m", "1")] = counters
 
     def answer(_: int) -> int:
-        counters["success.count"] += 1
-        counters["success.ns"] += 1000
+        counters["success_count"] += 1
+        counters["success_ns"] += 1000
         counters["inference_count"] += 4
         return 200
 

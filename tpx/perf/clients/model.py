@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from tpx.errors import MeasurementError
+from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject
@@ -69,10 +69,21 @@ class ModelCounters:
     model: str
     version: str
     counters: Mapping[str, int]
-    """Flat names such as queue.count, queue.ns, inference_count."""
+    """By the names of ServerBreakdown, such as queue_count, queue_ns, inference_count."""
 
     def __getitem__(self, name: str) -> int:
         return self.counters.get(name, 0)
+
+
+def check_names(flag: str, names: Iterable[str], model: ModelDescription, kind: str) -> None:
+    """Raise UsageError for a name given with `flag` that is no `input`, or no `output`, of the model."""
+    known = [spec.name for spec in (model.inputs if kind == "input" else model.outputs)]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{flag} {name}: model '{model.name}' has no such {kind}{nearest(name, known)} "
+                f"(has: {', '.join(known)})"
+            )
 
 
 @contextmanager
@@ -183,8 +194,9 @@ def _counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
         counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
         for name in _DURATIONS:
             duration = entry.get("inference_stats", {}).get(name, {})
-            counters[f"{name}.count"] = int(duration.get("count", 0))
-            counters[f"{name}.ns"] = int(duration.get("ns", 0))
+            counters[f"{name}_count"] = int(duration.get("count", 0))
+            counters[f"{name}_ns"] = int(duration.get("ns", 0))
+        counters["compute_count"] = counters["compute_infer_count"]
         out.append(
             ModelCounters(model=entry["name"], version=str(entry.get("version", "")), counters=counters)
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, TensorSpec, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.json_files import read_json
 from tpx.perf.inputs.makers import Maker, assumption, maker_for, maker_of_file, resolve_shapes
@@ -131,13 +131,7 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
     Raises UsageError where they do not fit the model.
     """
     dims = resolve_shapes(model, settings.shape, settings.batch_size)
-    names = [spec.name for spec in model.inputs]
-    for name in settings.sources:
-        if name not in names:
-            raise UsageError(
-                f"--input {name}: model '{model.name}' has no such input{nearest(name, names)} "
-                f"(has: {', '.join(names)})"
-            )
+    check_names("--input", settings.sources, model, "input")
     made = [
         (spec, settings.sources.get(spec.name) or InputSource(name=spec.name, kind=settings.kind))
         for spec in model.inputs

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tpx.errors import MeasurementError, UsageError
-from tpx.options import nearest
-from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, TensorSpec, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.values import bf16_bits, check_fit, encode_array, tensor_of_raw
 from tpx.perf.settings import Shape
@@ -35,13 +34,7 @@ def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: 
             "what they are with --declare NAME:DATATYPE:DIMS, such as --declare x:FP32:1,4"
         )
     wanted = {shape.name: shape.dims for shape in given}
-    names = [spec.name for spec in model.inputs]
-    for name in wanted:
-        if name not in names:
-            raise UsageError(
-                f"--shape {name}: model '{model.name}' has no such input{nearest(name, names)}"
-                f" (has: {', '.join(names)})"
-            )
+    check_names("--shape", wanted, model, "input")
     for spec in model.inputs:
         if spec.name in wanted:
             text = ",".join(map(str, wanted[spec.name]))

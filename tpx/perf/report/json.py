@@ -33,6 +33,7 @@ from tpx.report import files
 
 SCHEMA = 1
 T = TypeVar("T")
+R = TypeVar("R")
 
 Json = dict[str, object]
 
