@@ -34,7 +34,7 @@ _MAX_INT64 = 2**63 - 1
 RAW_INPUT_TAG = 7 << 3 | 2
 RAW_OUTPUT_TAG = 6 << 3 | 2
 
-_CONTENTS = {
+CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "INT64": "int64_contents",
@@ -44,6 +44,7 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+"""The field of InferTensorContents that holds a datatype's values."""
 _TYPES = {
     "bool_contents": "BOOL",
     "int_contents": "INT32",
@@ -232,7 +233,7 @@ class _Inputs:
         return b"".join(parts)
 
     def _typed(self, item: _Input, contents: messages.InferTensorContents, datatype: str) -> Buffer:
-        field = _CONTENTS.get(datatype)
+        field = CONTENTS.get(datatype)
         for other in _TYPES:
             if other != field and len(getattr(contents, other)):
                 raise InvalidRequest(

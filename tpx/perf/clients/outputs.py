@@ -14,20 +14,7 @@ from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http1.client import HttpResponse
 from tpx.protocol.json_values import JsonObject, encode_values
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
-
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-}
+from tpx.protocol.v2_protobuf import CONTENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +104,6 @@ def _from_grpc(body: Buffer, *, streamed: bool) -> list[Tensor]:
 def _typed(output: Any) -> Buffer:
     if output.datatype == "BYTES":
         return encode_bytes(list(output.contents.bytes_contents))
-    field = _CONTENTS.get(output.datatype)
+    field = CONTENTS.get(output.datatype)
     values = list(getattr(output.contents, field)) if field else []
     return encode_values(output.name, output.datatype, len(values), values) if values else b""
