@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -133,12 +133,7 @@ def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | N
         fit_error=0.0,
     )
     deviations = np.array([law.throughput(load) for load in loads]) / x - 1
-    return Scalability(
-        rate=law.rate,
-        contention=law.contention,
-        coherency=law.coherency,
-        fit_error=float(np.sqrt(np.mean(deviations**2))),
-    )
+    return replace(law, fit_error=float(np.sqrt(np.mean(deviations**2))))
 
 
 def _least_squares(columns: Floats, wanted: Floats) -> Floats | None:

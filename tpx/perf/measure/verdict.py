@@ -8,6 +8,7 @@ from tpx.perf.levels import CONCURRENCY, level_number
 from tpx.perf.measure.estimates import estimate
 from tpx.perf.measure.ledger import MeasuredLevel, client_times
 from tpx.perf.objectives import Outcome
+from tpx.perf.plan import LATE_NS
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict, Window
 from tpx.perf.settings import LevelSettings
 
@@ -23,7 +24,6 @@ COUNT_TOLERANCE = 0.05
 EDGE_REQUESTS = 10
 """Up to this many requests, and those in flight, may lie on one side of a window's border for the client and
 on the other for the server."""
-LATE_NS = 1_000_000
 OWN_PROCESSOR = 0.95
 """A polling client that was busy for less of the time had no processor of its own."""
 

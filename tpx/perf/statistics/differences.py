@@ -24,12 +24,6 @@ def rate_figure(batches: Batches, weights: Floats) -> Floats:
     return value
 
 
-def mean_figure(batches: Batches, weights: Floats) -> Floats:
-    """Mean latency in ns."""
-    value: Floats = weights @ batches.latency_sum_ns / np.maximum(weights @ batches.requests, 1)
-    return value
-
-
 def quantile_figure(probability: float) -> Figure:
     """A quantile of the latency in ns."""
 
@@ -118,7 +112,7 @@ def change(
 
 def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Floats:
     """Draw what the bins of a histogram may hide of a quantile; nothing for other figures."""
-    if figure in (rate_figure, mean_figure):
+    if figure is rate_figure:
         return np.zeros(resamples)
     hidden: Floats = rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE
     return hidden
