@@ -20,7 +20,7 @@ from tests.serving.onnx_files import write_model
 BOARD: Any = json.loads((DEPLOY / "grafana" / "tpx.json").read_text("utf-8"))
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
-NAME = re.compile(r"\b(?:nv|process)_[a-z_]+")
+NAME = re.compile(r"\b(?:nv|process|tpx)_[a-z_]+")
 RULES = DEPLOY / "prometheus"
 
 
@@ -56,7 +56,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "net", None, "max_batch_size: 8 dynamic_batching {}")
     write_model(repository, "cached", None, "max_batch_size: 8 response_cache { enable: true }")
-    words = ("--metrics-config=histogram_latencies=true", "--cache-config=local,size=1000000")
+    words = (
+        "--metrics-config=histogram_latencies=true",
+        "--cache-config=local,size=1000000",
+        "--frontends=1",
+    )
     with serve("--model-repository", repository, "--metrics-interval-ms=200", *words) as child:
         yield child.ready()
 
