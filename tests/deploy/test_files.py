@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.files import DEPLOY, ROOT, load
 from tpx import __version__
+from tpx.cluster.spec import read_spec
 from tpx.options import from_argv
 from tpx.serving.options import ServeConfig
 
@@ -114,3 +116,15 @@ def test_compose_mounts_what_there_is() -> None:
     for service in load("compose.yaml")["services"].values():
         sources = [volume.split(":")[0] for volume in service["volumes"]]
         assert all((DEPLOY / source).exists() for source in sources if source.startswith("./"))
+
+
+def test_the_job_of_kuberay_starts_a_cluster_as_it_is_meant() -> None:
+    parts = list(yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")))
+    cluster, job, service = parts
+    spec = read_spec(job["spec"]["entrypoint"].split()[3:])
+    [head] = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in head["ports"]}
+    assert (ports["http"], ports["grpc"]) == (spec.traffic.http_port, spec.traffic.grpc_port)
+    assert {each["targetPort"] for each in service["spec"]["ports"]} == {"http", "grpc", "stats"}
+    [worker] = cluster["spec"]["workerGroupSpecs"]
+    assert spec.replica.bounds[1] == worker["maxReplicas"]
