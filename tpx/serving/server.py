@@ -1,7 +1,6 @@
 """The server: builds everything from a ServeConfig, starts it, and ends it in order."""
 
 import asyncio
-import ctypes
 import gc
 import logging
 import sys
@@ -24,7 +23,7 @@ from tpx.serving.frontends.metrics.gpu import open_gpus
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.text import FamilySource, MetricsProbe
-from tpx.serving.heap import MemoryWatch, available_bytes
+from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
@@ -48,7 +47,6 @@ log = logging.getLogger(__name__)
 # of 5 ms would be most of a request's latency.
 _SWITCH_INTERVAL_S = 0.0005
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _UNLOAD_S = 5
 """Least time to unload models, however long the requests in flight took."""
 
@@ -121,7 +119,7 @@ class Server:
         """Load the models, then listen. Raises LoadError, UsageError."""
         check_ports(self._config)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        _keep_freed_memory()
+        keep_freed_memory()
         try:
             endpoints = await self._load_and_listen()
         except TpxError:
@@ -247,18 +245,6 @@ def _bound_by(seat: EngineSeat) -> list[BoundEndpoint]:
         for flag, name in names.items()
         if flag in seat.bound
     ]
-
-
-def _keep_freed_memory() -> None:
-    """Have the allocator keep what the bodies of requests have used, instead of asking for zeroed pages anew.
-
-    glibc gets there by itself, to these very bounds, but only after a body of this size; before that several
-    large requests at a time cost more in page faults than in anything else. Unloading gives all of it back.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 64 << 20)
 
 
 def control_settings(config: ServeConfig) -> ControlSettings:

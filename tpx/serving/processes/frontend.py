@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.endpoints import Endpoints
-from tpx.serving.heap import MemoryWatch, available_bytes
+from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Channel, Descriptors
@@ -70,6 +70,7 @@ class FrontendProcess:
         """Serve, with one engine after another."""
         for number in (signal.SIGTERM, signal.SIGINT):  # to all processes of a service: the engine ends them
             signal.signal(number, signal.SIG_IGN)
+        keep_freed_memory()
         watch = asyncio.create_task(self._count_connections())
         try:
             while not self._ended:
