@@ -11,6 +11,7 @@ from tpx.errors import NotReady, TpxError
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import (
+    Binds,
     DecoupledExecutor,
     DividesMachine,
     InstanceSpec,
@@ -23,6 +24,7 @@ from tpx.serving.dispatcher import Dispatcher, InstanceQueue
 from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
+from tpx.serving.instances.kept import KeptBindings
 from tpx.serving.instances.process import ProcessInstance
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
@@ -32,6 +34,7 @@ from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.signature import Signature
 from tpx.serving.stacking.base import Stacking
+from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)
@@ -184,7 +187,10 @@ class ServedModel:
             if self.decoupled and isinstance(executor, DecoupledExecutor):
                 work = DecoupledWork(spec.name, executor, self._stacking)
             else:
-                work = BatchWork(spec.name, executor, self._stacking)
+                kept = None
+                if isinstance(executor, Binds) and isinstance(self._stacking, PlainStacking):
+                    kept = KeptBindings(executor, batched=self.max_batch_size > 0)
+                work = BatchWork(spec.name, executor, self._stacking, kept)
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
         return Placed(spec=spec, instance=instance, queue=queue)
 

@@ -119,6 +119,25 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+class Binding(Protocol):
+    """Memory of an executor's inputs and outputs, for runs with the same shapes."""
+
+    inputs: Mapping[str, memoryview]
+    outputs: Arrays
+
+    def run(self) -> None:
+        """Compute the outputs from the inputs. Raises ExecutionError."""
+
+
+@runtime_checkable
+class Binds(Protocol):
+    """An executor that can run on memory which it keeps."""
+
+    def bind(self, inputs: Arrays, outputs: Arrays) -> Binding | None:
+        """Return memory for runs with the shapes of these arrays, which were computed just now; None where
+        such a run would not compute the same."""
+
+
 class ResponseSender(Protocol):
     """Takes the responses of one request of a decoupled model, each as soon as it is made.
 

@@ -11,6 +11,7 @@ from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.contract import CompletionSink, Executor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
+from tpx.serving.instances.kept import KeptBindings
 from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
@@ -104,27 +105,35 @@ class ThreadInstance:
 class BatchWork:
     """Computes whole batches with an executor."""
 
-    __slots__ = ("_executor", "_name", "_stacking")
+    __slots__ = ("_executor", "_kept", "_name", "_stacking")
 
-    def __init__(self, name: str, executor: Executor, stacking: Stacking) -> None:
+    def __init__(
+        self, name: str, executor: Executor, stacking: Stacking, kept: KeptBindings | None = None
+    ) -> None:
+        """`kept` computes batches of shapes that it knows instead."""
         self._name = name
         self._executor = executor
         self._stacking = stacking
+        self._kept = kept
 
     def compute(self, batch: Batch) -> None:
         """Compute a batch here and now; whatever the backend raises becomes an error of the requests.
 
         When a batch fails, each of its requests is tried alone: a bad one then harms only itself.
         """
-        stacking = self._stacking
+        stacking, kept = self._stacking, self._kept
         try:
             batch.started_ns = _clock()
+            if kept is not None and kept.compute(batch):
+                return
             inputs = stacking.gather(batch)
             batch.gathered_ns = _clock()
             outputs = self._executor.execute(inputs)
             batch.computed_ns = _clock()
             stacking.scatter(batch, outputs)
             batch.ended_ns = _clock()
+            if kept is not None:
+                kept.learn(batch, inputs, outputs)
         except TpxError as exc:
             self._failed(batch, exc)
         except BaseException as exc:  # native code panics and exits with what is no Exception
@@ -154,4 +163,6 @@ class BatchWork:
         batch.ended_ns = batch.alone[-1].ended_ns
 
     def close(self) -> None:
+        if self._kept is not None:
+            self._kept.clear()
         self._executor.close()

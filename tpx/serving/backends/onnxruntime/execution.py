@@ -12,6 +12,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from tpx.errors import ExecutionError, InvalidRequest
+from tpx.protocol.buffers import aligned
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
@@ -19,6 +20,8 @@ from tpx.serving.backends.onnxruntime.signature import OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
 _LENT_BYTES = 32 << 20
+_CPU = "CPUExecutionProvider"
+_NOT_BOUND: tuple[type[Exception], ...] = (ExecutionError, *ORT_ERRORS)
 _BFLOAT16 = 16  # in onnx.TensorProto.DataType
 
 
@@ -108,8 +111,54 @@ class ArrayExecutor:
         arrays = dict(zip(self._names, self._lend(results), strict=True))
         return self._conversions.from_runtime(arrays) if self._converts else arrays
 
+    def bind(self, inputs: Arrays, outputs: Arrays) -> "KeptBinding | None":
+        """Implements Binds on the CPU."""
+        if self._converts or self.session.get_providers() != [_CPU]:
+            return None
+        try:
+            binding = KeptBinding(self.session, inputs, outputs, self._options)
+            binding.run()
+        except _NOT_BOUND:
+            return None
+        # an output that no node writes, such as an input passed through, is not filled, and no error raised
+        same = all(binding.outputs[name].tobytes() == array.tobytes() for name, array in outputs.items())
+        return binding if same else None
+
     def close(self) -> None:
         del self.session, self._run
+
+
+class KeptBinding:
+    """Implements Binding: a run on it costs half of one on arrays."""
+
+    __slots__ = ("_binding", "_options", "_run", "inputs", "outputs")
+
+    def __init__(
+        self, session: ort.InferenceSession, inputs: Arrays, outputs: Arrays, options: ort.RunOptions
+    ) -> None:
+        """Holds a copy of the inputs, and outputs that differ from those in every byte."""
+        binding = session.io_binding()
+        self.inputs: dict[str, memoryview] = {}
+        self.outputs: Arrays = {}
+        for name, array in inputs.items():
+            memory = self.inputs[name] = aligned(array.nbytes)
+            memory[:] = array.tobytes()
+            address = np.frombuffer(memory, np.uint8).ctypes.data
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, address)
+        for name, array in outputs.items():
+            output = self.outputs[name] = np.array(array, order="C")
+            flat = output.reshape(-1).view(np.uint8)
+            np.invert(flat, out=flat)
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, output.ctypes.data)
+        self._binding = binding._iobinding
+        self._run = session._sess.run_with_iobinding
+        self._options = options
+
+    def run(self) -> None:
+        try:
+            self._run(self._binding, self._options)
+        except ORT_ERRORS as exc:
+            raise ExecutionError(f"onnx runtime error: {exc}") from exc
 
 
 class ValueExecutor:
