@@ -10,7 +10,7 @@ ROW = 64
 def policy() -> InlinePolicy:
     """A policy that has seen enough short executions."""
     policy = InlinePolicy(BELOW_NS)
-    for _ in range(8):
+    for _ in range(9):
         policy.measured_in_thread(SHORT_NS, ROW)
     assert policy.open
     return policy
@@ -31,7 +31,7 @@ def hand_overs(policy: InlinePolicy, here_ns: int, thread_ns: int, failures: int
 
 def test_a_model_shows_in_a_thread_that_it_is_short() -> None:
     fresh = InlinePolicy(BELOW_NS)
-    for _ in range(7):
+    for _ in range(8):
         fresh.measured_in_thread(SHORT_NS, ROW)
         assert not fresh.open
     fresh.measured_in_thread(SHORT_NS, ROW)
@@ -76,3 +76,16 @@ def test_slow_large_rows_do_not_move_short_small_ones() -> None:
     assert both.open
     assert both.is_long(1000 * ROW)
     assert not both.is_long(ROW)
+
+
+def test_a_model_near_the_limit_stays_on_the_loop_while_most_executions_are_short() -> None:
+    near = policy()
+    here = 0
+    for n in range(400):
+        cost_ns = BELOW_NS + 1 if n % 4 == 0 else BELOW_NS - 1
+        if near.open and not near.is_long(ROW):
+            near.measured_here(cost_ns, ROW)
+            here += 1
+        else:
+            near.measured_in_thread(cost_ns, ROW)
+    assert here > 200
