@@ -71,6 +71,9 @@ CLEANING_UP = {
 }
 
 
+VAGUE_OPENINGS = {"Of", "Those", "It", "Nobody", "Who", "What", "Whether"}
+"""First words of docstrings that say neither what a function does nor what a class is."""
+
 ANY_BUDGET = 371
 """Uses of `Any` in tpx; lower it when there are fewer."""
 
@@ -107,6 +110,19 @@ def test_any_is_used_less_and_less() -> None:
         isinstance(node, ast.Name) and node.id == "Any" for path in CODE for node in ast.walk(parsed(path))
     )
     assert count <= ANY_BUDGET, f"{count} uses of Any: give these values a type"
+
+
+def test_docstrings_begin_with_a_verb_or_their_subject() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    openings = [
+        f"{name_of(path)}: {text.split(maxsplit=5)[:5]}"
+        for path in CODE
+        for node in ast.walk(parsed(path))
+        if isinstance(node, kinds)
+        and (text := ast.get_docstring(node))
+        and text.split()[0].rstrip(",.:") in VAGUE_OPENINGS
+    ]
+    assert openings == []
 
 
 def test_no_class_hides_what_it_is_behind_a_word() -> None:

@@ -55,14 +55,14 @@ class CudaDriver:
 
     @classmethod
     def devices(cls, path: str = LIBRARY) -> list[int]:
-        """Those that there are; none on a machine without a driver."""
+        """Return those that there are; none on a machine without a driver."""
         try:
             return list(range(cls(path).device_count()))
         except (Unsupported, CudaError):
             return []
 
     def compute_capability(self, device: int) -> str:
-        """Of a device, as in `8.6`."""
+        """Return the compute capability of a device, as in `8.6`."""
         handle, value = ctypes.c_int(), ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
         numbers = []

@@ -23,7 +23,7 @@ from enum import Enum
 
 
 class Code(Enum):
-    """What went wrong, in words that know neither HTTP nor gRPC; the value is Triton's name for it."""
+    """Kind of an error, in words that know neither HTTP nor gRPC; the value is Triton's name for it."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"

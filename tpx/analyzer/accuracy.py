@@ -1,4 +1,4 @@
-"""Whether a variant still answers what the default answers: seeded requests to both, outputs compared.
+"""Check that a variant still answers what the default answers: seeded requests to both, outputs compared.
 
 Another execution provider, graph level or precision may compute something else; such a variant is measured
 only once its answers are known to be near enough.
@@ -39,7 +39,7 @@ class Gate:
 
 
 def may_answer_otherwise(variant: Variant) -> bool:
-    """Whether what a variant changes may change what the model computes."""
+    """Return whether what a variant changes may change what the model computes."""
     return "optimization" in variant.delta or any(map(may_answer_otherwise, variant.members))
 
 
@@ -67,7 +67,8 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
 
 
 async def ask(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> Answers:
-    """What the model at host:port answers over HTTP. Raises MeasurementError with the server's words."""
+    """Return what the model at host:port answers over HTTP. Raises MeasurementError with the server's
+    words."""
     return await asyncio.to_thread(lambda: [_ask(address, model, request) for request in requests])
 
 

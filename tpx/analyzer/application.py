@@ -59,7 +59,7 @@ class Change:
 def changes_to(
     configuration: Configuration, repository: Path, measured: Mapping[str, str]
 ) -> tuple[Change, ...]:
-    """What applying a measured configuration would write, a file for each model that it is about.
+    """Return what applying a measured configuration would write, a file for each model that it is about.
 
     `measured` are the fingerprints that the models had when they were measured; a model without one is not
     checked. What was applied since does not count as a change: the variant is one of the model as it was
@@ -78,8 +78,8 @@ def changes_to(
 
 
 def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[Change, ...]:
-    """What a rollback of these models would write. Raises UsageError where there is nothing to restore, or
-    where somebody has changed the applied file since."""
+    """Return what a rollback of these models would write. Raises UsageError where there is nothing to
+    restore, or where somebody has changed the applied file since."""
     return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
 
 
@@ -118,7 +118,7 @@ def _base(directory: Path, measured: str) -> str | None:
 
 
 def _replaced(path: Path) -> Iterator[str | None]:
-    """What each application has replaced, the last first, as long as nobody has touched what came of it."""
+    """Return what each application has replaced, the last first, unless its result was changed since."""
     text, seen = _text(path), {path.name}
     while text is not None and (found := _intact(text)) is not None:
         backup = found.group(2)

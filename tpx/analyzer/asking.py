@@ -13,7 +13,7 @@ from tpx.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGroup:
-    """What one search is about: a model, or several that are measured together."""
+    """Subject of one search: a model, or several that are measured together."""
 
     models: tuple[ModelToProfile, ...]
 
@@ -114,7 +114,7 @@ def _listed(config: ProfileSpec, model: ModelToProfile) -> tuple[Mapping[str, ob
 
 
 def _space(config: ProfileSpec, group: ModelGroup) -> SearchSpace:
-    """Of one model its own; of several the loads are those of all together, which each takes a part of."""
+    """Return the space of one model; several have common loads, of which each takes a part."""
     spaces = [config.space_of(model) for model in group.models]
     free = [space for space in spaces if not space.loads.listed]
     chosen = (free or spaces)[0]
@@ -132,7 +132,7 @@ def _member(config: ProfileSpec, facts: ModelFacts, *, together: bool) -> Member
 
 
 def _settings(config: ProfileSpec, name: str) -> ModelToProfile:
-    """What the user says of a model, wherever it is named."""
+    """Return the user's settings of a model, wherever it is named."""
     named = (
         *config.models.profile_models,
         *config.models.bls_composing_models,

@@ -53,7 +53,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What is known of a figure: the mean of its logarithm, its error, and the degrees of freedom of that."""
+    """Statistics of a figure: the mean of its logarithm, its error, and the degrees of freedom of that."""
 
     mean: float
     error: float
@@ -65,7 +65,7 @@ _Side = tuple[str, Measurement]
 
 
 def compare_runs(before: Run, after: Run, strictness: Strictness) -> Comparison:
-    """What changed from one run to the next; p-values are corrected for the number of pairs."""
+    """Return what changed from one run to the next; p-values are corrected for the number of pairs."""
     first, second = _models(before), _models(after)
     pairs: list[Pair] = []
     only: tuple[list[str], list[str]] = ([], [])

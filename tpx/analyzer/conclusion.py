@@ -1,5 +1,5 @@
-"""What the final repetitions allow to be said: who is best, who ties with it and is cheaper, by how much it
-beats the default, and whether the machine was quiet enough to say anything."""
+"""Conclusions from the final repetitions: which configuration is best, which ties with it and is cheaper, by
+how much it beats the default, and whether the machine was quiet enough to say anything."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ NOISY_GAIN = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What follows from the final rounds of one model's search."""
+    """Conclusion from the final rounds of one model's search."""
 
     recommended: RankedVariant
     """The cheapest of those that tie with the best: fewest instances, least memory, lowest p99."""
@@ -41,12 +41,12 @@ class Conclusion:
 
     @property
     def gain(self) -> Gain | None:
-        """Of the recommended configuration over the default."""
+        """Return the gain of the recommended configuration over the default."""
         return self.gains.get(self.recommended.name)
 
 
 def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
-    """What the repetitions say; None where there were none, or nothing that was repeated satisfies.
+    """Return what the repetitions say; None where there were none, or nothing that was repeated satisfies.
 
     `ranking` is that of `objectives.rank`, the finalists first.
     """
@@ -101,8 +101,8 @@ def _worth_taking(
     gains: Mapping[str, Gain],
     noise: Sequence[str],
 ) -> list[RankedVariant]:
-    """Of those that tie with the best: none that falls behind the default, and where the default is not among
-    them, none that may."""
+    """Return those that tie with the best: none that falls behind the default, and where the default is not
+    among them, none that may."""
     kept = [r for r in tied if r is default or not _falls_behind(gains.get(r.name))]
     return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
 
@@ -117,7 +117,7 @@ def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
 
 
 def _cost(ranked: RankedVariant) -> tuple[float, ...]:
-    """What a configuration takes: instances, memory, p99; then the order of the search."""
+    """Return what a configuration takes: instances, memory, p99; then the order of the search."""
     figures = ranked.figures
     number = ranked.name.rpartition("_")[2]
     return (

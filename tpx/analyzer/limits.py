@@ -50,7 +50,7 @@ class Limit:
 
 
 def limits_of(goals: Goals, model: str) -> tuple[Limit, ...]:
-    """Those of a model, or of each of several that are measured together (`a,b`)."""
+    """Return those of a model, or of each of several that are measured together (`a,b`)."""
     names = model.split(",")
     if len(names) == 1:
         return tuple(Limit(constraint=c) for c in goals.of(model).constraints)

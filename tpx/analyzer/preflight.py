@@ -1,4 +1,4 @@
-"""What would stop a run, or spoil its figures, looked for before it begins; nothing is changed.
+"""Checks for what would stop a run, or spoil its figures, before it begins; they change nothing.
 
 Every check is a fact with its remedy. Those that need a server are given one by the caller.
 """
@@ -51,7 +51,7 @@ class Check:
 
 
 class Reader(Protocol):
-    """What reads a model's configuration as the server completes it."""
+    """Reads a model's configuration as the server completes it."""
 
     async def default_config(self, model: str) -> dict[str, object]: ...
 
@@ -66,7 +66,7 @@ def check_machine(config: ProfileSpec) -> Iterator[Check]:
 
 
 async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
-    """Whether each model can be served at all, by serving it."""
+    """Return whether each model can be served at all, by serving it."""
     checks = []
     for model in config.models.names:
         what = f"model {model} can be served"
@@ -82,7 +82,7 @@ async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
 
 
 async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check]:
-    """Whether the running server answers, loads models by request, and tells its metrics."""
+    """Return whether the running server answers, loads models by request, and tells its metrics."""
     address = config.server.triton_grpc_endpoint
     if config.server.client_protocol == "http":
         address = config.server.triton_http_endpoint

@@ -1,4 +1,5 @@
-"""What an interrupted run has told already, so that the same search over again measures only what is new."""
+"""Results that an interrupted run has left in its journal, so that the same search over again measures only
+what is new."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,7 @@ class Earlier:
             self._take(record)
 
     def knows(self, configuration: Configuration) -> bool:
-        """Whether the configuration is in the journal."""
+        """Return whether the configuration is in the journal."""
         return configuration.variant.name in self._configurations
 
     @property
@@ -112,12 +113,12 @@ class Earlier:
             found.extend(kept)
 
     def outcome(self, trial: Trial) -> Outcome | None:
-        """What this trial showed, once for each time it was carried out."""
+        """Return what this trial showed, once for each time it was carried out."""
         found = self._outcomes.get((trial.variant.name, trial.load, trial.round))
         return found.popleft() if found else None
 
     def skips_decision(self, model: str) -> bool:
-        """Whether the next decision about a model is in the journal; asking counts it as taken."""
+        """Return whether the next decision about a model is in the journal; asking counts it as taken."""
         left = self._decided.get(model, 0)
         self._decided[model] = max(0, left - 1)
         return left > 0

@@ -20,7 +20,7 @@ VARIANT_DIRECTORY = re.compile(r".+_config_(default|\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What a strategy must know about a model before it varies it."""
+    """Facts about a model that a search strategy needs."""
 
     model: str
     max_batch_size: int
@@ -130,7 +130,8 @@ def effective(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts:
-    """What a search must know of a model, from the JSON of its effective default configuration."""
+    """Return the facts of a model that a search needs, from the JSON of its effective default
+    configuration."""
     groups = default.get("instance_group") or [{}]
     kind = str(groups[0].get("kind", "KIND_AUTO"))
     if kind == "KIND_AUTO":

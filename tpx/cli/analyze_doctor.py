@@ -39,7 +39,7 @@ def _options(config: ProfileSpec) -> list[Check]:
 
 
 def _served(config: ProfileSpec) -> list[Check]:
-    """What only a server can tell."""
+    """Return findings that need a server."""
     try:
         with asyncio.Runner(loop_factory=event_loop) as loop:
             return loop.run(_asked(config))

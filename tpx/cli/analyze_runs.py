@@ -1,4 +1,5 @@
-"""What the commands of `tpx analyze` share: options with their warnings, the place of a run, its reports."""
+"""Shared parts of the commands of `tpx analyze`: options with their warnings, the place of a run, its
+reports."""
 
 from collections.abc import Sequence
 from pathlib import Path

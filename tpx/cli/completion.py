@@ -131,7 +131,7 @@ def _flags(path: tuple[str, ...], fields: Sequence[Field], incomplete: str) -> I
 def _values(
     field: Field, fields: Sequence[Field], words: Sequence[str], incomplete: str, lead: str
 ) -> Iterator[CompletionItem]:
-    """What an option may be given: its choices, models, or files."""
+    """Return what an option may be given: its choices, models, or files."""
     found = choices_of(field)
     head, comma, tail = "", "", incomplete
     if field.option.completes in _NAMES:

@@ -27,7 +27,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorConfig:
-    """What must be usable, and how it is told."""
+    """Options of `tpx doctor`."""
 
     require: tuple[str, ...] = option(
         (), "end with status 1 unless all of these are usable, comma separated", comma=True, metavar="NAMES"
@@ -137,7 +137,7 @@ def _table(title: str, findings: Sequence[InspectedPart]) -> Table:
 
 
 def _told(finding: InspectedPart) -> str:
-    """What it is, computes with and where; or why it does not."""
+    """Describe it: what it computes with and where, or why it does not."""
     parts = [finding.what]
     if finding.origin:
         parts.append(f"from {finding.origin}")

@@ -171,7 +171,7 @@ class EngineClient:
         return self._slots
 
     async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (no slot is ever lost)
-        """Nobody waits for a request that was given up."""
+        """Replace a request that was given up, for which no caller waits."""
         if isinstance(call, InferRequest):
             call.cancel()
 

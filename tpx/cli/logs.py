@@ -27,7 +27,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if code != 9} | _UNSEE
 
 
 def escapes(environment: Mapping[str, str]) -> bool:
-    """Whether messages become JSON strings, so that no client's words look like a line of ours."""
+    """Return whether messages become JSON strings, so that no client's words look like a line of ours."""
     return environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "1") != "0"
 
 
@@ -111,7 +111,7 @@ class _Console(logging.StreamHandler[TextIO]):
 
 
 def finish() -> None:
-    """What the streams have not taken by now they never will: an orderly end is one all the same."""
+    """Flush the streams, and ignore one that takes no more: an orderly end is one all the same."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:

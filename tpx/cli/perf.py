@@ -97,7 +97,7 @@ def _tell_of_files(config: SessionSpec, report: Report) -> None:
 
 
 def _hint(error: TpxError, kind: str) -> str:
-    """What to do where nobody is there, or somebody whom nobody vouches for."""
+    """Return advice for a server that does not listen, or whose certificate is unknown."""
     if not str(error).startswith("cannot connect"):
         return ""
     if "certificate verify failed" in str(error):

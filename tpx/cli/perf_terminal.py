@@ -1,4 +1,4 @@
-"""What a user of `tpx perf` sees while it runs: results on stdout as they come, how it goes on stderr."""
+"""Output of `tpx perf` while it runs: results on stdout as they come, how it goes on stderr."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What a server says of itself when it starts, in Triton's tables."""
+"""Startup output of a server, in Triton's tables."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ def log_models(server: Server, config: ServeConfig) -> None:
 
 
 def log_options(server: Server, config: ServeConfig) -> None:
-    """What the server was told."""
+    """Return what the server was told."""
     _log(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions))
 
 

@@ -1,4 +1,4 @@
-"""What `tpx cluster` asks of Ray and of a supervisor."""
+"""Calls of `tpx cluster` to Ray and to a supervisor."""
 
 import time
 from collections.abc import Iterator

@@ -17,7 +17,7 @@ CANARY_CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one replica did in the last interval."""
+    """Activity of one replica in the last interval."""
 
     requests_per_s: float = 0.0
     failures_per_s: float = 0.0

@@ -29,7 +29,7 @@ _STORE = re.compile(r"^\w+://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """What a replica says of itself."""
+    """State of a replica, as it reports it."""
 
     state: str
     """starting, ready, unready, waiting (for a restart), failed (it never served), draining, stopped."""

@@ -1,4 +1,4 @@
-"""What a cluster is asked to be: one frozen spec from flags or a YAML file."""
+"""Specification of a cluster: one frozen spec from flags or a YAML file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What each replica runs."""
+    """The server of each replica."""
 
     model_repository: tuple[str, ...] = option(
         (),
@@ -151,7 +151,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What a cluster is asked to be."""
+    """Specification of a cluster."""
 
     place: Place = group(Place, "Cluster")
     replica: Replicas = group(Replicas, "Replicas")

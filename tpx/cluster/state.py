@@ -46,7 +46,7 @@ class ClusterState:
 
     @property
     def spec(self) -> ClusterSpec:
-        """What is wanted now."""
+        """Return what is wanted now."""
         return from_plain(self.releases[self.release])
 
     @property

@@ -1,4 +1,4 @@
-"""What one example is, to the code that writes it into a model repository."""
+"""One example, as the code that writes it into a model repository sees it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ class Header:
 
     @property
     def secret(self) -> bool:
-        """Whether it lets somebody in."""
+        """Return whether it is a credential."""
         return any(word in self.name.lower() for word in SECRET_WORDS)
 
     def __str__(self) -> str:
@@ -65,13 +65,13 @@ class ErrorBudget:
     percent: float | None = None
 
     def exceeded(self, *, failed: int, sent: int) -> bool:
-        """Whether a level in which `failed` of `sent` requests failed has to end."""
+        """Return whether a level in which `failed` of `sent` requests failed has to end."""
         if self.count is not None:
             return failed > self.count
         return self.percent is not None and failed * 100 > self.percent * sent
 
     def after(self, failed: int) -> "ErrorBudget":
-        """What a level leaves of it for those that follow."""
+        """Return what a level leaves of it for those that follow."""
         return self if self.count is None else ErrorBudget(count=max(0, self.count - failed))
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""What both ends of the wire must agree on: datatypes, tensors, codecs, model configs, HTTP and gRPC."""
+"""Definitions that both ends of the wire share: datatypes, tensors, codecs, model configs, HTTP and gRPC."""

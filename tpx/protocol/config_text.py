@@ -182,7 +182,7 @@ def outer_fields(text: str) -> list[FieldText]:
 
 
 def explain(text: str, complaint: str) -> str:
-    """What protobuf's parser complains of, with the field it is in, and what may have been meant."""
+    """Return what protobuf's parser complains of, with the field it is in, and what may have been meant."""
     place = _PLACE.match(complaint)
     path = field_at(text, int(place[1]), int(place[2])) if place is not None else ""
     bare = _PARAMETER.fullmatch(path) is not None and 'Expected "{"' in complaint
@@ -284,7 +284,7 @@ def _place_of(message: Descriptor, name: str) -> str:
 
 
 def is_repeated(kind: Any) -> bool:
-    """Whether a field holds a list, or a map; older versions of protobuf say it by its label."""
+    """Return whether a field holds a list, or a map; older versions of protobuf say it by its label."""
     return bool(kind.is_repeated if hasattr(kind, "is_repeated") else kind.label == kind.LABEL_REPEATED)
 
 

@@ -94,7 +94,8 @@ class Handshakes:
 
 
 def client_of(peername: object) -> str:
-    """Who a connection counts for: an IPv4 address, or of IPv6 the network, all of which one client has."""
+    """Return the client that a connection counts for: an IPv4 address, or of IPv6 the network, all of which
+    one client has."""
     host = str(peername[0]) if isinstance(peername, tuple) else ""
     try:
         address = ip_address(host.partition("%")[0])

@@ -66,7 +66,7 @@ class Inflater:
 
     @property
     def held_bytes(self) -> int:
-        """Of results that are being made or still have readers."""
+        """Return the bytes of results that are being made or still have readers."""
         return sum(share.held_bytes for share in self._shares)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class _Share:
 
     @property
     def held_bytes(self) -> int:
-        """Of results that are being made or still have readers."""
+        """Return the bytes of results that are being made or still have readers."""
         return self._held
 
     async def run(self, work: Callable[[Callable[[], bool]], int]) -> int:
@@ -199,7 +199,7 @@ def _fill(out: memoryview, data: Buffer, encoding: str, limit: int, stopped: Cal
 
 
 def _parts(data: Buffer, encoding: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
-    """What is inflated, piece by piece. Raises InvalidRequest."""
+    """Return what is inflated, piece by piece. Raises InvalidRequest."""
     inflater = zlib.decompressobj(WINDOW_BITS[encoding])
     view, at, full = memoryview(data), 0, False
     while not inflater.eof and not stopped():

@@ -118,7 +118,7 @@ def _last(piece: bytes, marks: bytes) -> int:
 
 
 def _are(flags: bytes) -> npt.NDArray[np.bool_]:
-    """What a table of ours has made of characters."""
+    """Return what a table of ours has made of characters."""
     return np.frombuffer(flags, np.bool_)
 
 

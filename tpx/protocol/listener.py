@@ -30,7 +30,7 @@ _ANSWERED = 128
 
 
 class Connection(Protocol):
-    """What a listener needs of a connection it accepted."""
+    """A connection as its listener sees it."""
 
     def sweep(self, tick: int) -> None: ...
     def refuse(self, reason: str) -> None: ...
@@ -84,8 +84,8 @@ def _descriptor(transport: asyncio.Transport) -> int:
 
 
 def has_left(transport: asyncio.Transport) -> bool:
-    """Whether the other side has ended its half, or all of it, of a connection that is not read from: nobody
-    else would notice."""
+    """Return whether the other side has ended its half, or all of it, of a connection that is not read from:
+    nobody else would notice."""
     if _descriptor(transport) < 0:
         return True
     state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
@@ -93,7 +93,7 @@ def has_left(transport: asyncio.Transport) -> bool:
 
 
 def _is_local(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other side is on this machine."""
+    """Return whether the other side is on this machine."""
     here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
     return not (isinstance(here, tuple) and isinstance(there, tuple)) or bool(here[0] == there[0])
 
@@ -227,8 +227,8 @@ class Listener:
             await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
 
     def _admits(self, client: str) -> bool:
-        """Whether one more handshake may begin: those that will be told that they are too many belong to it,
-        too."""
+        """Return whether one more handshake may begin: those that will be told that they are too many belong
+        to it, too."""
         shaking = self._handshakes
         if shaking is None or len(self._connections) + shaking.count >= self._max_connections + _ANSWERED:
             return False

@@ -20,7 +20,7 @@ class Holder(Protocol):
 
     @property
     def reads(self) -> bool:
-        """Whether its client has taken some of what it is owed in the last seconds."""
+        """Return whether its client has taken some of what it is owed in the last seconds."""
 
     def drop_answers(self) -> None:
         """Refuse the requests whose answers the client does not read, and drop these."""
@@ -30,7 +30,7 @@ class Holder(Protocol):
 
 
 class Account:
-    """What one connection holds."""
+    """Bytes that one connection holds."""
 
     __slots__ = ("answers", "budget", "holder", "requests")
 
@@ -42,7 +42,7 @@ class Account:
 
     @property
     def full(self) -> bool:
-        """Whether the connection holds so much that its next request must wait."""
+        """Return whether the connection holds so much that its next request must wait."""
         held = self.requests + self.answers
         return held > 0 and held > self.budget.limit_bytes - self.budget.held
 
@@ -97,7 +97,7 @@ class MemoryBudget:
 
     @property
     def refusal(self) -> str:
-        """What a request is told."""
+        """Return what a request is told."""
         return (
             f"the server holds {self.held} bytes of requests and answers, of at most {self.limit_bytes} "
             "(--max-buffered-bytes)"

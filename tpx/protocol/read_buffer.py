@@ -117,7 +117,7 @@ class BufferedReader(asyncio.Protocol):
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:
-        """What one read brought, unless it went into the landing."""
+        """Return what one read brought, unless it went into the landing."""
 
     @abstractmethod
     def landing(self) -> memoryview | None:

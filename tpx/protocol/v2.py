@@ -33,7 +33,7 @@ class RequestedOutput:
 
 @dataclass(slots=True, kw_only=True)
 class DecodedRequest:
-    """What a client asked for, as far as it can be understood without the model."""
+    """A request as far as it can be understood without the model."""
 
     model_name: str = ""
     model_version: str = ""

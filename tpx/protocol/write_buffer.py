@@ -157,7 +157,7 @@ class WriteBuffer:
             self.transport.writelines(parts)
 
     def get_write_buffer_size(self) -> int:
-        """What the kernel has not taken yet."""
+        """Return what the kernel has not taken yet."""
         return self.transport.get_write_buffer_size() + self._size
 
     def set_write_buffer_limits(self, high: int) -> None:

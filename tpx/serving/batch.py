@@ -84,7 +84,7 @@ class Batch:
         return rows
 
     def part_of(self, request: InferRequest) -> "Batch":
-        """What a request was computed in: all of it, or by itself after the whole had failed."""
+        """Return what a request was computed in: all of it, or by itself after the whole had failed."""
         return next((single for single in self.alone if single.requests[0] is request), self)
 
     def fail(self, error: TpxError) -> None:

@@ -115,7 +115,7 @@ class TraceSource(Protocol):
 
 
 class InferencePlane(Protocol):
-    """What frontends need for inference: the data plane, or what stands for it in a process of its own."""
+    """Interface of inference for frontends: the data plane, or what stands for it in a process of its own."""
 
     max_string_elements: int
     logs: LogControl

@@ -1,4 +1,4 @@
-"""What the server does for models that ask it, as they see it: handed down to them, all on the event loop."""
+"""Services of the server for models: handed down to them, all on the event loop."""
 
 import asyncio
 from collections.abc import Mapping

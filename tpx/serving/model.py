@@ -44,7 +44,7 @@ _clock = time.perf_counter_ns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a model is made of."""
+    """Parts of a model."""
 
     signature: Signature
     scheduler: Scheduler
@@ -162,17 +162,17 @@ class ServedModel:
         return [one.instance for one in parted]
 
     def give_up_sequences(self) -> None:
-        """Those whose instance is parted do not go on: nobody will ask."""
+        """End the sequences whose instance has left."""
         self._dispatcher.end_closing()
 
     @property
     def specs(self) -> list[InstanceSpec]:
-        """What its instances are."""
+        """Return what its instances are."""
         return [one.spec for one in self._placed]
 
     def may_regroup(self, config: ModelConfig) -> bool:
-        """Whether it can become what `config` says, which differs in its instance groups, as it serves: a
-        backend may have divided the machine among its instances."""
+        """Return whether it can become what `config` says, which differs in its instance groups, as it
+        serves: a backend may have divided the machine among its instances."""
         return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
     def _prepare(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
@@ -206,12 +206,12 @@ class ServedModel:
         return any(instance.has_readiness_hook for instance in self.instances)
 
     async def says_ready(self) -> bool:
-        """Whether the model itself says that it can answer, where it has an opinion."""
+        """Return whether the model itself says that it can answer, where it has an opinion."""
         return all(await asyncio.gather(*(instance.ready() for instance in self.instances)))
 
     @property
     def instances(self) -> list[Instance]:
-        """Those that compute."""
+        """Return those that compute."""
         return self._dispatcher.instances
 
     def close(self) -> None:
@@ -240,12 +240,13 @@ class ServedModel:
 
     @property
     def abandoned(self) -> bool:
-        """Whether all that is in flight is with processes, and nobody waits for it: they may never return."""
+        """Return whether all that is in flight is with processes, and nobody waits for it: they may never
+        return."""
         return 0 < self._in_flight == sum(instance.abandoned for instance in self.instances)
 
     @property
     def busy(self) -> bool:
-        """Whether it computes for somebody, or keeps the state of a sequence."""
+        """Return whether it computes a request, or keeps the state of a sequence."""
         return self._in_flight > 0 or self.sequences > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
@@ -268,7 +269,7 @@ class ServedModel:
             raise
 
     def cancelled(self) -> None:
-        """Nobody waits for the answer to one of its requests any more."""
+        """Note that one of its requests was cancelled."""
         self._dispatcher.cancelled()
 
     def _look_up(self, request: InferRequest) -> None:

@@ -17,7 +17,7 @@ _RENDERED_SHAPES = 64
 
 
 class Servant(Protocol):
-    """What a request needs of the model that will serve it."""
+    """A model as its requests see it."""
 
     name: str
     version: int
@@ -27,7 +27,7 @@ class Servant(Protocol):
 
     def submit(self, request: "InferRequest") -> None: ...
     def cancelled(self) -> None:
-        """Nobody waits for the answer to one of its requests any more."""
+        """Note that one of its requests was cancelled."""
 
 
 class Computation(Protocol):
@@ -58,7 +58,7 @@ class RequestTrace(Protocol):
 
     @property
     def context(self) -> str:
-        """What OpenTelemetry calls the context, as JSON; "" where traces do not become spans."""
+        """Return what OpenTelemetry calls the context, as JSON; "" where traces do not become spans."""
 
     def computed(self, request: "InferRequest", times: Computation, response: "InferResponse") -> None:
         """The model has a response."""
@@ -71,7 +71,7 @@ class RequestTrace(Protocol):
 
 
 class Holder(Protocol):
-    """What is to be told of whoever reads the answers of a request."""
+    """The reader of a request's responses."""
 
     def delivered(self, size: int) -> None:
         """A response of `size` bytes is with whoever sends it to the client."""
@@ -80,7 +80,7 @@ class Holder(Protocol):
         """The client does not take what was sent, or does again."""
 
     def end(self) -> None:
-        """Nobody waits for responses any more."""
+        """Note that responses are not wanted any more."""
 
 
 class TensorSpec:
@@ -214,8 +214,8 @@ class RequestHead:
 
     @property
     def reusable(self) -> bool:
-        """Whether another request with the same words before its tensors has the same head. One with an id
-        seldom comes again; one that is placed would hold its region."""
+        """Return whether another request with the same words before its tensors has the same head. One with
+        an id seldom comes again; one that is placed would hold its region."""
         return self.total_size >= 0 and not self.request_id and not self.placed
 
     def with_outputs(self, outputs: tuple[BoundOutput, ...]) -> "RequestHead":
@@ -302,7 +302,7 @@ class InferRequest:
         """Of a decoupled model: what keeps it from running ahead of the client. Of an ensemble: its steps."""
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the request: its answer is not wanted any more."""
         self.cancelled = True
         if self.backpressure is not None:
             self.backpressure.end()
@@ -329,7 +329,8 @@ class InferResponse:
 
     @property
     def says_something(self) -> bool:
-        """Whether there is a response: of a decoupled model's last one often only that it is the last."""
+        """Return whether there is a response: of a decoupled model's last one often only that it is the
+        last."""
         return bool(self.outputs or self.parameters) or not self.final
 
 

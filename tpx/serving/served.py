@@ -11,7 +11,7 @@ from tpx.serving.statistics import ModelStatistics
 
 
 class Served(Servant, Protocol):
-    """What the repository, the data plane and the frontends know of it."""
+    """A model as the repository, the data plane and the frontends see it."""
 
     model_id: ModelId
     config: ModelConfig

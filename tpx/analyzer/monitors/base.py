@@ -11,7 +11,7 @@ from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was used while something was measured; what a probe does not see is absent."""
+    """Resources used during a measurement; what a probe does not see is absent."""
 
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
@@ -25,7 +25,7 @@ class Probe(Protocol):
     def sample(self) -> None: ...
 
     def usage(self) -> Usage:
-        """What was used since the first sample."""
+        """Return what was used since the first sample."""
         ...
 
     def close(self) -> None: ...
@@ -41,7 +41,7 @@ class Watch:
 
     @property
     def usage(self) -> Usage:
-        """What the probes saw, of each figure the first that saw it; of energy each its part."""
+        """Return what the probes saw, of each figure the first that saw it; of energy each its part."""
         seen = [probe.usage() for probe in self._probes]
         return Usage(
             memory=next((u.memory for u in seen if u.memory is not None), None),

@@ -36,7 +36,7 @@ Shown = Field[TableLine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableContext:
-    """What rows need to know beside their measurement."""
+    """Context of a table's rows beside their measurement."""
 
     shown: int
     default: RankedVariant | None

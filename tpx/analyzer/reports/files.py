@@ -28,7 +28,7 @@ MOST_FAILURES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """What is wanted, and where; None is not wanted."""
+    """Files that a run writes; None is not wanted."""
 
     export_path: Path
     repository: Path

@@ -153,7 +153,8 @@ def duration(elapsed_ns: int) -> str:
 
 
 def hashes(run: Run) -> tuple[Fact, ...]:
-    """What two reports of the same question have in common: of the options, and of each model measured."""
+    """Return what two reports of the same question have in common: of the options, and of each model
+    measured."""
     started = run.started
     settings = {"settings": started.settings, "goals": msgspec.to_builtins(started.goals)}
     text = msgspec.json.encode(settings, order="deterministic")
@@ -173,7 +174,7 @@ def hashes(run: Run) -> tuple[Fact, ...]:
 
 
 def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str], manner: Manner) -> TableContext:
-    """What the tables of one model need to know."""
+    """Return what the tables of one model need to know."""
     conclusion = verdict.conclusion
     best = verdict.best
     return TableContext(

@@ -24,7 +24,7 @@ LOADS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """What is drawn over what, by tags of metrics or of loads."""
+    """Axes of a plot, by tags of metrics or of loads."""
 
     name: str
     title: str

@@ -93,21 +93,22 @@ def _cell(tag: str, row: _Row) -> str:
 
 
 def _figure(measured: Metric, measurement: Measurement) -> str:
-    """Of several models the whole, then each one's share: `421.0, [184.5,236.5]`."""
+    """Return the whole of several models, then each one's share: `421.0, [184.5,236.5]`."""
     whole = _rounded(measured.value(measurement))
     each = [_rounded(measured.value(member)) for member in measurement.members]
     return f"{whole}, [{','.join(each)}]" if any(each) else whole
 
 
 def _each(row: _Row, value: Callable[[Configuration], object]) -> str:
-    """Of the configuration, or of each of the models that are measured together or make an ensemble."""
+    """Return the text of the configuration, or of each of the models that are measured together or make an
+    ensemble."""
     configuration = row.ranked.run.configuration
     apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
     return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
 
 
 def _is_ensemble(configuration: Configuration) -> bool:
-    """Whether its members are all that computes; business logic computes beside them."""
+    """Return whether its members are all that computes; business logic computes beside them."""
     parsed = model_config.parse(configuration.text, configuration.variant.name)
     return bool(parsed.HasField("ensemble_scheduling"))
 
@@ -163,7 +164,7 @@ _SERVER = "triton-server"
 
 
 def _gpu_cell(tag: str, row: _Row) -> str:
-    """Of the row's GPU; in a table without GPUs memory is added up, the rest averaged."""
+    """Return the figure of the row's GPU; in a table without GPUs memory is added up, the rest averaged."""
     gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
     known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
     if not known:

@@ -1,1 +1,1 @@
-"""What a run is asked for, what it found, and the journal that keeps it."""
+"""The question of a run, its findings, and the journal that keeps both."""

@@ -1,4 +1,4 @@
-"""What an inference costs, in joules and in money: of a measurement alone, and with what the run knows of the
+"""Costs of an inference, in joules and in money: of a measurement alone, and with what the run knows of the
 machine."""
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What is needed beside a measurement to say what it costs."""
+    """Facts beside a measurement that its costs depend on."""
 
     per_hour: float | None = None
     """Of the machine, in any currency; None is not known."""
@@ -43,12 +43,13 @@ class Prices:
         return cls(per_hour=float(price) if price else None, idle=run.server_only)
 
     def joules_above_idle(self, measurement: Measurement) -> float | None:
-        """Of an inference, without what the machine takes while it has nothing to do."""
+        """Return the joules of an inference, without what an idle machine takes."""
         idle = self.idle.energy if self.idle else None
         return None if idle is None or idle.watts is None else joules_per_inference(measurement, idle)
 
     def cost_per_million(self, measurement: Measurement) -> float | None:
-        """Of inferences, on a machine with this price that is kept as busy as it was measured."""
+        """Return the cost of a million inferences on a machine with this price that is as busy as it was
+        measured."""
         if self.per_hour is None or measurement.throughput <= 0:
             return None
         return self.per_hour / SECONDS_PER_HOUR / measurement.throughput * MILLION

@@ -1,4 +1,4 @@
-"""What a run is asked for: objectives to improve and constraints to keep, by metric tag."""
+"""Goals of a run: objectives to improve and constraints to keep, by metric tag."""
 
 import math
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGoals:
-    """What one model has of its own; None is what the run asks of all."""
+    """Goals of one model; None is the goal of the whole run."""
 
     model: str
     weight: float = 1.0
@@ -85,7 +85,8 @@ class Goals:
         return self.constraints + tuple(c for own in self.models for c in own.constraints or ())
 
     def of(self, model: str) -> "Goals":
-        """What is asked of one model; of several that are measured together (`a,b`) it is these goals."""
+        """Return what is asked of one model; of several that are measured together (`a,b`) it is these
+        goals."""
         if "," in model:
             return self
         own = self._own(model) or ModelGoals(model=model)

@@ -106,7 +106,7 @@ class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="decision"):
-    """What the search decided, and why."""
+    """A decision of the search, and its reason."""
 
     model: str
     decision: Decision
@@ -236,7 +236,7 @@ def read_last_run(path: Path) -> list[Record]:
 
 
 def holds_run(path: Path) -> bool:
-    """Whether there is a run to read, complete or not."""
+    """Return whether there is a run to read, complete or not."""
     try:
         return bool(read_last_run(path))
     except MeasurementError:

@@ -9,7 +9,7 @@ LoadKind = Literal["concurrency", "request_rate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the load generator keeps up: requests in flight (or requests a second), each of `batch_size`."""
+    """Load that the generator keeps up: requests in flight (or requests a second), each of `batch_size`."""
 
     value: int
     kind: LoadKind = "concurrency"
@@ -81,7 +81,8 @@ class Configuration:
 
     @property
     def files(self) -> tuple["Configuration", ...]:
-        """Those with a config.pbtxt: its own, unless it is of several models together, and its members'."""
+        """Return those with a config.pbtxt: its own, unless it is of several models together, and its
+        members'."""
         return self.members if "," in self.variant.model else (self, *self.members)
 
 
@@ -113,8 +114,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What there is to say where a request has several responses: tokens of a language model, or whatever
-    a decoupled model sends."""
+    """Figures of requests with several responses: tokens of a language model, or whatever a decoupled model
+    sends."""
 
     first: Latency
     """From the request to its first response."""
@@ -165,7 +166,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyUse:
-    """What the machine used while something was measured, load generator and all; None is not known."""
+    """Energy that the machine used during a measurement, load generator and all; None is not known."""
 
     duration_ns: int
     gpu_j: float | None = None
@@ -190,7 +191,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
-    """What else the machine did during a measurement."""
+    """Other activity of the machine during a measurement."""
 
     load_average: float
     """Of the last minute, over all processors."""
@@ -203,7 +204,7 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one trial showed."""
+    """Result of one trial."""
 
     variant: str
     load: Load

@@ -137,7 +137,7 @@ class _Race:
             self._rounds[variant.name].append(outcome)
 
     def drop(self) -> None:
-        """Those that are certainly worse than the leader leave; the default stays, gains are over it."""
+        """Drop those that are certainly worse than the leader; the default stays, since gains are over it."""
         leader = self._leader()
         for variant in tuple(self.running):
             gain = self._gain(variant, leader)

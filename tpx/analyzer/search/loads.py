@@ -48,7 +48,7 @@ class LoadSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one model takes of a load: all of it, or its share where several are measured together."""
+    """Share of one model in a load: all of it, or its share where several are measured together."""
 
     space: LoadSpace
     needed: int

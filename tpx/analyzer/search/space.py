@@ -118,7 +118,7 @@ class Grid:
         return ""
 
     def _too_large(self, point: Point) -> str:
-        """Of requests of several inferences, why some model could not take them."""
+        """Return why some model could not take requests of several inferences."""
         for model, sent in zip(self._loads, self.batch_sizes(point), strict=True):
             taken = self.amount(point, "max_batch_size", model, absent=sent)
             if sent > taken:
@@ -146,7 +146,7 @@ class Grid:
 
     @property
     def client_batches(self) -> list[tuple[int, ...]]:
-        """What `batch_sizes` may be."""
+        """Return what `batch_sizes` may be."""
         return list(itertools.product(*(loads.batch_sizes for loads in self._loads.values())))
 
     def in_flight(self, point: Point) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ class Grid:
 
     @property
     def together(self) -> bool:
-        """Whether the members are models under loads of their own, and not parts of one model."""
+        """Return whether the members are models under loads of their own, and not parts of one model."""
         return "" not in self._loads
 
     @property

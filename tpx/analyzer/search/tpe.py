@@ -90,7 +90,8 @@ class _Trials:
 
 
 def worth(merit: Merit) -> float:
-    """What optuna is told, which maximizes it: what keeps the constraints is above all that does not."""
+    """Return what optuna is told, which maximizes it: what keeps the constraints is above all that does
+    not."""
     kept, value = merit
     return value if kept else value - MISSED
 

@@ -173,7 +173,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """What a transport opens: nothing is connected before the first use."""
+    """Connections of a transport: nothing is connected before the first use."""
 
     client: Client
     control: Control

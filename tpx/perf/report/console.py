@@ -23,13 +23,13 @@ _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 
 
 def data_line(data: DataSummary) -> str:
-    """What a run's files hold."""
+    """Return what a run's files hold."""
     steps = f" with {data.steps} step/steps" if data.streams == 1 else ""
     return f" Successfully read data for {data.streams} stream/streams{steps}."
 
 
 def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous: bool = False) -> str:
-    """What is going to be measured, and how; `asynchronous` as the rules of its levels have it."""
+    """Return what is going to be measured, and how; `asynchronous` as the rules of its levels have it."""
     kind = config.service.service_kind
     lines = ["*** Measurement Settings ***"]
     if kind == "triton" or config.inputs.batch_size != 1:
@@ -75,7 +75,7 @@ def _requests(count: int, kind: str) -> str:
 
 
 def _course_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
-    """What ends a level."""
+    """Return what ends a level."""
     if config.mlperf.scenario:
         return _scenario_lines(config)
     if config.load.session_concurrency is not None:
@@ -101,7 +101,7 @@ def _windows_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
 
 
 def answer_line(report: Report) -> str:
-    """What a binary search found; empty where nothing was searched."""
+    """Return what a binary search found; empty where nothing was searched."""
     config = report.config
     if not config.levels.binary:
         return ""

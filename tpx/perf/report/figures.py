@@ -25,7 +25,8 @@ def percentile_name(percentile: float) -> str:
 
 
 def level_title(level: Level) -> str:
-    """What stands above a level's figures; over schedules of the user's own perf_analyzer has nothing."""
+    """Return what stands above a level's figures; over schedules of the user's own perf_analyzer has
+    nothing."""
     return level.kind.title.format(label=level.kind.label, value=level.value)
 
 

@@ -28,7 +28,7 @@ DELAYED_LIMIT = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the text of a level depends on beside its figures."""
+    """Options that the text of a level depends on."""
 
     protocol: str = "http"
     with_engine: bool = False
@@ -110,7 +110,7 @@ def _late_lines(result: LevelResult) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
-    """What the parts of a request's time are called."""
+    """Names of the parts of a request's time."""
 
     way: str
     send: str

@@ -1,4 +1,4 @@
-"""What a terminal shows while a run goes on: made of plain lines, because drawing takes the load's time."""
+"""Live view of a run on a terminal: made of plain lines, because drawing takes the load's time."""
 
 import math
 from collections import deque

@@ -45,17 +45,17 @@ class Report:
 
     @property
     def has_dead_level(self) -> bool:
-        """Whether in some level a whole window passed without a valid request."""
+        """Return whether in some level a whole window passed without a valid request."""
         return any(r.verdict is Verdict.ERRORS for r in self.levels)
 
     @property
     def has_invalid_level(self) -> bool:
-        """Whether a level broke a rule of its MLPerf scenario."""
+        """Return whether a level broke a rule of its MLPerf scenario."""
         return any(r.validity is not None and not r.validity.valid for r in self.levels)
 
     @property
     def breaks_slo(self) -> bool:
-        """Whether objectives were set, and no measured load meets them."""
+        """Return whether objectives were set, and no measured load meets them."""
         return bool(self.config.answers.slo) and self.answer is None
 
     @property
@@ -64,5 +64,5 @@ class Report:
 
     @property
     def only_unstable(self) -> bool:
-        """Whether levels were measured and none of them was stable."""
+        """Return whether levels were measured and none of them was stable."""
         return bool(self.levels) and all(r.verdict is Verdict.UNSTABLE for r in self.levels)

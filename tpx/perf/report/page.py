@@ -303,7 +303,7 @@ def _host() -> tuple[Fact, ...]:
 
 
 def _settings(config: SessionSpec) -> tuple[Fact, ...]:
-    """What differs from the defaults."""
+    """Return what differs from the defaults."""
     out = []
     for field in fields_of(SessionSpec):
         value = field.of(config)

@@ -96,7 +96,7 @@ class Room:
 
 
 class Shared:
-    """What all calls of one connection share."""
+    """State that all calls of one connection share."""
 
     __slots__ = ("account", "connection", "inflater", "limits", "read_ns", "room", "sender")
 

@@ -225,7 +225,7 @@ class GrpcClientConnection:
 
     @property
     def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet of the calls written."""
+        """Return what the kernel has not taken yet of the calls written."""
         return 0 if self.http2.closed else self.http2.transport.get_write_buffer_size()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ def frame_message(message: Buffer, encoding: str = "") -> bytes:
 
 
 def whole_message(data: bytes, start: int, stop: int) -> bool:
-    """Whether DATA holds exactly one uncompressed message."""
+    """Return whether DATA holds exactly one uncompressed message."""
     if stop - start < PREFIX_BYTES:
         return False
     flag, size = unpack_prefix(data, start)

@@ -15,7 +15,7 @@ never noticed that a client had died."""
 
 
 class Action(Enum):
-    """What a connection does after a look at its clock."""
+    """Action of a connection after a look at its clock."""
 
     NOTHING = auto()
     PING = auto()
@@ -79,8 +79,8 @@ class Keepalive:
         return self._strikes <= limits.max_ping_strikes
 
     def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> Action:
-        """What to do now; called once a second. `last_stream` tells of calls that came and went, `wrote` of
-        data that we sent, since the last look or PING."""
+        """Return what to do now; called once a second. `last_stream` tells of calls that came and went,
+        `wrote` of data that we sent, since the last look or PING."""
         if calls or last_stream != self._last_stream:
             self._busy, self._last_stream = tick, last_stream
         if wrote:

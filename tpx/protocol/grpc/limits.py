@@ -22,7 +22,7 @@ class KeepaliveLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcLimits:
-    """What one connection may ask of the server; times in seconds."""
+    """Limits of one connection; times in seconds."""
 
     max_message_bytes: int = 2**31 - 1
     max_metadata_bytes: int = 16 << 10

@@ -1,4 +1,4 @@
-"""What a call's header block says: path, deadline, compression and custom metadata."""
+"""Contents of a call's header block: path, deadline, compression and custom metadata."""
 
 import base64
 import binascii

@@ -77,7 +77,7 @@ class ChunkedDecoder:
         return memoryview(self._body)
 
     def since(self, start: int) -> bytes:
-        """What has come of the body from `start` on."""
+        """Return what has come of the body from `start` on."""
         return bytes(self._body[start:])
 
     def _hold(self, rest: bytes) -> None:

@@ -20,7 +20,7 @@ _clock = time.perf_counter_ns
 
 
 class HttpResponse:
-    """What a connection has received last. Header names are lower case; Times are on the clock of
+    """Last response of a connection. Header names are lower case; Times are on the clock of
     time.perf_counter_ns.
 
     Small responses that resemble the one before are shown in the same object, for it costs more to make one
@@ -113,7 +113,7 @@ class HttpClientConnection(HttpConnection):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet of the requests written."""
+        """Return what the kernel has not taken yet of the requests written."""
         return 0 if self._lost else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class HttpClientConnection(HttpConnection):
         self._transport.abort()
 
     def body_so_far(self, start: int) -> bytes:
-        """What has come from `start` on of a body of unknown length that is being read."""
+        """Return what has come from `start` on of a body of unknown length that is being read."""
         if self._until_close is not None:
             return bytes(memoryview(self._until_close)[start:])
         return self._chunks.since(start) if self._chunks is not None else b""

@@ -66,7 +66,8 @@ class HttpConnection(BufferedReader):
         """A head whose body is still to come, or that needs something first. May raise HttpError."""
 
     def _may_begin(self, size: int) -> bool:  # noqa: ARG002 (a server's concern)
-        """Whether there is memory for a body; if not, the connection goes on with its head when there is."""
+        """Return whether there is memory for a body; if not, the connection goes on with its head when there
+        is."""
         return True
 
     def _hold(self, size: int) -> None:

@@ -77,7 +77,8 @@ class Head:
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether a streamed answer is chunked: HTTP/1.0 knows none, there it ends with the connection."""
+        """Return whether a streamed answer is chunked: HTTP/1.0 knows none, there it ends with the
+        connection."""
         return not self.connection
 
 

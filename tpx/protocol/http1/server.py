@@ -29,7 +29,7 @@ GONE = 499
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What one connection may ask of the server; times in seconds."""
+    """Limits of one connection; times in seconds."""
 
     max_body_bytes: int = 64 << 20
     head_timeout_s: int = 10
@@ -100,7 +100,7 @@ Judge = Callable[[Head], HttpError | None]
 
 
 class _Stage(Enum):
-    """What the connection waits for, for the deadlines."""
+    """Stage of a connection, which its deadlines depend on."""
 
     IDLE = auto()
     HEAD = auto()
@@ -301,7 +301,7 @@ class HttpServerConnection(HttpConnection):
         self._note_stage()
 
     def _note_stage(self) -> None:
-        """What the connection now waits for; a head's deadline runs from its first byte."""
+        """Return what the connection now waits for; a head's deadline runs from its first byte."""
         if self._request is not None or self._stage is _Stage.CLOSED:
             return
         if self._head is not None:
@@ -344,7 +344,8 @@ class HttpServerConnection(HttpConnection):
         return self._may_read_on()
 
     def _may_read_on(self) -> bool:
-        """Whether the next request may be served: nothing is in flight, and the client takes its answers."""
+        """Return whether the next request may be served: nothing is in flight, and the client takes its
+        answers."""
         waits = self._request is not None or self._writing_paused or self._awaits_turn
         return not waits and self._stage is not _Stage.CLOSED
 
@@ -518,6 +519,6 @@ def connection_factory(
     serve: Callable[[HttpRequest], None],
     judge: Judge | None = None,
 ) -> Callable[[], HttpServerConnection]:
-    """What the listener calls for each accepted socket; all connections share one memory of heads."""
+    """Return what the listener calls for each accepted socket; all connections share one memory of heads."""
     heads = HeadCache(parse_request_head)
     return lambda: HttpServerConnection(listener, heads, limits, serve, judge)

@@ -50,7 +50,7 @@ Event = StreamReset | GoingAway | SettingsChanged | PingReceived | Failed | Lost
 
 
 class Role(Protocol):
-    """What a connection reports to. Every method but `opened` may raise Http2Error, which ends the
+    """Receiver of a connection's events. Every method but `opened` may raise Http2Error, which ends the
     connection."""
 
     def opened(self, transport: asyncio.BaseTransport) -> None:

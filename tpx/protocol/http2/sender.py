@@ -84,7 +84,8 @@ class Sender:
 
     @property
     def reads(self) -> bool:
-        """Whether the peer has let us send some of what waits, in the second before the last or since."""
+        """Return whether the peer has let us send some of what waits, in the second before the last or
+        since."""
         return self._sent_bytes != self._sent_bytes_long_before
 
     @property

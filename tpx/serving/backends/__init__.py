@@ -1,1 +1,1 @@
-"""What can run a model: one module a backend, imported when a model first needs it."""
+"""Backends, which run models: one module per backend, imported when a model first needs it."""

@@ -249,7 +249,7 @@ class DividesMachine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What something that `tpx doctor` looks at says of itself on this machine."""
+    """Description of a part that `tpx doctor` inspects."""
 
     version: str = ""
     providers: tuple[str, ...] = ()

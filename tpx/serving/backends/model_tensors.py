@@ -1,5 +1,5 @@
-"""What a model file says of its inputs and outputs, whatever its format: writing them into a configuration,
-and checking one against them.
+"""Inputs and outputs of a model file, whatever its format: writing them into a configuration, and checking
+one against them.
 
 The rules are those that Triton's backends share (backend/src/backend_common.cc, onnxruntime_backend), so that
 a configuration means the same on both.
@@ -59,7 +59,7 @@ _Sections = Sequence[tuple[Any, Mapping[str, ModelTensor]]]
 
 
 def _batching_hint(model: str, sections: _Sections) -> bool | None:
-    """Whether the configured dims leave out the first dimension; None: they do not tell."""
+    """Return whether the configured dims leave out the first dimension; None: they do not tell."""
     hint: bool | None = None
     for items, tensors in sections:
         for item in items:

@@ -1,4 +1,4 @@
-"""Whether the models of an ensemble fit together as they are loaded (Triton:
+"""Checks that the models of an ensemble fit together as they are loaded (Triton:
 core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence

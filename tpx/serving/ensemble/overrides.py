@@ -1,4 +1,4 @@
-"""What a step says of the sequence that the steps behind it are part of (Triton:
+"""Overrides of a step for the sequence that the steps behind it are part of (Triton:
 core/src/ensemble_scheduler/ensemble_scheduler.cc)."""
 
 import logging
@@ -30,7 +30,8 @@ def sequence_of(parameters: Mapping[str, Parameter]) -> SequenceParameters:
 def said_of_sequence(
     said: Mapping[str, Parameter], before: Mapping[str, Parameter]
 ) -> SequenceParameters | None:
-    """What the parameters of a response make of the sequence of the step's own request, which has `before`.
+    """Return what the parameters of a response make of the sequence of the step's own request, which has
+    `before`.
 
     None where they say nothing of it; with any of the three, a flag that is not among them is off. Raises
     ExecutionError.
@@ -55,7 +56,7 @@ def said_of_sequence(
 
 
 class Overrides:
-    """What the steps of one run have said, by iteration, until all that read it have taken it.
+    """Overrides by the steps of one run, by iteration, until all that read it have taken it.
 
     Readers are the steps right behind, by number, and behind the last one the answer to the client.
     """

@@ -27,7 +27,7 @@ class Composing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """What the model of a step is like, as far as the run of the graph depends on it."""
+    """Facts of a step's model that the run of the graph depends on."""
 
     decoupled: bool
     ranks: Mapping[str, int]

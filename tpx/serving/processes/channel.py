@@ -45,7 +45,7 @@ class ChannelBroken(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptors:
-    """What the two sides of a channel share: the memory, and an event that wakes each side."""
+    """Resources that the two sides of a channel share: the memory, and an event that wakes each side."""
 
     memory: int
     wakes_engine: int
@@ -138,7 +138,7 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is sent or taken any more."""
+        """Return whether nothing is sent or taken any more."""
         return self._closed
 
     @property

@@ -111,7 +111,7 @@ class _Size:
 
 
 class _Origin:
-    """What the engine has to know of a request besides its tensors."""
+    """Facts of a request besides its tensors, for the engine."""
 
     __slots__ = ("_request", "has_shared", "template")
 

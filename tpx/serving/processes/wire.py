@@ -166,7 +166,7 @@ class ModelName(Struct, array_like=True):
 
 
 class Model(Struct, array_like=True):
-    """What a frontend knows of a model."""
+    """A model as a frontend sees it."""
 
     name: str
     version: int
@@ -350,7 +350,7 @@ class HttpHead(Struct, array_like=True):
 
 
 class HttpAnswer(Struct, array_like=True):
-    """What it is answered, besides the body."""
+    """A response besides its body."""
 
     status: int
     headers: bytes

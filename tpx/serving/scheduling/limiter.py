@@ -204,7 +204,7 @@ class RateLimiter:
         )
 
     def _limit(self, name: str, device: int) -> int | None:
-        """Of a resource that all devices share, the device in the option means nothing."""
+        """Return the limit; of a resource that all devices share, the device in the option means nothing."""
         if device == GLOBAL:
             return max((count for (known, _), count in self._explicit.items() if known == name), default=None)
         return self._explicit.get((name, device), self._explicit.get((name, GLOBAL)))
@@ -220,7 +220,7 @@ class RateLimiter:
 
 
 def _compete(other: Turn, turn: Turn) -> bool:
-    """Whether another one wants what this one wants, now."""
+    """Return whether another one wants what this one wants, now."""
     if other is turn or not (other.granted or other.place is not None):
         return False
     return not other.needs.resources.keys().isdisjoint(turn.needs.resources)

@@ -178,7 +178,7 @@ class SequenceTable:
         return sequence.queue.popleft()
 
     def state_shapes(self, sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:
-        """Of the states that the next request of a sequence gets."""
+        """Return the shapes of the states that the next request of a sequence gets."""
         if not sequence.states or sequence.queue[0].head.parameters.get("sequence_start"):
             return self._first_shapes
         return tuple([state.shape for state in sequence.states.values()])

@@ -48,7 +48,8 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What the model gives after one request of a sequence and gets with the next; shapes are of one row."""
+    """State that the model returns after one request of a sequence and receives with the next; shapes are of
+    one row."""
 
     input_name: str
     output_name: str
@@ -125,7 +126,7 @@ class SequenceStacking:
 
 
 def value_of(state: State, request: InferRequest) -> Array:
-    """What a request of a sequence gets of a state: what the one before has left, or the beginning."""
+    """Return what a request of a sequence gets of a state: what the one before has left, or the beginning."""
     if request.head.parameters.get("sequence_start"):
         return state.initial
     kept: Mapping[str, Array] = request.sequence.states

@@ -26,7 +26,7 @@ _BFLOAT16 = 16  # in onnx.TensorProto.DataType
 
 
 class Conversions:
-    """What the client's tensors and ONNX Runtime's differ in: strings are text here, and a scalar has no
+    """Differences between the client's tensors and ONNX Runtime's: strings are text here, and a scalar has no
     dimension, while to the client it is one element."""
 
     def __init__(self, inputs: Sequence[OnnxTensor], outputs: Sequence[OnnxTensor]) -> None:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime raises: its own exceptions have no common base."""
+"""Exceptions of ONNX Runtime, which have no common base."""
 
 from onnxruntime.capi import onnxruntime_pybind11_state
 

@@ -171,7 +171,7 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
 
 
 def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
-    """What each run of an instance is told. Raises ConfigError."""
+    """Return what each run of an instance is told. Raises ConfigError."""
     options = ort.RunOptions()
     options.log_severity_level = 3
     arenas = _arenas(config, spec)
@@ -181,7 +181,7 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
 
 
 def _arenas(config: ModelConfig, spec: InstanceSpec) -> list[str]:
-    """Those of this instance whose free memory goes back to the system after each run."""
+    """Return those of this instance whose free memory goes back to the system after each run."""
     given = GivenParameters.of_model(config)
     text = given.words.get(SHRINKAGE, "")
     out = []

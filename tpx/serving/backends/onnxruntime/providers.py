@@ -94,7 +94,7 @@ OPENVINO = Provider(
 
 
 def providers_of(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
-    """Those of an instance, the most wanted first, the CPU last: it takes what the others leave.
+    """Return those of an instance, the most wanted first, the CPU last: it takes what the others leave.
 
     Raises ConfigError, and LoadError where one is missing.
     """

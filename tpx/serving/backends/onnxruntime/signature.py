@@ -1,4 +1,4 @@
-"""What an ONNX file says of its inputs and outputs, and completing a configuration from it.
+"""Inputs and outputs of an ONNX file, and a configuration completed from them.
 
 The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a configuration means the same on
 both.
@@ -50,7 +50,7 @@ class OnnxTensor(ModelTensor):
 
 
 def _way_out(kind: str) -> str:
-    """What to do about a type, where that is known."""
+    """Return what to do about a type, where that is known."""
     if "map(" in kind:
         return (
             ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain probabilities"

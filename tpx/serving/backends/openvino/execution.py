@@ -116,6 +116,6 @@ def _check_narrow(name: str, array: Array) -> None:
 
 
 def reason(exc: Exception) -> str:
-    """What OpenVINO says, without the lines that only say where in its sources it was."""
+    """Return what OpenVINO says, without the lines that only say where in its sources it was."""
     lines = [line.strip() for line in str(exc).splitlines()]
     return " ".join(line for line in lines if line and not line.startswith("Exception from ")) or str(exc)

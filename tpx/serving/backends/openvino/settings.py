@@ -1,4 +1,4 @@
-"""What a configuration's `parameters` ask of OpenVINO, in the words of Triton's backend.
+"""Settings of OpenVINO in a configuration's `parameters`, in the words of Triton's backend.
 
 A parameter that is none of ours is a property of OpenVINO's device, by OpenVINO's own name, and goes there.
 """

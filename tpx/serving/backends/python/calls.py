@@ -94,7 +94,7 @@ class ModelCalls:
             call.advance(-size)
 
     def give_up(self) -> None:
-        """Nobody waits for what the calls are made for: they are answered now, whatever becomes of them."""
+        """Answer the calls now, whatever becomes of them: their request was cancelled."""
         gone = Cancelled("nobody waits for what it was made for")
         while self._calls:
             number, call = self._calls.popitem()

@@ -30,7 +30,7 @@ CODES = (
 
 
 def code_number(error: TpxError) -> int:
-    """What models see of an error's code."""
+    """Return what models see of an error's code."""
     return CODES.index(error.code) if error.code in CODES else 1
 
 

@@ -98,7 +98,7 @@ def _unpack(place: Path) -> None:
 
 
 def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
-    """What is extracted of a member. Raises LoadError for one that leads out of the directory."""
+    """Return what is extracted of a member. Raises LoadError for one that leads out of the directory."""
     try:
         return tarfile.data_filter(member, place)
     except tarfile.FilterError as exc:
@@ -111,7 +111,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
 
 
 def _variables(path: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """What activating it would set."""
+    """Return what activating it would set."""
     library = environment.get("LD_LIBRARY_PATH", "")
     return {
         "PATH": f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}",

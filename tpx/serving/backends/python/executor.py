@@ -37,7 +37,7 @@ _KILLED_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSettings:
-    """What an instance is."""
+    """Settings of an instance."""
 
     name: str
     model: str
@@ -173,7 +173,7 @@ class PythonExecutor:
             self._restarting = self._loop.create_task(self._restart())
 
     def _give_up_held(self, begun: int) -> None:
-        """What the process had begun is answered with an error: nobody knows how far it had come. The rest
+        """Answer what the process had begun with an error, since it is unknown how far it had come. The rest
         may be computed elsewhere."""
         error = ExecutionError(
             f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}",
@@ -227,7 +227,7 @@ class PythonExecutor:
             self._restarting = None
 
     async def _closes_within(self, seconds: float) -> bool:
-        """Whether nobody wants the process any more, be it after some time."""
+        """Return whether the process is not needed any more, perhaps after some time."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
         return self._closing.is_set()
@@ -411,5 +411,6 @@ class PythonExecutor:
 
 
 def _is_after(number: int, begun: int) -> bool:
-    """Whether a batch was given to the process after the one that it has begun last; numbers wrap around."""
+    """Return whether a batch was given to the process after the one that it has begun last; numbers wrap
+    around."""
     return not begun or 0 < (number - begun) & 0xFFFFFFFF < 1 << 31

@@ -76,7 +76,7 @@ class HeldBatch:
             self.sink.again(request)
 
     def give_back(self) -> None:
-        """It was not begun, and is as it was before."""
+        """Restore it as it was before, since it was not begun."""
         for held in self.held:
             held.give_back()
         self.held.clear()
@@ -91,7 +91,7 @@ class HeldBatch:
 
     @property
     def ends_with_one(self) -> bool:
-        """Whether the next request that has its response is the last thing to wait for."""
+        """Return whether the next request that has its response is the last thing to wait for."""
         return self._released and self._left == 1
 
     def answered_apart(self, request: InferRequest, error: TpxError | None) -> None:
@@ -265,7 +265,7 @@ class Held:
             self._set(InferResponse([], error))
 
     def give_back(self) -> None:
-        """It is not in the process any more."""
+        """Note that it is not in the process any more."""
         self.over = True
         self.request.backpressure = self._before
         if self._before is not None:

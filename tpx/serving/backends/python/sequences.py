@@ -1,4 +1,4 @@
-"""What the server adds to requests of sequences, and keeps of their answers: each request by itself."""
+"""Inputs that the server adds to requests of sequences, and states that it keeps: each request by itself."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ class SequenceTensors:
 
     @classmethod
     def of(cls, stacking: Stacking, *, batched: bool) -> "SequenceTensors":
-        """Those of a model whose batches are made so."""
+        """Return those of a model whose batches are made so."""
         if isinstance(stacking, SequenceStacking):
             return cls(stacking.controls, stacking.states, batched=batched)
         return cls()

@@ -1,4 +1,4 @@
-"""What the process of a model asks of the server: calls and loads of other models, log, metrics."""
+"""Services of the server for the process of a model: calls and loads of other models, log, metrics."""
 
 import asyncio
 import base64
@@ -58,7 +58,7 @@ class Services:
             raise ValueError(f"there is no frame {kind}")
 
     def give_up_calls(self) -> None:
-        """Nobody waits for what the process computes."""
+        """Cancel the calls of a process whose result is not wanted any more."""
         self._calls.give_up()
 
     def close(self) -> None:

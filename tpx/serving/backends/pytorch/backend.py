@@ -155,7 +155,8 @@ class PytorchModel:
         return executor
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Whether the threads that each instance has suit a configuration with other instance groups."""
+        """Return whether the threads that each instance has suit a configuration with other instance
+        groups."""
         if self._parameters.intra_op_threads:
             return True
         cores = schedulable_processors()
@@ -170,7 +171,7 @@ class PytorchModel:
         self._shared = {}
 
     def _program(self, device: torch.device | None) -> Program:
-        """Of an instance alone, or of all on this device."""
+        """Return the program of an instance alone, or of all on this device."""
         shared = self._shared.get(device)
         if shared is not None:
             log.info("sharing the weights of model '%s' between its instances", self._name)

@@ -1,4 +1,4 @@
-"""What an archive tells of its tensors: completing a configuration from it, and checking one against it."""
+"""Tensors of an archive: a configuration is completed from them, and checked against them."""
 
 import logging
 from collections.abc import Mapping

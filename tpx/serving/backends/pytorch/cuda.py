@@ -21,7 +21,7 @@ _WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """What instances on GPUs have beside others."""
+    """Settings of instances on GPUs."""
 
     device: torch.device | None
     """None: the model is on as many as it likes (KIND_MODEL)."""

@@ -45,7 +45,7 @@ class Call:
 
 
 def guarded(run: Callable[[], Value]) -> Value:
-    """What `run` gives; whatever the model raises, its author's code or PyTorch's, becomes an
+    """Return what `run` gives; whatever the model raises, its author's code or PyTorch's, becomes an
     ExecutionError."""
     try:
         return run()

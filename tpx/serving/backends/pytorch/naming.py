@@ -60,8 +60,8 @@ def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]
 
 
 def _position_of_added(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
-    """Of an input that the server adds: by its name, or behind the configured ones in the order of
-    `batch_input`."""
+    """Return the position of an input that the server adds: by its name, or behind the configured ones in the
+    order of `batch_input`."""
     index = known.get(name, index_in(name))
     if index is not None:
         return index
@@ -91,7 +91,7 @@ def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int
 
 
 def beyond(name: str, count: int) -> str:
-    """What to say of an output that forward does not give."""
+    """Return what to say of an output that forward does not give."""
     return (
         f"The output {name} in the model configuration refers to an output index which doesn't exist. "
         f"This model has {count} outputs"

@@ -34,7 +34,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PytorchSettings:
-    """What a model's parameters say; None is PyTorch's own default."""
+    """Settings in a model's parameters; None is PyTorch's own default."""
 
     optimized_execution: bool = True
     jit_executor: bool | None = None
@@ -157,7 +157,7 @@ def jit_switches(settings: PytorchSettings, torch_c: Any, model: str) -> list[tu
 
 
 class ThreadCounts:
-    """What the models of a process have asked for. Used by loader threads."""
+    """Thread counts that the models of a process have asked for. Used by loader threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

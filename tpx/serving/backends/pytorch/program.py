@@ -59,7 +59,7 @@ class Interface:
 
     @property
     def complete(self) -> bool:
-        """Whether datatypes and shapes are known."""
+        """Return whether datatypes and shapes are known."""
         slots = (*(self.arguments or ()), *(self.results or ()))
         return bool(slots) and self.results is not None and all(slot.datatype for slot in slots)
 
@@ -88,8 +88,8 @@ class Program(Protocol):
     """The addresses of its weights: results that are part of them are not the client's to keep."""
 
     def arguments(self, count: int) -> list[Value]:
-        """What a run of the model takes, with the defaults of what no request brings; `count` where the model
-        takes any number."""
+        """Return what a run of the model takes, with the defaults of what no request brings; `count` where
+        the model takes any number."""
 
     def run(self, values: list[Value], names: list[str]) -> Value:
         """A tensor, a list of strings, a sequence or a mapping of them; `names` are those of the values where

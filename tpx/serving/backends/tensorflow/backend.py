@@ -280,7 +280,7 @@ def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
 
 
 def _is_read(operation: Any) -> bool:
-    """Whether another operation takes what this one gives, or it gives nothing."""
+    """Return whether another operation takes what this one gives, or it gives nothing."""
     return not operation.outputs or any(output.consumers() for output in operation.outputs)
 
 

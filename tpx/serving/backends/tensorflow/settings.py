@@ -1,4 +1,4 @@
-"""What a configuration and --backend-config ask of TensorFlow, in the words of Triton's backend
+"""Settings of TensorFlow in a configuration and in --backend-config, in the words of Triton's backend
 (tensorflow_backend/README.md)."""
 
 from collections.abc import Mapping

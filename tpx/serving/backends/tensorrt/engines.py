@@ -80,7 +80,7 @@ def plan_version(plan: bytes) -> str:
 
 
 def mismatch(plan: bytes, installed: str) -> str:
-    """What the versions of a plan and of TensorRT have to do with it that a plan cannot be loaded."""
+    """Return what the versions of a plan and of TensorRT have to do with it that a plan cannot be loaded."""
     if plan[:4] != _PLAN_TAG:
         return " (the file is no plan of TensorRT)"
     built = plan_version(plan)

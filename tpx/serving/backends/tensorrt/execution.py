@@ -239,7 +239,7 @@ def _as_model_has_it(each: EngineTensor, array: Array) -> Array:
 
 
 def _allocator(trt: Any, buffer: DeviceBuffer) -> Any:
-    """What TensorRT asks for the memory of an output whose shape depends on data."""
+    """Return the allocator of an output whose shape depends on data."""
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:

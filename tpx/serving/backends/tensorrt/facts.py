@@ -1,4 +1,4 @@
-"""What an engine tells of itself, read once: its tensors, and what each optimization profile takes.
+"""Facts of an engine, read once: its tensors, and what each optimization profile takes.
 
 Only names are used that the Python API of TensorRT 10 and 11 have in common.
 """
@@ -26,7 +26,7 @@ _DATATYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What a profile takes of an input: the smallest, the best, the largest."""
+    """Shapes of an input that a profile takes: the smallest, the best, the largest."""
 
     least: tuple[int, ...]
     best: tuple[int, ...]

@@ -89,7 +89,8 @@ def check_values(tensor: EngineTensor, profile: int, values: Sequence[int], mode
 
 
 def misfit_of(span: Span, shape: Sequence[int], start: int = 0) -> str:
-    """What is wrong with a shape, from dimension `start` on; empty where it fits. -1 fits everywhere."""
+    """Return what is wrong with a shape, from dimension `start` on; empty where it fits. -1 fits
+    everywhere."""
     if len(shape) != len(span.most):
         return (
             f"model expected {len(span.most) - start} dimensions but received {len(shape) - start} dimensions"

@@ -1,4 +1,4 @@
-"""What a configuration and --backend-config ask of TensorRT, in the words of Triton's backend
+"""Settings of TensorRT in a configuration and in --backend-config, in the words of Triton's backend
 (tensorrt_backend/README.md)."""
 
 import logging

@@ -92,7 +92,7 @@ class Calls:
         return number
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for more responses of a call."""
+        """Cancel a call, whose further responses are not wanted."""
         if number in self._calls:
             self.channel.send(frames.CANCEL_CALL, [frames.NUMBER.pack(number)])
 
@@ -167,7 +167,7 @@ class Calls:
 
 
 class Runtime:
-    """What the functions of pb_utils reach for: there is one model in a process."""
+    """State behind the functions of pb_utils: there is one model in a process."""
 
     def __init__(self) -> None:
         self._calls: Calls | None = None

@@ -1,4 +1,4 @@
-"""What goes wrong in a model, as the server is told."""
+"""Errors of a model, as they are sent to the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TritonModelException(Exception):
 
 
 class ErrorCode(enum.IntEnum):
-    """What kind of wrong an error is, numbered as in Triton."""
+    """Kind of an error, numbered as in Triton."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
@@ -38,11 +38,11 @@ class TritonError:
         self._code = arguments.member(code, "TritonError(): code", ErrorCode)
 
     def message(self) -> str:
-        """What is wrong."""
+        """Return the message."""
         return self._message
 
     def code(self) -> ErrorCode:
-        """What kind of wrong."""
+        """Return the kind of the error."""
         return self._code
 
     def __repr__(self) -> str:

@@ -68,7 +68,7 @@ class Execution:
     # what comes
 
     def cancel(self, handle: int) -> None:
-        """Nobody waits for a request any more."""
+        """Mark a request as cancelled."""
         if handle in self._live:
             self._cancelled.add(handle)
 
@@ -273,7 +273,7 @@ class Execution:
         return request._sender
 
     def is_cancelled(self, handle: int) -> bool:
-        """Whether nobody waits for a request any more; looks at what has come."""
+        """Return whether a request was cancelled; reads what has come."""
         self.channel.look()
         return handle in self._cancelled
 

@@ -97,7 +97,7 @@ def encode_head(tensors: Iterable[tuple[str, str, Sequence[int]]], extra: Words)
 
 
 def decode_head(data: bytes) -> Head:
-    """What `encode_head` has written."""
+    """Return what `encode_head` has written."""
     tensors, extra = json.loads(data)
     return Head(tuple(TensorHead(n, d, tuple(s)) for n, d, s in tensors), extra)
 

@@ -62,7 +62,7 @@ def _die_with_server(descriptor: int) -> None:
 
 
 class _Process:
-    """What frames ask for, one after the other."""
+    """Carries out frames, one after the other."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

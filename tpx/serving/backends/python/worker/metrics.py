@@ -19,7 +19,7 @@ _IDS = itertools.count(1)
 
 
 class MetricKind(enum.IntEnum):
-    """What a family counts."""
+    """Kind of a metric family."""
 
     COUNTER, GAUGE, HISTOGRAM = range(3)
 

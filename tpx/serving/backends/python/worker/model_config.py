@@ -116,7 +116,7 @@ def get_output_config_by_name(model_config: Config, name: str) -> Config | None:
 
 
 def using_decoupled_model_transaction_policy(model_config: Config) -> bool:
-    """Whether a configuration is of a decoupled model."""
+    """Return whether a configuration is of a decoupled model."""
     return bool((model_config.get("model_transaction_policy") or {}).get("decoupled", False))
 
 

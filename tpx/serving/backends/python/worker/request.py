@@ -60,7 +60,7 @@ class InferenceTrace:
         self._context = context
 
     def get_context(self) -> str | None:
-        """What OpenTelemetry calls the context, as JSON; None where requests are not traced so."""
+        """Return what OpenTelemetry calls the context, as JSON; None where requests are not traced so."""
         return self._context or None
 
 
@@ -161,11 +161,11 @@ class InferenceRequest:
         return self._request_id
 
     def correlation_id(self) -> CorrelationId:
-        """Of the sequence; 0 for none."""
+        """Return the id of the sequence; 0 for none."""
         return self._correlation_id
 
     def flags(self) -> int:
-        """Whether it starts or ends its sequence."""
+        """Return whether it starts or ends its sequence."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
@@ -189,11 +189,11 @@ class InferenceRequest:
         return self._preferred
 
     def model_name(self) -> str:
-        """Of the model that it goes to."""
+        """Return the name of the model that it goes to."""
         return self._model_name
 
     def model_version(self) -> int:
-        """Of the model that it goes to; -1 is the latest."""
+        """Return the version of the model that it goes to; -1 is the latest."""
         return self._model_version
 
     def trace(self) -> InferenceTrace:
@@ -205,7 +205,7 @@ class InferenceRequest:
         return self._own().sender(self)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Return whether the request was cancelled."""
         return self._own().is_cancelled(self._handle)
 
     def set_release_flags(self, flags: int) -> None:
@@ -256,7 +256,7 @@ class InferenceResponse:
         return self._outputs
 
     def has_error(self) -> bool:
-        """Whether there is an error."""
+        """Return whether there is an error."""
         return self._error is not None
 
     def error(self) -> TritonError | None:
@@ -306,7 +306,7 @@ def _checked(parameters: Any, check: Callable[[str, object], None] | None = None
 
 
 def _check_sendable(key: str, value: object) -> None:
-    """Whether both protocols can tell a parameter of a response. Raises TritonModelException."""
+    """Return whether both protocols can tell a parameter of a response. Raises TritonModelException."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise TritonModelException(f"parameter '{key}' has an integer of more than 64 bits")
     for text in (key, value):

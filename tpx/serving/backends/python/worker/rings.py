@@ -108,7 +108,7 @@ class Ring:
 
     @property
     def size(self) -> int:
-        """Of the segment."""
+        """Return the size of the segment in bytes."""
         return 0 if self._segment is None else self._segment.size
 
     def use(self, segment: Segment) -> None:

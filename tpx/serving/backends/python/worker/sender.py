@@ -47,7 +47,7 @@ class InferenceResponseSender:
         self._execution.respond(self._handle, response, final=flags == _FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for more."""
+        """Return whether the request was cancelled."""
         return self._execution.is_cancelled(self._handle)
 
     def _check(self, response: Any, flags: int) -> None:

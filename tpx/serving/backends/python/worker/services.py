@@ -1,4 +1,4 @@
-"""What models ask of their server besides inference and metrics: other models, the log."""
+"""Services for models besides inference and metrics: other models, the log."""
 
 from __future__ import annotations
 

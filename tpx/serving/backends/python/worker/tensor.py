@@ -84,7 +84,7 @@ class Tensor:
         return self
 
     def name(self) -> str:
-        """Of the input or output."""
+        """Return the name of the input or output."""
         return self._name
 
     def shape(self) -> list[int]:
@@ -96,7 +96,7 @@ class Tensor:
         return "TYPE_STRING" if self._datatype == "BYTES" else f"TYPE_{self._datatype}"
 
     def is_cpu(self) -> bool:
-        """Whether it lies in host memory."""
+        """Return whether it lies in host memory."""
         return self._array is not None or self._data is not None
 
     def as_numpy(self) -> Any:

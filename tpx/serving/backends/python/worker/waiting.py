@@ -41,7 +41,7 @@ class Waiting:
         self._most_ns = most_ns
 
     def here(self) -> bool:
-        """Whether bytes have come."""
+        """Return whether bytes have come."""
         return bool(self._poll.poll(0))
 
     @property
@@ -67,7 +67,7 @@ class Waiting:
             self._worth += 1
 
     def _may_look(self, now_ns: int) -> bool:
-        """Nobody else has needed the processor for a while."""
+        """Return whether no other process has needed the processor for a while."""
         if now_ns < self._rests_until_ns:
             return False
         preempted = resource.getrusage(_THREAD).ru_nivcsw
@@ -78,7 +78,7 @@ class Waiting:
         return True
 
     def _looked(self, now_ns: int, end_ns: int) -> bool:
-        """Whether bytes have come meanwhile."""
+        """Return whether bytes have come meanwhile."""
         poll = self._poll.poll
         while now_ns < end_ns:
             _yield()
