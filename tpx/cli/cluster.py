@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tpx.cli.commands import COMMANDS, below
 from tpx.cli.exits import Exit
+from tpx.cli.help import show
 from tpx.cluster import client
 from tpx.cluster.balancer import Route, Slots, envoy_config, haproxy_config
 from tpx.cluster.spec import Place, from_plain, read_spec
@@ -61,7 +62,9 @@ class ConfigConfig:
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx cluster COMMAND`; returns the exit status."""
-    name = argv[0] if argv else ""
+    if not argv:
+        return show(("cluster",))
+    name = argv[0]
     if ("cluster", name) in COMMANDS:
         return COMMANDS["cluster", name].function()(argv[1:])
     known = below(("cluster",))
