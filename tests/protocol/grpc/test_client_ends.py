@@ -199,11 +199,13 @@ BROKEN_SERVERS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", BROKEN_SERVERS)
 async def test_a_server_that_breaks_the_rules_is_named_in_the_error(name: str) -> None:
     data, words = BROKEN_SERVERS[name]
+    answered = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(data if "HTTP/2" in words else frames.settings_frame({}) + data)
         await reader.read()
         writer.close()
+        answered.set()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
@@ -213,6 +215,7 @@ async def test_a_server_that_breaks_the_rules_is_named_in_the_error(name: str) -
         response = await calls.ended()
         assert response.status == Status.UNAVAILABLE
         assert words.lower() in response.message.lower()
+        await answered.wait()  # a handler that the loop cancels at its end is a complaint of asyncio
 
 
 async def test_closing_in_a_callback_ends_the_other_calls_as_unavailable() -> None:

@@ -48,6 +48,7 @@ def partly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 PATHS = {
+    "/": "metadata",
     "/v2": "metadata",
     "/v2/openapi.json": "metadata",
     "/v2/docs": "metadata",
