@@ -4,7 +4,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from typing import TextIO
 
 import yaml
 from rich.box import SIMPLE
@@ -78,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 def up(argv: Sequence[str]) -> int:
     """Run `tpx cluster up`."""
 
-    def action() -> None:
+    def action(out: TextIO) -> None:
         spec = read_spec(argv)
         if not spec.server.model_repository:
             raise UsageError("missing: --model-repository, the directory that holds the models on every node")
@@ -89,8 +91,11 @@ def up(argv: Sequence[str]) -> int:
                     ready = sum(row["state"] == "ready" for row in status["replicas"])
                     line.update(f"{ready} of {status['desired']} replicas are ready")
             for node in spec.traffic.balancer:
-                print(f"HTTP http://{node}:{spec.traffic.http_port}, gRPC {node}:{spec.traffic.grpc_port}")
-            print(f"HAProxy's page: http://{spec.traffic.balancer[0]}:{spec.traffic.stats_port}/")
+                print(
+                    f"HTTP http://{node}:{spec.traffic.http_port}, gRPC {node}:{spec.traffic.grpc_port}",
+                    file=out,
+                )
+            print(f"HAProxy's page: http://{spec.traffic.balancer[0]}:{spec.traffic.stats_port}/", file=out)
 
     return _guarded(action)
 
@@ -98,7 +103,7 @@ def up(argv: Sequence[str]) -> int:
 def update(argv: Sequence[str]) -> int:
     """Run `tpx cluster update`: options that are not given stay as they are."""
 
-    def action() -> None:
+    def action(out: TextIO) -> None:
         named = read_spec(argv)
         with connected(named.place.ray_address):
             cluster = client.Cluster(named.place.name)
@@ -110,7 +115,7 @@ def update(argv: Sequence[str]) -> int:
                     time.sleep(WATCH_S / 2)
             if status["fault"]:
                 raise UsageError(status["fault"])
-            print(f"every replica runs release {status['release']}")
+            print(f"every replica runs release {status['release']}", file=out)
 
     return _guarded(action)
 
@@ -118,22 +123,22 @@ def update(argv: Sequence[str]) -> int:
 def status(argv: Sequence[str]) -> int:
     """Run `tpx cluster status`."""
 
-    def action() -> None:
+    def action(out: TextIO) -> None:
         config = from_argv(StatusConfig, argv)
         with connected(config.place.ray_address):
             cluster = client.Cluster(config.place.name)
             if config.json:
-                print(json.dumps(cluster.status(), indent=2))
+                print(json.dumps(cluster.status(), indent=2), file=out)
             elif config.watch:
-                with Live(table(cluster.status()), console=Console(), auto_refresh=False) as live:
+                with Live(table(cluster.status()), console=Console(file=out), auto_refresh=False) as live:
                     while True:
                         time.sleep(WATCH_S)
                         live.update(table(cluster.status()), refresh=True)
             else:
                 found = cluster.status()
-                Console().print(table(found))
+                Console(file=out).print(table(found))
                 for event in found["events"][-5:]:
-                    print(event)
+                    print(event, file=out)
 
     return _guarded(action)
 
@@ -141,7 +146,7 @@ def status(argv: Sequence[str]) -> int:
 def scale(argv: Sequence[str]) -> int:
     """Run `tpx cluster scale`."""
 
-    def action() -> None:
+    def action(_: TextIO) -> None:
         config = from_argv(ScaleConfig, argv)
         with connected(config.place.ray_address):
             client.Cluster(config.place.name).scale(config.count)
@@ -152,7 +157,7 @@ def scale(argv: Sequence[str]) -> int:
 def down(argv: Sequence[str]) -> int:
     """Run `tpx cluster down`."""
 
-    def action() -> None:
+    def action(_: TextIO) -> None:
         place = from_argv(DownConfig, argv).place
         with connected(place.ray_address):
             client.Cluster(place.name).down()
@@ -163,10 +168,10 @@ def down(argv: Sequence[str]) -> int:
 def logs(argv: Sequence[str]) -> int:
     """Run `tpx cluster logs`."""
 
-    def action() -> None:
+    def action(out: TextIO) -> None:
         config = from_argv(LogsConfig, argv)
         with connected(config.place.ray_address):
-            print(client.Cluster(config.place.name).log(config.replica, config.lines))
+            print(client.Cluster(config.place.name).log(config.replica, config.lines), file=out)
 
     return _guarded(action)
 
@@ -174,7 +179,7 @@ def logs(argv: Sequence[str]) -> int:
 def config(argv: Sequence[str]) -> int:
     """Run `tpx cluster config`: the proxy's configuration for what is ready now."""
 
-    def action() -> None:
+    def action(out: TextIO) -> None:
         asked = from_argv(ConfigConfig, argv)
         with connected(asked.place.ray_address):
             found = client.Cluster(asked.place.name).status()
@@ -187,9 +192,9 @@ def config(argv: Sequence[str]) -> int:
             if row["state"] == "ready"
         ]
         if asked.envoy:
-            print(yaml.safe_dump(envoy_config(traffic, routes), sort_keys=False), end="")
+            print(yaml.safe_dump(envoy_config(traffic, routes), sort_keys=False), end="", file=out)
         else:
-            print(haproxy_config(traffic, Slots(tuple(routes)), "/run/haproxy-tpx.sock"), end="")
+            print(haproxy_config(traffic, Slots(tuple(routes)), "/run/haproxy-tpx.sock"), end="", file=out)
 
     return _guarded(action)
 
@@ -232,9 +237,12 @@ def table(status: JsonObject) -> Table:
     return shown
 
 
-def _guarded(action: Callable[[], None]) -> int:
+def _guarded(action: Callable[[TextIO], None]) -> int:
+    """Run a command that writes its results to what it is given; what Ray prints meanwhile goes to stderr."""
+    out = sys.stdout
     try:
-        action()
+        with redirect_stdout(sys.stderr):
+            action(out)
     except TpxError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return Exit.FAILED
