@@ -59,3 +59,14 @@ def test_a_python_file_serializes_itself_and_says_why_where_it_cannot(tmp_path: 
     module.write_text("x = 1")
     with pytest.raises(LoadError, match="Precisely one autoserialize function must exist"):
         serialize(module, tmp_path / "other.dali")
+
+
+def test_a_python_file_may_be_named_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    version = Path("models/decode/1")
+    version.mkdir(parents=True)
+    (version / "dali.py").write_text(DECODE)
+    serialize(version / "dali.py", Path("model.dali"))
+    assert read_definition(Path("model.dali")).inputs[0].name == "encoded"

@@ -105,7 +105,7 @@ def serialize(module: Path, target: Path) -> None:
 
     Raises LoadError with the last lines of what Python says.
     """
-    words = [sys.executable, "-c", _AUTOSERIALIZE, str(module), str(target)]
+    words = [sys.executable, "-c", _AUTOSERIALIZE, str(module.absolute()), str(target.absolute())]
     try:
         done = subprocess.run(
             words,
