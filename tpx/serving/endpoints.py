@@ -71,15 +71,15 @@ class Endpoints:
         self,
         config: ServeConfig,
         plane: DataPlane | InferencePlane,
-        metrics: Callable[[], MetricsFrontend],
+        metrics: Callable[[], MetricsFrontend] | None,
         memory: MemoryBudget,
         *,
         relay: Relay | None = None,
         bound: Mapping[str, Sequence[socket.socket]] | None = None,
     ) -> None:
-        """`metrics` makes the metrics page, once models are loaded. `relay` answers all but inference where
-        `plane` does not; `bound` are sockets to listen at, by the flag of their service. Raises
-        UsageError."""
+        """`metrics` makes the metrics page, once models are loaded; a frontend has none. `relay` answers all
+        but inference where `plane` does not; `bound` are sockets to listen at, by the flag of their service.
+        Raises UsageError."""
         self._config = config
         self._plane = plane
         self._metrics = metrics
@@ -149,7 +149,8 @@ class Endpoints:
                     observe=access.http,
                 )
             )
-        if config.metrics.allow_metrics:
+        metrics = self._metrics
+        if config.metrics.allow_metrics and metrics is not None:
             services.append(
                 _Service(
                     name="Metrics Service",
@@ -157,7 +158,7 @@ class Endpoints:
                     address=config.metrics_host,
                     port=config.metrics.metrics_port,
                     connect=lambda listener: http_connections(
-                        listener, http_limits(config, max_body_bytes=0), self._metrics().serve
+                        listener, http_limits(config, max_body_bytes=0), metrics().serve
                     ),
                     observe=access.http,
                 )

@@ -131,7 +131,7 @@ class Channel:
         self._scheduled = False
         self._closed = False
         self._draining = False
-        """What is sent meanwhile is published at the end of it."""
+        """Publish at its end what was sent meanwhile."""
         self._loop.add_reader(self._woken, self._on_wake)
         self._incoming.sleeps[0] = 1
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)

@@ -8,8 +8,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from dataclasses import dataclass
 
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.endpoints import Endpoints
@@ -49,14 +48,14 @@ class FrontendProcess:
         self._seat = seat
         self._logs = logs
         # one page of metrics for all: the engine's
-        self._config = replace(config, metrics=replace(config.metrics, allow_metrics=False))
+        self._config = config
         share = (config.server.max_buffered_bytes or available_bytes() // 4) // seat.count
         self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
         self._memory_watch = MemoryWatch(self._budget)
         self._plane = RemotePlane(logs, config.server.max_string_elements)
         self._plane.on_state, self._plane.on_order = self._obey_state, self._obey
         self._endpoints = Endpoints(
-            self._config, self._plane, _no_metrics, self._budget, relay=self._plane, bound=seat.sockets
+            self._config, self._plane, None, self._budget, relay=self._plane, bound=seat.sockets
         )
         self._logs.watch(lambda _: self._endpoints.observe())
         self._plane.tracer.watch(self._endpoints.observe)
@@ -165,10 +164,6 @@ class FrontendProcess:
             count = sum(listener.connections for listener in self._endpoints.serving)
             channel.gauges[CONNECTIONS] = count
             channel.gauges[CLOSING] = self._closing
-
-
-def _no_metrics() -> NoReturn:
-    raise NotImplementedError("the engine has the metrics of all frontends")
 
 
 async def _until_gone(sock: socket.socket) -> None:

@@ -1,0 +1,434 @@
+"""One frontend as the engine sees it: calls the data plane with what it sends, and answers."""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from tpx.errors import TpxError
+from tpx.protocol.grpc.server_call import Method
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.backpressure import ResponseBackpressure
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.outputs import put_into_place, takes_long
+from tpx.serving.offload import Postponed
+from tpx.serving.processes import wire
+from tpx.serving.processes.channel import (
+    CLOSING,
+    CONNECTIONS,
+    Channel,
+    ChannelBroken,
+    Descriptors,
+    Frame,
+)
+from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
+from tpx.serving.processes.traces import add_stamps, read_caller
+from tpx.serving.processes.wire import NO_TEMPLATE, Flag, Kind, Template, Templates
+from tpx.serving.repository.on_demand import NotLoaded
+from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
+from tpx.serving.tracing.trace import Trace
+
+log = logging.getLogger(__name__)
+
+HELLO_BYTES = 256
+_GENERATIONS = 0xFFFFFFFF
+_HELLO_S = 5
+_LOOK_EVERY_S = 0.1
+_START_S = 60
+"""For the frontends to connect and to listen."""
+_WORD = struct.Struct("=3i")
+
+
+class Hub(Protocol):
+    """The engine's part that all frontends share."""
+
+    plane: DataPlane
+    http: HttpFrontend
+    methods: Mapping[str, Method]
+    changed: asyncio.Event
+
+    def left(self, peer: "Peer") -> None:
+        """Note that a frontend has gone."""
+
+    def announce_generation(self) -> None:
+        """Tell all frontends when models have changed."""
+
+
+class _Known:
+    """A request without its tensors, and its head as long as no model changes."""
+
+    __slots__ = ("generation", "head", "request", "sizes")
+
+    def __init__(self, meta: Buffer) -> None:
+        self.request = wire.decode(wire.Request, meta)
+        self.sizes = self.request.sizes
+        self.head: RequestHead | None = None
+        self.generation = -1
+
+
+class Peer:
+    """One frontend, as long as it lives."""
+
+    def __init__(self, hub: Hub, sock: socket.socket, descriptors: Descriptors, index: int) -> None:
+        """Raises ChannelBroken."""
+        self._hub = hub
+        self._plane = hub.plane
+        self.index = index
+        self.serving = False
+        self.channel = Channel(descriptors, self._on_frame, self._on_broken, is_engine=True)
+        self.channel.on_backlog = self._on_backlog
+        self._sock = sock
+        self._requests: list[_Known | None] = [None] * wire.TEMPLATES
+        self._responses = Templates()
+        self._key = f"ring{index}.{id(self)}"
+        self._in_flight: dict[int, InferRequest] = {}
+        self._pending: dict[int, Callable[[], None]] = {}
+        """Calls that cancel requests which wait for a thread or for their model, by number."""
+        self._stalled: set[int] = set()
+        """Requests whose client does not take its responses."""
+        self._described: set[int] = set()
+        """Requests whose frontend does not know the model that serves them."""
+        self._starts: dict[int, wire.TraceStart] = {}
+        """Beginnings of traces of requests that are not with their model yet."""
+        self._traces: dict[int, Trace] = {}
+        """Traces that end when the frontend has sent the answer."""
+        self._takes: dict[int, Callable[[Frame], None]] = {
+            Kind.CANCEL: self._cancel,
+            Kind.STALL: self._take_stall,
+            Kind.ASK_MODEL: self._take_question,
+            Kind.HTTP: self._take_http,
+            Kind.GRPC: self._take_grpc,
+            Kind.TRACE: self._take_trace,
+            Kind.SERVING: self._take_serving,
+        }
+        self._placing: dict[int, int] = {}
+        """Responses of a request that are put into shared memory beside the event loop."""
+
+    @property
+    def connections(self) -> int:
+        """Its connections, as it counts them every now and then; at least one while it may accept others."""
+        gauges = self.channel.gauges
+        return int(gauges[CONNECTIONS]) or int(not gauges[CLOSING])
+
+    def _on_broken(self, error: Exception) -> None:
+        log.error("frontend %d: its messages cannot be read", self.index, exc_info=error)
+        self.close()
+
+    def close(self) -> None:
+        """The frontend has ended: nobody waits for what it asked for."""
+        if self.channel.closed:
+            return
+        self.channel.close()
+        self._sock.close()
+        self._hub.left(self)
+        for infer in list(self._in_flight.values()):
+            infer.cancel()
+        for call_off in list(self._pending.values()):
+            call_off()
+        self._in_flight.clear()
+        self._pending.clear()
+        for trace in self._traces.values():
+            trace.end()
+        self._traces.clear()
+
+    def _on_backlog(self, waits: bool) -> None:
+        """Hold back models that produce more than the frontend takes."""
+        for number, infer in self._in_flight.items():
+            infer.stall(waits or number in self._stalled)
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.INFER:
+            self._infer(frame)
+            return
+        take = self._takes.get(frame.kind)
+        if take is None:
+            raise ChannelBroken(f"a frame of kind {frame.kind}")
+        take(frame)
+
+    def _take_stall(self, frame: Frame) -> None:
+        infer = self._in_flight.get(frame.number)
+        if infer is None:
+            return
+        if frame.flags & Flag.ON:
+            self._stalled.add(frame.number)
+        else:
+            self._stalled.discard(frame.number)
+        infer.stall(bool(frame.flags & Flag.ON or self.channel.backlog))
+
+    def _take_question(self, frame: Frame) -> None:
+        asked = wire.decode(wire.ModelName, frame.meta)
+        self._describe(frame.number, asked.name, asked.version)
+
+    def _take_http(self, frame: Frame) -> None:
+        self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
+
+    def _take_grpc(self, frame: Frame) -> None:
+        call = RelayedCall(self, frame)
+        serve = self._hub.methods[call.path].unary
+        assert serve is not None
+        serve(call, frame.payload)  # type: ignore[arg-type]
+
+    def _take_trace(self, frame: Frame) -> None:
+        trace = self._traces.pop(frame.number, None)
+        if trace is not None:
+            add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
+            trace.end()
+
+    def _take_serving(self, frame: Frame) -> None:  # noqa: ARG002 (as all others)
+        self.serving = True
+        self._hub.changed.set()
+
+    def _cancel(self, frame: Frame) -> None:
+        number = frame.number
+        infer = self._in_flight.get(number)
+        if infer is not None:
+            infer.cancel()
+        else:
+            call_off = self._pending.pop(number, None)
+            if call_off is not None:
+                call_off()
+
+    # answers of verbs
+
+    def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None:
+        """Answer a request that was relayed."""
+        self._pending.pop(number, None)
+        self._hub.announce_generation()
+        try:
+            self.channel.send(Kind.ANSWER, flags=flags, number=number, meta=meta, parts=parts)
+        except TpxError as exc:
+            self.fail(Kind.ANSWER, number, exc)
+
+    def when_gone(self, number: int, call_off: Callable[[], None]) -> None:
+        """Call this if the client goes before the answer."""
+        self._pending[number] = call_off
+
+    def fail(self, kind: Kind, number: int, error: TpxError) -> None:
+        """Answer with an error."""
+        self._pending.pop(number, None)
+        self._in_flight.pop(number, None)
+        self._described.discard(number)
+        self._stalled.discard(number)
+        self._starts.pop(number, None)
+        self._hub.announce_generation()
+        flags = Flag.ERROR | Flag.FINAL
+        self.channel.send(kind, flags=flags, number=number, meta=wire.encode(wire.Error.of(error)))
+
+    def _describe(self, number: int, name: str, version: str, *, waits: bool = True) -> None:
+        try:
+            model = self._plane.model(name, version)
+        except NotLoaded as exc:
+            self._wait(
+                Kind.MODEL,
+                number,
+                exc,
+                partial(self._describe, number, name, version, waits=False),
+                waits=waits,
+            )
+        except TpxError as exc:
+            self.fail(Kind.MODEL, number, exc)
+        else:
+            self._pending.pop(number, None)
+            self._hub.announce_generation()
+            fields = wire.Model.of(model.name, model.version, model.signature, decoupled=model.decoupled)
+            self.channel.send(
+                Kind.MODEL, number=number, generation=self._plane.generation & _GENERATIONS,
+                meta=wire.encode(fields),
+            )  # fmt: skip
+
+    def _wait(
+        self, kind: Kind, number: int, absent: NotLoaded, work: Callable[[], None], *, waits: bool
+    ) -> None:
+        """Do `work` once the model is loaded, if it was not waited for already."""
+        if not waits:
+            self.fail(kind, number, absent)
+            return
+        try:
+            self._pending[number] = absent.then(work, partial(self.fail, kind, number))
+        except TpxError as exc:
+            self.fail(kind, number, exc)
+
+    # inference
+
+    def _infer(self, frame: Frame) -> None:
+        if frame.flags & Flag.TRACED:
+            start = self._starts[frame.number] = wire.decode(wire.TraceStart, frame.meta)
+            frame.meta = start.meta
+        if frame.template == NO_TEMPLATE:
+            known: _Known | None = _Known(frame.meta)
+        elif frame.flags & Flag.DEFINES:
+            known = self._requests[frame.template] = _Known(frame.meta)
+        else:
+            known = self._requests[frame.template]
+        if known is None:
+            raise ChannelBroken(f"a request of the unknown template {frame.template}")
+        self._start(frame, known)
+
+    def _start(
+        self, frame: Frame, known: _Known, decoded: DecodedRequest | None = None, *, waits: bool = True
+    ) -> None:
+        """The boundary of a request: whatever happens, it is answered."""
+        number, plane = frame.number, self._plane
+        try:
+            if known.head is not None and known.generation == plane.generation:
+                infer = InferRequest(known.head, wire.cut(frame.payload, known.sizes), self._reply, number)
+            else:
+                infer = self._bound(frame, known, decoded)
+            if frame.generation != plane.generation & _GENERATIONS:
+                self._described.add(number)
+            if frame.flags & Flag.PACED:
+                infer.backpressure = ResponseBackpressure()
+                infer.stall(self.channel.backlog > 0)
+            self._pending.pop(number, None)
+            self._in_flight[number] = infer
+            if number in self._starts:
+                self._trace(infer, self._starts.pop(number))
+            plane.infer(infer)
+        except Postponed as exc:
+            go_on = partial(self._start, frame, known)
+            self._pending[number] = exc.then(go_on, partial(self.fail, Kind.RESPONSE, number))
+        except NotLoaded as exc:
+            work = partial(self._start, frame, known, waits=False)
+            self._wait(Kind.RESPONSE, number, exc, work, waits=waits)
+        except TpxError as exc:
+            self.fail(Kind.RESPONSE, number, exc)
+        except Exception:  # one request's boundary
+            log.exception("a request of frontend %d failed", self.index)
+            self.fail(Kind.RESPONSE, number, TpxError("internal error: see the log of the server"))
+
+    def _bound(self, frame: Frame, known: _Known, decoded: DecodedRequest | None) -> InferRequest:
+        """Validate a request against its model. Raises as DataPlane.bind."""
+        if decoded is None:
+            decoded = known.request.request(wire.cut(frame.payload, known.sizes))
+        head = self._plane.bind(decoded)
+        if frame.template != NO_TEMPLATE and head.reusable:
+            known.head, known.generation = head, self._plane.generation
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, frame.number)
+
+    def _trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
+        """Trace a request, if it is the one of many or its caller traces it."""
+        trace = self._plane.tracer.sample(infer.head.model.name, read_caller(start.caller))
+        if trace is not None:
+            self._traces[infer.context] = infer.trace = trace
+            add_stamps(trace, start.stamps)
+            trace.begin(infer)
+
+    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
+        plain = response.final and response.error is None and not response.parameters
+        if plain and not self._described and not infer.head.placed:
+            known = infer.head.rendered.get(rendering_key(self._key, response.outputs, None))
+            template = None if known is None else known.number_in(self._responses)
+            if template is not None:  # most responses
+                self._send_known(infer, response.outputs, template)
+                return
+        number: int = infer.context
+        if self.channel.closed:
+            return
+        if infer.head.placed and response.error is None:
+            if number in self._placing or takes_long(infer.head, response.outputs):
+                self._place_later(infer, response)
+                return
+            try:
+                response.outputs = put_into_place(response.outputs, infer)
+            except TpxError as exc:
+                self._refuse(infer, exc)
+                return
+        self._respond(infer, response)
+
+    def _send_known(self, infer: InferRequest, outputs: Sequence[Tensor], template: int) -> None:
+        """Send the only or last response of a request, of a template that the frontend knows."""
+        number: int = infer.context
+        if self._in_flight.get(number) is infer:
+            self._forget(number)
+            self._hub.announce_generation()
+            head = Kind.RESPONSE, Flag.FINAL, number, template, 0
+            self.channel.post(head, b"", [tensor.data for tensor in outputs])
+
+    def _forget(self, number: int) -> None:
+        """A request has its last response."""
+        del self._in_flight[number]
+        if self._stalled:
+            self._stalled.discard(number)
+
+    def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
+        """Write outputs into shared memory beside the event loop; later ones of the request wait for it."""
+        number: int = infer.context
+        self._placing[number] = self._placing.get(number, 0) + 1
+
+        def done() -> None:
+            self._placing[number] -= 1
+            if not self._placing[number]:
+                del self._placing[number]
+
+        def placed(outputs: list[Tensor]) -> None:
+            done()
+            response.outputs = outputs
+            self._respond(infer, response)
+
+        def failed(error: TpxError) -> None:
+            done()
+            self._refuse(infer, error)
+
+        self._plane.offload.encode(partial(put_into_place, response.outputs, infer), placed, failed)
+
+    def _refuse(self, infer: InferRequest, error: TpxError) -> None:
+        """A response cannot be placed: the request ends with this error."""
+        if infer.context in self._in_flight:
+            infer.cancel()
+            self.fail(Kind.RESPONSE, infer.context, error)
+
+    def _respond(self, infer: InferRequest, response: InferResponse) -> None:
+        number: int = infer.context
+        if self._in_flight.get(number) is not infer:
+            return  # it has ended with an error
+        flags, template, meta = 0, NO_TEMPLATE, b""
+        if response.final:
+            flags = Flag.FINAL
+            self._forget(number)
+        outputs = response.outputs
+        described = bool(self._described) and number in self._described
+        if response.error is not None:
+            flags |= Flag.ERROR
+            meta = wire.encode(wire.Error.of(response.error))
+        elif described or response.parameters or not outputs or _vary(outputs):
+            meta = _meta(outputs, response, infer.head if described else None)
+            flags |= Flag.DESCRIBES if described else 0
+        else:
+            key = rendering_key(self._key, outputs, None)
+            known: Template | None = infer.head.rendered.get(key)
+            if known is None:
+                known = Template(_meta(outputs, response, None))
+                infer.head.remember_rendered(key, known)
+            number_of = known.number_in(self._responses)
+            if number_of is None:
+                template = known.define_in(self._responses)
+                meta, flags = known.meta, flags | Flag.DEFINES
+            else:
+                template = number_of
+        if response.final and described:
+            self._described.discard(number)
+        self._starts.pop(number, None)
+        self._hub.announce_generation()
+        try:
+            self.channel.send(
+                Kind.RESPONSE, flags=flags, number=number, template=template, meta=meta,
+                parts=[tensor.data for tensor in outputs],
+            )  # fmt: skip
+        except TpxError as exc:
+            self.fail(Kind.RESPONSE, number, exc)
+
+
+def _vary(outputs: Sequence[Tensor]) -> bool:
+    """Tell whether outputs of these shapes may have other sizes the next time."""
+    return any(tensor.datatype == "BYTES" for tensor in outputs)
+
+
+def _meta(outputs: Sequence[Tensor], response: InferResponse, head: RequestHead | None) -> bytes:
+    tensors = [wire.OutputTensor(t.name, t.datatype, t.shape, len(t.data)) for t in outputs]
+    described = None if head is None else wire.Described.of(head)
+    return wire.encode(wire.Response(tensors, response.parameters or None, described))
