@@ -12,7 +12,7 @@ from pathlib import Path
 
 DIST = Path("dist")
 EXTRAS = "onnx,cloud,otel"
-"""What deploy/Containerfile installs."""
+"""Extras that deploy/Containerfile installs."""
 STABLE_OR_NOT = (0, 2)
 """Exit statuses of tpx perf: 2 says that the machine was too busy for stable figures."""
 

@@ -15,7 +15,7 @@ from tpx.cli.main import run
 
 
 def found(*words: str) -> list[str]:
-    """What the last word may become."""
+    """Return what the last word may become."""
     return [item.value for item in candidates(words[:-1], words[-1])]
 
 

@@ -1,4 +1,4 @@
-"""What HAProxy and Envoy are told; HAProxy itself judges its configuration where it is installed."""
+"""Configurations of HAProxy and Envoy; HAProxy itself judges its own where it is installed."""
 
 import json
 import shutil

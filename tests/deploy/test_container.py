@@ -43,7 +43,7 @@ def buildah(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def config() -> Any:
-    """What the image says of itself."""
+    """Return the image's own description."""
     return json.loads(buildah("inspect", "--type", "image", IMAGE))["Docker"]["config"]
 
 

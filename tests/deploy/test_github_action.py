@@ -1,4 +1,4 @@
-"""What the GitHub action runs: a gate that lets a run pass, and stops one that became slower."""
+"""The gate that the GitHub action runs: it lets a run pass, and stops one that became slower."""
 
 import json
 import os

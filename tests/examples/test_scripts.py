@@ -24,7 +24,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(script: str, *words: object, cwd: Path, status: int = 0) -> str:
-    """What a script prints."""
+    """Return what a script prints."""
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / script), *map(str, words)],
         cwd=cwd,

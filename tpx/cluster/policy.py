@@ -26,7 +26,7 @@ class Sample:
     utilization: float = 0.0
     """Share of its reserved processors that it used."""
     p99_ms: float | None = None
-    """Of the last minute; None without a request."""
+    """99th percentile of the last minute; None without a request."""
     pending: float = 0.0
 
 

@@ -40,7 +40,7 @@ class ReplicaStatus:
     restarts: int = 0
     models: int = 0
     served: bool = False
-    """Whether it was ready once."""
+    """True once it was ready."""
     message: str = ""
     version: str = __version__
     sample: Sample = field(default_factory=Sample)

@@ -46,7 +46,7 @@ class ModelToProfile:
     cpu_only: bool = False
     """Instances on the CPU also where there are GPUs."""
     weighting: float = 1.0
-    """Of this model among several that are profiled together."""
+    """Weight of this model among several that are profiled together."""
     parameters: ModelParameters = field(default_factory=ModelParameters)
     objectives: tuple[Objective, ...] | None = None
     constraints: tuple[Constraint, ...] | None = None

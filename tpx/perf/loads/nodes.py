@@ -120,7 +120,7 @@ class NodeWorker:
         )
         self._name = f"worker {share.number + 1} of {share.of} on {address}"
         self._offset_ns = 0
-        """What is added to the node's clock to have this machine's."""
+        """Added to the node's clock, gives this machine's."""
         self._error_ns = 0
         self._fault = ""
         self._rows = 0

@@ -26,8 +26,8 @@ class GrpcLimits:
 
     max_message_bytes: int = 2**31 - 1
     max_metadata_bytes: int = 16 << 10
-    """Of a call's headers, as RFC 9113 counts them. A call with more is refused, and one with more than twice
-    as much ends its connection: it is not even decoded to its end."""
+    """Size of a call's headers, as RFC 9113 counts them. A call with more is refused, and one with more than
+    twice as much ends its connection: it is not even decoded to its end."""
     glitch_burst: int = GLITCH_BURST
     glitches_per_s: int = GLITCHES_PER_S
     max_streams: int = 10_000
@@ -45,7 +45,7 @@ class GrpcLimits:
     write_timeout_s: int = 60
     """Without the client taking a single byte."""
     max_unread_bytes: int = 1 << 30
-    """Of answers that wait for the client; an answer beyond them ends its call."""
+    """Bytes of answers that wait for the client; an answer beyond them ends its call."""
     response_encoding: str = ""
     """Compress responses with this where the client accepts it."""
     response_level: int = 6

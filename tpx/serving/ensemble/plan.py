@@ -166,7 +166,7 @@ class EnsemblePlan:
         """The numbers of the ensemble's inputs that are needed."""
         self.wanted = tuple(numbers[name] for name in wanted)
         self.consumers: list[list[int]] = [[] for _ in numbers]
-        """Of each tensor: the steps that take it, by number, once for each input."""
+        """Steps that take each tensor, by number, once for each input."""
         for number, step in enumerate(self.steps):
             for given in step.inputs:
                 self.consumers[given.tensor].append(number)
@@ -179,7 +179,7 @@ class EnsemblePlan:
             for given in step.inputs if step.streamed else ():
                 self.uses[given.tensor] += given.tensor not in self.streams  # for any number of iterations
         self.missing = [sum(given.tensor not in self.streams for given in step.inputs) for step in self.steps]
-        """Of each step, how many of its inputs come once."""
+        """Number of each step's inputs that come once."""
         self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)
         self.wanted_streams = tuple(tensor for tensor in self.wanted if tensor in self.streams)
         self.producers = {tensor: n for n, step in enumerate(self.steps) for tensor in step.outputs.values()}

@@ -38,7 +38,7 @@ class Slot:
     shape: tuple[int, ...] | None = None
     """Dimensions that vary are -1."""
     required: bool = True
-    """It has no default."""
+    """True for an argument without a default."""
     strings: bool = False
     """A list of strings, and no tensor."""
 
@@ -53,7 +53,7 @@ class Interface:
     """None: only a run tells."""
     least_rows: int = 0
     most_rows: int = 0
-    """Of a batch; 0: any number."""
+    """Rows of a batch; 0: any number."""
     rows_alike: bool = True
     """The first dimensions of all of them are the same one."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 Words = dict[str, Any]
-"""What JSON says in a frame."""
+"""JSON values in a frame."""
 
 HEADER = struct.Struct("<IB")
 """The length of what follows it, and the kind."""
