@@ -1,7 +1,11 @@
 """`tpx cluster` without a cluster: help, wrong words, and what is missing."""
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from tpx.cli.cluster import table
 from tpx.cli.exits import Exit
 from tpx.cli.main import run
 
@@ -26,3 +30,16 @@ def test_bounds_that_exclude_each_other_are_told(capsys: pytest.CaptureFixture[s
     words = ["--model-repository", "m", "--min-replicas", "5", "--max-replicas", "3"]
     assert run(["cluster", "up", *words]) == Exit.FAILED
     assert "--min-replicas 5 is above --max-replicas 3" in capsys.readouterr().err
+
+
+def test_the_table_of_replicas_fits_80_columns_with_every_figure() -> None:
+    sample = {"requests_per_s": 12034.0, "p99_ms": 104.25, "queue_ms": 100.4}
+    row = {"name": "replica-13", "host": "10.177.119.113", "state": "draining", "models": 12, "restarts": 3}
+    replicas = [{**row, "message": "", "sample": sample}]
+    shown = {"name": "tpx", "desired": 3, "bounds": (2, 10), "release": 2, "replicas": replicas}
+    console = Console(width=80, file=io.StringIO())
+    console.print(table(shown))
+    page = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\u2026" not in page
+    for figure in ("replica-13", "10.177.119.113", "draining", "12034", "104.2", "100.4", "restarts"):
+        assert figure in page

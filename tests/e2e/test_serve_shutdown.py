@@ -76,7 +76,7 @@ def fetch(child: Child, path: str, body: bytes | None = None, timeout_s: float =
 
 
 def is_cut_off(ask: Callable[[], tuple[int, Any]]) -> bool:
-    """Return whether a request ends with the process that computes; frontends of their own have words for it."""
+    """Return whether a request ends with the process that computes, or is refused by its frontend."""
     try:
         return ask()[0] == 503 and FRONTENDS > 0
     except OSError:

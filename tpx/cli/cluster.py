@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TextIO
 
 import yaml
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -210,9 +209,8 @@ def table(status: JsonObject) -> Table:
     """Return the replicas of a cluster as a table."""
     low, high = status["bounds"]
     wanted = f"{status['desired']} replicas" + (f" (of {low} to {high})" if low != high else "")
-    shown = Table(
-        title=f"{status['name']}: {wanted}, release {status['release']}", title_justify="left", box=SIMPLE
-    )
+    title = f"{status['name']}: {wanted}, release {status['release']}"
+    shown = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in ("replica", "node", "state", "models", "req/s", "p99 ms", "queue ms", "restarts"):
         shown.add_column(
             heading, no_wrap=True, justify="left" if heading in ("replica", "node", "state") else "right"
