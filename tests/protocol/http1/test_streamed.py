@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from tests.protocol.http1.service import PLAIN, Bare
 from tests.protocol.turns import pause
-from tpx.protocol.http1.server import HttpLimits, HttpRequest, connection_factory
+from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import connection_factory
 from tpx.protocol.listener import Listener
 
 KB = 1 << 10
@@ -136,7 +138,7 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_one_that_reads_as_much
         connection = request._connection
         for _ in range(5):
             # as though the client had taken what was added: as much waits as before
-            connection._streamed += 100
+            connection.streamed_bytes += 100
             listener.advance()
         assert producer.gone == 0
         for _ in range(4):

@@ -4,96 +4,21 @@ everything."""
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum, auto
-from http import HTTPStatus
 from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
-from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
+from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.request import STATUS_LINES, HttpRequest
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, has_left
 from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
 
-STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-JSON_TYPE = b"Content-Type: application/json\r\n"
-
-_JOIN_BELOW_BYTES = 32 << 10
 _SILENT_S = 2
 """Without a byte of a body, when others wait for memory."""
-GONE = 499
-"""In place of a status: the client went away before the answer, as nginx has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """Limits of one connection; times in seconds."""
-
-    max_body_bytes: int = 64 << 20
-    head_timeout_s: int = 10
-    """From the first byte of a head to its end."""
-    body_timeout_s: int = 60
-    """Without a single byte of an announced body; and before `min_receive_rate` counts."""
-    min_receive_rate: int = 240
-    """Bytes per second, on average, of a body; 0: any."""
-    max_receive_s: int = 3600
-    """From the end of a head to the end of its body."""
-    idle_timeout_s: int = 120
-    """Between requests."""
-    write_timeout_s: int = 60
-    """Without the client taking a single byte of its answer."""
-
-
-class HttpRequest:
-    """One request and the way to answer it, now or later, on the event loop: one call of `respond`, or
-    `begin`, any number of `send`s and `finish`."""
-
-    __slots__ = (
-        "_connection", "began_ns", "body", "head", "on_answered", "on_gone", "on_stall", "received_ns",
-    )  # fmt: skip
-
-    def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
-        self._connection = connection
-        self.head = head
-        self.body = body
-        self.on_gone: Callable[[], None] | None = None
-        """Called when the client goes away before the answer."""
-        self.on_stall: Callable[[bool], None] | None = None
-        """Called with True when the client does not take what was sent, with False when it does again."""
-        self.on_answered: Callable[[int], None] | None = None
-        """Called with the status when the answer begins, or with GONE when there will be none."""
-        self.began_ns = self.received_ns = 0
-        """When its first bytes and when all of it had come; known if the listener has an observer."""
-
-    @property
-    def peer(self) -> str:
-        """Address and port of the client."""
-        return address_of(self._connection.out.transport)
-
-    def unsent(self) -> int:
-        """Bytes of answers that the kernel has not taken yet."""
-        out = self._connection.out
-        return 0 if out.is_closing() else out.get_write_buffer_size()
-
-    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
-        if large, and must not change until they are sent."""
-        self._connection.respond(self, status, headers, parts)
-
-    def begin(self, status: int, headers: bytes) -> None:
-        """Begin an answer of unknown length."""
-        self._connection.begin(self, status, headers)
-
-    def send(self, data: bytes) -> None:
-        """Send a piece of it, not empty. What a slow client does not take is kept: heed `on_stall`."""
-        self._connection.send(self, data)
-
-    def finish(self) -> None:
-        """The answer is complete."""
-        self._connection.finish(self)
-
 
 Judge = Callable[[Head], HttpError | None]
 """Says of a head, before its body is read, why the body need not be read at all."""
@@ -114,25 +39,25 @@ class HttpServerConnection(HttpConnection):
 
     __slots__ = (
         "_account",
-        "_answer_bytes",
         "_began_ns",
         "_body_since",
         "_deaf",
         "_half_closed",
-        "_in_message",
         "_judge",
         "_limits",
         "_listener",
-        "_request",
         "_serve",
         "_since",
         "_stage",
-        "_streamed",
         "_taken",
         "_withdrawn",
         "_write_watch",
         "_writing_paused",
+        "answer_bytes",
         "out",
+        "request",
+        "serving",
+        "streamed_bytes",
     )
 
     def __init__(
@@ -150,16 +75,16 @@ class HttpServerConnection(HttpConnection):
         self._limits = limits
         self._serve = serve
         self._judge = judge
-        self._request: HttpRequest | None = None
+        self.request: HttpRequest | None = None
         self._stage = _Stage.IDLE
         self._since = self._body_since = listener.tick
         self._write_watch = WriteWatch()
-        self._streamed = 0  # bytes of streamed answers, to tell a slow client from a deaf one
-        self._writing_paused = self._in_message = False
+        self.streamed_bytes = 0  # of streamed answers, to tell a slow client from a deaf one
+        self._writing_paused = self.serving = False
         self._half_closed = self._withdrawn = self._deaf = False
         self._began_ns = 0
         self._account = listener.memory.account(self)
-        self._answer_bytes = 0
+        self.answer_bytes = 0
         self._taken = (0, 0)  # bytes of answers, at the last two looks
 
     # asyncio's callbacks
@@ -180,25 +105,16 @@ class HttpServerConnection(HttpConnection):
         self._pending = b""
         self._listener.closed(self)
         self._account.close()
-        self._tell_gone()
-        request, self._request = self._request, None
-        if request is not None:
-            if request.on_answered is not None:
-                request.on_answered(GONE)
-            request.on_stall = request.on_answered = None
-
-    def _tell_gone(self) -> None:
-        """Tell whoever works on the request in flight, once."""
-        request = self._request
-        if request is not None and request.on_gone is not None:
-            on_gone, request.on_gone = request.on_gone, None
-            on_gone()
+        if self.request is not None:
+            self.request.lose()
+            self.request = None
 
     def _withdraw(self) -> None:
         """The client sends no more. We hear it whenever we read on: what is in the pipeline is answered."""
         if not self._withdrawn:
             self._withdrawn = True
-            self._tell_gone()
+            if self.request is not None:
+                self.request.withdraw()
 
     def eof_received(self) -> bool:
         """The client sends no more. In the middle of a body that is an error. With a request in flight it has
@@ -210,7 +126,7 @@ class HttpServerConnection(HttpConnection):
         self._half_closed = True
         self._withdraw()
         waits = self._pending != b"" and (self._writing_paused or self._awaits_turn)
-        owing = self._request is not None or waits
+        owing = self.request is not None or waits
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def pause_writing(self) -> None:
@@ -226,7 +142,7 @@ class HttpServerConnection(HttpConnection):
         self._go_on()
 
     def _tell_stalled(self) -> None:
-        request = self._request
+        request = self.request
         if request is not None and request.on_stall is not None:
             request.on_stall(self._writing_paused)
 
@@ -256,7 +172,7 @@ class HttpServerConnection(HttpConnection):
     def _note_unsent(self) -> None:
         """The transport holds an answer, all of it until its last byte is taken."""
         account = self._account
-        account.hold_answer(max(self._answer_bytes, self.out.get_write_buffer_size()) - account.answers)
+        account.hold_answer(max(self.answer_bytes, self.out.get_write_buffer_size()) - account.answers)
 
     @property
     def reads(self) -> bool:
@@ -276,7 +192,7 @@ class HttpServerConnection(HttpConnection):
     def data_received(self, data: bytes) -> None:
         if self._awaits_turn and self._stage is not _Stage.CLOSED:
             self._pending += data
-        elif self._request is not None or (self._writing_paused and self._head is None):
+        elif self.request is not None or (self._writing_paused and self._head is None):
             self._hold_back(data)
         elif self._stage is not _Stage.CLOSED:
             size = len(data)
@@ -301,8 +217,8 @@ class HttpServerConnection(HttpConnection):
         self._note_stage()
 
     def _note_stage(self) -> None:
-        """Return what the connection now waits for; a head's deadline runs from its first byte."""
-        if self._request is not None or self._stage is _Stage.CLOSED:
+        """Note what the connection now waits for; a head's deadline runs from its first byte."""
+        if self.request is not None or self._stage is _Stage.CLOSED:
             return
         if self._head is not None:
             self._stage, self._since = _Stage.BODY, self._listener.tick
@@ -319,7 +235,7 @@ class HttpServerConnection(HttpConnection):
 
     def _go_on(self) -> None:
         """Read what was held back, if nothing stands in its way any more."""
-        if self._in_message or not self._pending or not self._may_read_on():
+        if self.serving or not self._pending or not self._may_read_on():
             return
         self._deaf = False
         self._transport.resume_reading()
@@ -327,26 +243,26 @@ class HttpServerConnection(HttpConnection):
         self._begin_turn(self._listener.turns)
         self._resume()
         self._note_stage()
-        if self._half_closed and self._request is None and not self._awaits_turn:
+        if self._half_closed and self.request is None and not self._awaits_turn:
             self._end()
 
     def _message(self, head: Head, body: Buffer) -> bool:
         if self._stage is _Stage.CLOSED:
             return False
-        self._request = request = HttpRequest(self, head, body)
+        self.request = request = HttpRequest(self, head, body)
         if self._listener.observer is not None:
             request.began_ns, request.received_ns = self._began_ns, time.perf_counter_ns()
             self._listener.observer(request)
         self._stage = _Stage.ANSWER
-        self._in_message = True
+        self.serving = True
         self._serve(request)
-        self._in_message = False
+        self.serving = False
         return self._may_read_on()
 
     def _may_read_on(self) -> bool:
         """Return whether the next request may be served: nothing is in flight, and the client takes its
         answers."""
-        waits = self._request is not None or self._writing_paused or self._awaits_turn
+        waits = self.request is not None or self._writing_paused or self._awaits_turn
         return not waits and self._stage is not _Stage.CLOSED
 
     def _head_seen(self, head: Head) -> None:
@@ -370,69 +286,17 @@ class HttpServerConnection(HttpConnection):
 
     # writing
 
-    def respond(self, request: HttpRequest, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
-        if self._request is not request:
-            return  # the client has gone
-        self._request = None
-        if self._account.requests:
-            self._account.release_request(self._account.requests)
-        if request.on_answered is not None:
-            request.on_answered(status)
-        request.on_gone = request.on_stall = request.on_answered = None  # they know the request: a cycle
-        size = 0
-        for part in parts:
-            size += len(part)
-        request_head = request.head
-        keep_alive = request_head.keep_alive and not self._last_answer()
-        connection = request_head.connection if keep_alive else b"Connection: close\r\n"
-        self._answer_bytes = size
-        head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
-        if request_head.method == b"HEAD":
-            self.out.answer(head, reading=self._in_message)
-        elif size < _JOIN_BELOW_BYTES:
-            self.out.answer(b"".join((head, *parts)), reading=self._in_message)
-        else:
-            self.out.writelines([head, *parts])
-            self.out.flush()
-        self._answered(keep_alive=keep_alive)
-
-    def begin(self, request: HttpRequest, status: int, headers: bytes) -> None:
-        if self._request is not request:
-            return
-        if request.on_answered is not None:
-            request.on_answered(status)
-        framing = b"Transfer-Encoding: chunked\r\n" if request.head.takes_chunks else b""
-        if not framing or not request.head.keep_alive or self._last_answer():
-            framing += b"Connection: close\r\n"
-        self.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
-
-    def send(self, request: HttpRequest, data: bytes) -> None:
-        if self._request is not request:
-            return
-        if request.head.takes_chunks:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        self._streamed += len(data)
-        self.out.write(data)
-
-    def finish(self, request: HttpRequest) -> None:
-        if self._request is not request:
-            return
-        self._request = None
-        self._account.release_request(self._account.requests)
-        request.on_gone = request.on_stall = request.on_answered = None
-        if not request.head.takes_chunks:
-            self._end()
-            return
-        self.out.write(b"0\r\n\r\n")
-        self._answered(keep_alive=request.head.keep_alive and not self._last_answer())
-
-    def _last_answer(self) -> bool:
-        """No request will follow the one that is being answered."""
+    def last_answer(self) -> bool:
+        """Return True if no request will follow the one that is being answered."""
         listener = self._listener
         leaving = listener.releasing or listener.draining
-        return leaving or (self._half_closed and not (self._pending or self._in_message))
+        return leaving or (self._half_closed and not (self._pending or self.serving))
 
-    def _answered(self, *, keep_alive: bool) -> None:
+    def answered(self, *, keep_alive: bool) -> None:
+        """Read on behind an answered request, or end the connection."""
+        self.request = None
+        if self._account.requests:
+            self._account.release_request(self._account.requests)
         if not keep_alive:
             self._end()
             return
@@ -464,7 +328,7 @@ class HttpServerConnection(HttpConnection):
         if self._writing_paused and self._stage is not _Stage.CLOSED:
             self._note_unsent()
             self._taken = self._taken[1], self.out.written - self.out.get_write_buffer_size()
-        if self._write_watch.stalled_s(self._transport, self._streamed, tick) > limits.write_timeout_s:
+        if self._write_watch.stalled_s(self._transport, self.streamed_bytes, tick) > limits.write_timeout_s:
             self.abort()
         elif self._write_watch.owing or self._awaits_turn:
             # the client is busy taking its answer, or we have others to serve
@@ -474,33 +338,24 @@ class HttpServerConnection(HttpConnection):
             self._look_at_stage(tick - self._since)
 
     def _look_at_stage(self, waited: int) -> None:
-        limits = self._limits
-        if self._stage is _Stage.HEAD and waited > limits.head_timeout_s:
-            self._bad_message(HttpError(408, f"no complete request head within {limits.head_timeout_s} s"))
-        elif self._stage is _Stage.BODY:
-            self._look_at_body(waited)
-        elif self._stage is _Stage.IDLE and waited > limits.idle_timeout_s:
-            self._end()
-        elif self._stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
-            self._withdraw()
-        elif self._stage is _Stage.CLOSED and waited > LINGER_S:
-            self.out.close()
+        limits, stage = self._limits, self._stage
+        try:
+            if stage is _Stage.HEAD:
+                limits.check_head(waited)
+            elif stage is _Stage.BODY:
+                limits.check_body(waited, self._listener.tick - self._body_since, self.received)
+            elif stage is _Stage.IDLE and waited > limits.idle_timeout_s:
+                self._end()
+            elif stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
+                self._withdraw()
+            elif stage is _Stage.CLOSED and waited > LINGER_S:
+                self.out.close()
+        except HttpError as exc:
+            self._bad_message(exc)
 
     def release(self) -> None:
         """Wait for the next answer, which says `Connection: close`. A client that sends a request on an idle
         connection while it is closed would not know what became of it."""
-
-    def _look_at_body(self, waited: int) -> None:
-        limits, elapsed_s = self._limits, self._listener.tick - self._body_since
-        if waited > limits.body_timeout_s:
-            reason = f"no byte of the announced body for {limits.body_timeout_s} s"
-        elif elapsed_s > limits.max_receive_s:
-            reason = f"the body was not complete within {limits.max_receive_s} s"
-        elif elapsed_s > limits.body_timeout_s and self.received < limits.min_receive_rate * elapsed_s:
-            reason = f"the body came at less than {limits.min_receive_rate} bytes per second"
-        else:
-            return
-        self._bad_message(HttpError(408, reason))
 
     def drain(self) -> None:
         """Close when idle; a request in flight is answered first, with `Connection: close`."""

@@ -10,7 +10,7 @@ from functools import partial
 
 from tpx.errors import InvalidRequest, NotReady, Unsupported
 from tpx.protocol import model_config
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane, RepositoryEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done

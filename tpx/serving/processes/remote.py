@@ -11,7 +11,7 @@ from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http1.head import Head
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
 from tpx.serving.frontends.grpc_verbs import Rpc, fail
