@@ -170,7 +170,7 @@ def test_each_of_several_models_keeps_constraints_of_its_own(tmp_path: Path) -> 
     assert "with a p99 latency of at most 40 ms for alexnet" in verdict.sentence
     assert all(m.load.members for v in model.variants for m in v.measurements)
     assert model.failures == (), "between two loads each model keeps its part"
-    page = render(whole, Path("output"))
+    page = render(whole)
     assert "Satisfies" in page
     files = [f"output/{each.name}/config.pbtxt" for each in verdict.best.run.variant.members]
     assert ", ".join(files) in page

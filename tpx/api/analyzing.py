@@ -11,8 +11,9 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import complete_options
 from tpx.analyzer.profile import Event
 from tpx.analyzer.reports.json import report_text
-from tpx.analyzer.reports.page import Places, build
+from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.tables import inference_table
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Verdict, judge
@@ -55,8 +56,8 @@ class AnalysisRun:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Return the report as one page, and write it to `path` where that is given."""
-        places = Places(repository=self.directory / "variants", export_path=self.directory)
-        page = html.render(build(self.run, places))
+        view = ReportView.of(self.run, repository=self.directory / "variants", export_path=self.directory)
+        page = html.render(build(view))
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page

@@ -13,10 +13,11 @@ from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, Tria
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import CsvFiles, tables_of, write_csv
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure, Load, Outcome
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.verdict import Finding, Verdict, judge
+from tpx.analyzer.verdict import Finding, Verdict
 from tpx.cli.analyze_plan import outlook, show_plan
 from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.commands import COMMANDS, below
@@ -63,15 +64,20 @@ def profile(argv: Sequence[str]) -> int:
         require_typst()
     fault = _measured(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.output.journal_path))
-    verdicts = [judge(model, run.started.goals) for model in run.models]
-    _print_results(run, verdicts, CsvFiles.of(config.as_settings(), config.output.results_path))
+    view = ReportView.of(
+        run,
+        repository=config.models.output_model_repository_path,
+        export_path=config.output.export_path,
+    )
+    verdicts = [model.verdict for model in view.models]
+    _print_results(view, CsvFiles.of(config.as_settings(), config.output.results_path))
     if fault is None:
-        _write_reports(run, config)
+        _write_reports(view, config)
         return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
     complain(f"Error: {fault}")
     complain("Everything measured before is kept: --resume goes on from there.")
     try:
-        _write_reports(run, config)
+        _write_reports(view, config)
     except TpxError as exc:  # what the journal has no room for, the report may have none for either
         complain(f"note: no report: {exc}")
     return Exit.FAILED
@@ -210,12 +216,12 @@ def _times(event: TrialStarted) -> str:
     return f"({duration(event.elapsed_ns)}{left})"
 
 
-def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> None:
-    width = terminal_width()
-    for table in tables_of(run, files):
+def _print_results(view: ReportView, files: CsvFiles) -> None:
+    run, width = view.run, terminal_width()
+    for table in tables_of(view, files):
         if table.rows:
             print(table.to_console(width), end="\n\n")
-    for verdict in verdicts:
+    for verdict in (model.verdict for model in view.models):
         print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, verdict.caution):
             if line:
@@ -226,16 +232,14 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> No
         print(wrapped(told, width))
 
 
-def _write_reports(run: Run, config: ProfileSpec) -> None:
-    write_csv(run, CsvFiles.of(config.as_settings(), config.output.results_path))
+def _write_reports(view: ReportView, config: ProfileSpec) -> None:
+    write_csv(view, CsvFiles.of(config.as_settings(), config.output.results_path))
     summary = step_summary_path() if config.output.step_summary else None
     if config.output.step_summary and summary is None:
         complain(f"note: no step summary: {STEP_SUMMARY} is not set")
     written = write_reports(
-        run,
+        view,
         ReportFiles(
-            export_path=config.output.export_path,
-            repository=config.models.output_model_repository_path,
             html=config.output.html_path,
             pdf=config.output.pdf,
             markdown=config.output.markdown,

@@ -8,9 +8,8 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.files import ReportFiles, write_reports
-from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.plots import Manner
 from tpx.analyzer.reports.tables import CsvFiles, write_csv
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
@@ -30,16 +29,19 @@ def report(argv: Sequence[str]) -> int:
     if "pdf" in config.output_formats:
         require_typst()
     if config.report_model_configs:
-        _write_detailed(run, config)
+        _write_detailed(_view(run, config), config)
     else:
-        _write_whole(run, config)
+        _write_whole(_view(run, config), config)
     return 0
 
 
-def _manner(run: Run, config: ReportConfig) -> Manner:
-    """As the run says, where the command says nothing else."""
-    own = Manner.of(run)
-    return Manner(
+def _view(run: Run, config: ReportConfig) -> ReportView:
+    """Return the view that the run asks for, where the command says nothing else."""
+    settings = run.started.settings
+    repository = Path(str(settings.get("output_model_repository_path", "output_model_repository")))
+    own = ReportView.of(run, repository=repository, export_path=config.export_path)
+    return replace(
+        own,
         mode=config.mode or own.mode,
         gpus_of_all=own.gpus_of_all or config.always_report_gpu_metrics,
         plots=config.plots,
@@ -82,7 +84,7 @@ def _only(run: Run, name: str) -> Run:
     return replace(run, models=tuple(models))
 
 
-def _write_whole(run: Run, config: ReportConfig) -> None:
+def _write_whole(view: ReportView, config: ReportConfig) -> None:
     """Every report of the run, in these formats, where `profile` writes them."""
     place, wanted = config.export_path, set(config.output_formats)
 
@@ -90,50 +92,42 @@ def _write_whole(run: Run, config: ReportConfig) -> None:
         return place / f"report.{ENDINGS[name]}" if name in wanted else None
 
     files = ReportFiles(
-        export_path=place,
-        repository=_repository(run),
         html=named("html"),
         pdf=named("pdf"),
         markdown=named("markdown"),
         json=named("json"),
         junit=named("junit"),
-        manner=_manner(run, config),
         summaries="html" in wanted,
         detailed="html" in wanted,
     )
-    show_written(write_reports(run, files))
+    show_written(write_reports(view, files))
     if "csv" in wanted:
-        for path in write_csv(run, CsvFiles.of(run.started.settings, place / "results", files.manner)):
+        for path in write_csv(view, CsvFiles.of(view.run.started.settings, place / "results")):
             print(f"Report: {path}")
 
 
-def _write_detailed(run: Run, config: ReportConfig) -> None:
+def _write_detailed(view: ReportView, config: ReportConfig) -> None:
     """A report of each configuration in these formats."""
-    _check_names(run, [wanted.name for wanted in config.report_model_configs])
+    _check_names(view.run, [wanted.name for wanted in config.report_model_configs])
     lacking = sorted(set(config.output_formats) - {"html", "pdf", "csv"})
     if lacking:
         raise UsageError(f"--output-formats {lacking[0]} is of a whole run: leave --report-model-configs out")
-    manner = _manner(run, config)
     for wanted in config.report_model_configs:
-        own = replace(manner, plots=wanted.plots or manner.plots)
+        own = replace(view, plots=wanted.plots or view.plots)
         for written in dict.fromkeys(config.output_formats):
-            for path in _write_one(run, wanted.name, written, own, config):
+            for path in _write_one(own, wanted.name, written):
                 print(f"Report: {path}")
 
 
-def _write_one(run: Run, name: str, written: str, manner: Manner, config: ReportConfig) -> tuple[Path, ...]:
-    place = config.export_path / "reports" / "detailed" / name
+def _write_one(view: ReportView, name: str, written: str) -> tuple[Path, ...]:
+    place = view.export_path / "reports" / "detailed" / name
     if written == "csv":
-        return write_csv(_only(run, name), CsvFiles.of(run.started.settings, place, manner))
-    places = Places(repository=_repository(run), export_path=config.export_path)
+        files = CsvFiles.of(view.run.started.settings, place)
+        return write_csv(replace(view, run=_only(view.run, name)), files)
     path = place / f"detailed_report.{written}"
-    document = build_detail(run, name, places, manner)
+    document = build_detail(view, name)
     if written == "html":
         write_text(path, render(document), parents=True)
     else:
         write_pdf(document, path)
     return (path,)
-
-
-def _repository(run: Run) -> Path:
-    return Path(str(run.started.settings.get("output_model_repository_path", "output_model_repository")))

@@ -1,20 +1,27 @@
 """Reports of a run as HTML pages."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.page import Places, build
-from tpx.analyzer.reports.plots import Manner
+from tpx.analyzer.reports.page import build
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.run import Run
 from tpx.report import html
 
+REPOSITORY = Path("output")
 
-def render(run: Run, places: Places | Path, manner: Manner | None = None) -> str:
-    """Return the page of a run; a path is the output repository that its variants are in."""
-    if isinstance(places, Path):
-        places = Places(repository=places)
-    return html.render(build(run, places, manner))
+
+def view_of(run: Run, **choices: Any) -> ReportView:
+    """Return a run as its reports show it, with other choices than its own."""
+    return replace(ReportView.of(run, repository=REPOSITORY), **choices)
+
+
+def render(run: Run, **choices: Any) -> str:
+    """Return the page of a run."""
+    return html.render(build(view_of(run, **choices)))
 
 
 def for_wide_screens(page: str) -> str:
@@ -22,6 +29,6 @@ def for_wide_screens(page: str) -> str:
     return re.sub(r'<figure class="chart compact">.*?</figure>', "", page, flags=re.DOTALL)
 
 
-def render_detail(run: Run, name: str, places: Places, manner: Manner | None = None) -> str:
+def render_detail(run: Run, name: str, **choices: Any) -> str:
     """Return the page of a single configuration."""
-    return html.render(build_detail(run, name, places, manner))
+    return html.render(build_detail(view_of(run, **choices), name))

@@ -11,13 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.analyzer.reports.rendered import for_wide_screens, render
+from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
 from tpx.analyzer.reports.charts import parts_of
 from tpx.analyzer.reports.files import ReportFiles, junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
-from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import (
     Breakdown,
     EnergyUse,
@@ -75,8 +74,6 @@ def batching(replay: Replay) -> Run:
 
 def all_files(directory: Path) -> ReportFiles:
     return ReportFiles(
-        export_path=directory,
-        repository=Path("output"),
         html=directory / "report.html",
         markdown=directory / "report.md",
         json=directory / "report.json",
@@ -95,7 +92,7 @@ def data_of(page: str) -> Any:
 
 
 def test_every_file_is_where_it_was_asked_for_and_links_lead_to_files(batching: Run, tmp_path: Path) -> None:
-    written = write_reports(batching, all_files(tmp_path))
+    written = write_reports(view_of(batching, export_path=tmp_path), all_files(tmp_path))
     assert [label for label, _ in written] == ["Report", "Markdown", "JSON", "JUnit", *["Details"] * 4]
     for _, path in written:
         assert path.is_file()
@@ -105,7 +102,7 @@ def test_every_file_is_where_it_was_asked_for_and_links_lead_to_files(batching: 
 
 
 def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> None:
-    page = render(batching, Places(repository=Path("output")))
+    page = render(batching)
     head, *rows = read(page).rows["model-0-configurations"]
     document = report_json(batching)
     assert document["tpx_analyze_report"] == 1
@@ -122,7 +119,7 @@ def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> Non
 
 
 def test_every_chart_is_valid_svg_with_title_and_description(batching: Run) -> None:
-    page = render(batching, Places(repository=Path("output")))
+    page = render(batching)
     charts = [svg for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
     assert len(charts) == 5, "curves, front, breakdown, heat map, rounds; memory is flat"
     for chart in charts:
@@ -140,7 +137,7 @@ def test_the_parts_of_the_latency_add_up_to_it() -> None:
 
 
 def test_without_a_gpu_or_parts_or_rounds_nothing_empty_is_shown(replay: Replay) -> None:
-    page = render(replay(final_rounds=0), Places(repository=Path("output")))
+    page = render(replay(final_rounds=0))
     titles = [svg.findtext("title") or "" for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
     assert [title.split()[0] for title in titles] == ["Throughput", "Configurations"]
     for absent in ("GPU MB", "J/inf", "cost/1M", "Tied", "Where the time goes", "steady the machine"):
@@ -152,7 +149,7 @@ def test_money_and_memory_beyond_the_bare_server_need_a_price_and_the_bare_serve
     server = ServerOnly(gpus=(idle,), energy=EnergyUse(duration_ns=10**9, gpu_j=30.0))
     batching.started.settings["price_per_hour"] = 3.6
     run = replace(batching, server_only=server)
-    head, first, *_ = read(render(run, Path("output"))).rows["model-0-configurations"]
+    head, first, *_ = read(render(run)).rows["model-0-configurations"]
     row = dict(zip(head, first, strict=True))
     throughput = float(row["infer/s"].replace(",", ""))
     assert float(row["GPU +MB"].replace(",", "")) == 2000
@@ -162,14 +159,14 @@ def test_money_and_memory_beyond_the_bare_server_need_a_price_and_the_bare_serve
 
 
 def test_the_command_applies_the_recommended_configuration_of_this_run(batching: Run) -> None:
-    page = render(batching, Places(repository=Path("output"), export_path=Path("my runs")))
+    page = render(batching, export_path=Path("my runs"))
     assert "tpx analyze apply alexnet_config_3 --export-path &#39;my runs&#39;" in page
 
 
 def test_data_in_the_page_cannot_end_its_script(replay: Replay) -> None:
     run = replay()
     run.started.settings["note"] = "</script><script>alert(1)"
-    page = render(run, Path("output"))
+    page = render(run)
     assert "</script><script>alert" not in page
     assert data_of(page)["settings"]["note"] == "</script><script>alert(1)"
 
@@ -177,7 +174,7 @@ def test_data_in_the_page_cannot_end_its_script(replay: Replay) -> None:
 def test_a_configuration_has_a_page_with_its_loads_its_file_and_the_way_back(
     batching: Run, tmp_path: Path
 ) -> None:
-    write_reports(batching, all_files(tmp_path))
+    write_reports(view_of(batching, export_path=tmp_path), all_files(tmp_path))
     path = tmp_path / "reports" / "detailed" / "alexnet_config_3" / "detailed_report.html"
     page = path.read_text(encoding="utf-8")
     reader = read(page)
@@ -196,20 +193,20 @@ def test_reports_that_are_skipped_are_not_written(
     wanted = all_files(tmp_path)
     two = replace(batching, models=batching.models * 2)
     skipped = replace(wanted, summaries=flag != "summaries", detailed=flag != "detailed")
-    write_reports(two, skipped)
+    write_reports(view_of(two, export_path=tmp_path), skipped)
     assert {p.name for p in (tmp_path / "reports").iterdir()} == {"summaries", "detailed"} - {absent}
 
 
 def test_the_best_of_all_models_are_compared_where_that_is_asked_for(batching: Run) -> None:
     two = replace(batching, models=batching.models * 2)
-    assert "top" not in read(render(two, Path("output"))).rows
+    assert "top" not in read(render(two)).rows
     two.started.settings["num_top_model_configs"] = 3
-    rows = read(render(two, Path("output"))).rows["top"]
+    rows = read(render(two)).rows["top"]
     assert [row[:2] for row in rows[1:]] == [["alexnet", f"alexnet_config_{n}"] for n in (3, 3, 2)]
 
 
 def test_markdown_has_the_verdict_a_table_and_a_curve(replay: Replay) -> None:
-    text = markdown_text(replay(), "report.html")
+    text = markdown_text(view_of(replay()), "report.html")
     first, *lines = text.splitlines()
     assert first.startswith(
         "### \u2705 alexnet: In 41 measurements across 6 configurations, `alexnet_config_4`"
@@ -225,20 +222,19 @@ def test_words_of_a_server_are_no_markup(replay: Replay) -> None:
     run = replay(stop_after=2)
     host = {"Host": "<b>|`evil`*"}
     started = run.started
-    text = markdown_text(
-        Run(
-            started=type(started)(
-                **{
-                    **{name: getattr(started, name) for name in started.__struct_fields__},
-                    "provenance": type(started.provenance)(command=(), started="now", versions={}, host=host),
-                }
-            ),
-            models=run.models,
-            server_only=None,
-            outcome="interrupted",
-            elapsed_ns=0,
-        )
+    cut_off = Run(
+        started=type(started)(
+            **{
+                **{name: getattr(started, name) for name in started.__struct_fields__},
+                "provenance": type(started.provenance)(command=(), started="now", versions={}, host=host),
+            }
+        ),
+        models=run.models,
+        server_only=None,
+        outcome="interrupted",
+        elapsed_ns=0,
     )
+    text = markdown_text(view_of(cut_off))
     assert "&lt;b&gt;\\|\\`evil\\`\\*" in text
     assert "did not come to its end" in text
 
@@ -259,10 +255,8 @@ def test_a_job_of_github_gets_the_summary_behind_what_is_there(
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     assert step_summary_path() == summary
-    files = ReportFiles(
-        export_path=tmp_path, repository=Path("o"), step_summary=step_summary_path(), detailed=False
-    )
-    write_reports(replay(), files)
+    files = ReportFiles(step_summary=step_summary_path(), detailed=False)
+    write_reports(view_of(replay(), export_path=tmp_path), files)
     assert summary.read_text().startswith("before\n### \u2705 alexnet")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")
     assert step_summary_path() is None
@@ -288,12 +282,14 @@ def test_a_file_that_cannot_be_written_is_named_and_the_others_are_there(
     (tmp_path / "file").write_text("")
     files = replace(all_files(tmp_path), markdown=tmp_path / "file" / "x.md")
     with pytest.raises(MeasurementError, match=r"cannot write .*x\.md"):
-        write_reports(replay(), files)
+        write_reports(view_of(replay(), export_path=tmp_path), files)
     assert (tmp_path / "report.xml").is_file()
 
 
 def test_every_section_of_the_report_is_on_paper(batching: Run, tmp_path: Path) -> None:
-    write_reports(batching, replace(all_files(tmp_path), pdf=tmp_path / "report.pdf"))
+    write_reports(
+        view_of(batching, export_path=tmp_path), replace(all_files(tmp_path), pdf=tmp_path / "report.pdf")
+    )
     text = " ".join(pdf_text(tmp_path / "report.pdf").split())
     for said in (
         "Model analysis: alexnet", "What to change", "tpx analyze apply", "Throughput and latency",
@@ -321,6 +317,6 @@ class Headers(HTMLParser):
 
 def test_headers_say_what_they_head(batching: Run) -> None:
     headers = Headers()
-    headers.feed(render(batching, Path("output")))
+    headers.feed(render(batching))
     assert headers.tables >= 4
     assert headers.unscoped == []

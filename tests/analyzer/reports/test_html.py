@@ -8,12 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.analyzer.reports.rendered import for_wide_screens, render
+from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.report.reading import read
 from tpx.analyzer.reports.columns import figure
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.plots import Manner
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
@@ -22,8 +20,6 @@ from tpx.report.document import Statement
 from tpx.report.files import write_text
 
 Replay = Callable[..., Run]
-
-REPOSITORY = Path("output")
 
 
 def measured(variant: str, concurrency: int, throughput: float, p99_ms: float) -> Measurement:
@@ -36,14 +32,14 @@ def measured(variant: str, concurrency: int, throughput: float, p99_ms: float) -
 
 
 def test_the_page_is_well_formed_and_its_ids_are_unique(replay: Replay) -> None:
-    page = render(replay(), REPOSITORY)
+    page = render(replay())
     reader = read(page)
     assert reader.closed
     assert len(reader.ids) == len(set(reader.ids))
 
 
 def test_the_page_needs_nothing_from_elsewhere(replay: Replay) -> None:
-    page = render(replay(), REPOSITORY)
+    page = render(replay())
     assert read(page).urls == ["#main"]
     assert not re.search(r"https?://|@import|url\(", page)
     assert len(page.encode()) < 2_000_000
@@ -53,14 +49,14 @@ def test_the_page_of_the_whole_space_stays_below_two_megabytes(replay: Replay) -
     names = ["alexnet_config_default", *(f"alexnet_config_{i}" for i in range(40))]
     table = [measured(name, 2**i, 100.0 * 2**i, 1.0 + i) for name in names for i in range(11)]
     run = replay(table, run_config_search_max_instance_count=40)
-    page = render(run, REPOSITORY)
+    page = render(run)
     assert run.models[0].measurement_count == 451
     assert len(page.encode()) < 2_000_000
     assert read(page).closed
 
 
 def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay) -> None:
-    rows = read(render(replay(), REPOSITORY)).rows["model-0-configurations"]
+    rows = read(render(replay())).rows["model-0-configurations"]
     assert rows[0] == [
         "Configuration",
         "Instances",
@@ -83,7 +79,7 @@ def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay)
 
 def test_every_measurement_is_in_the_page_with_its_load(replay: Replay) -> None:
     run = replay()
-    rows = read(render(run, REPOSITORY)).rows["model-0-measurements"]
+    rows = read(render(run)).rows["model-0-measurements"]
     shown = {(row[0], row[1], row[2]) for row in rows[1:]}
     expected = {
         (m.variant, str(m.load.value), rounded(m.throughput))
@@ -95,7 +91,7 @@ def test_every_measurement_is_in_the_page_with_its_load(replay: Replay) -> None:
 
 
 def test_the_verdict_the_change_and_the_search_trace_are_told(replay: Replay) -> None:
-    text = " ".join(read(render(replay(), REPOSITORY)).text.split())
+    text = " ".join(read(render(replay())).text.split())
     assert "gives 1,680 infer/s at concurrency 32, a 67% gain over the default configuration" in text
     assert "output/alexnet_config_4/config.pbtxt" in text
     assert "- count: 1" in text
@@ -108,7 +104,7 @@ def test_the_verdict_the_change_and_the_search_trace_are_told(replay: Replay) ->
 
 
 def test_the_chart_is_valid_svg_with_a_title_a_line_a_configuration_and_its_loads(replay: Replay) -> None:
-    page = render(replay(latency_budget=30.0), REPOSITORY)
+    page = render(replay(latency_budget=30.0))
     svg = ElementTree.fromstring(page[page.index('<svg class="plot"') : page.index("</svg>") + len("</svg>")])
     lines = [p for p in svg.iter("path") if "line" in p.get("class", "").split()]
     assert len(lines) == 4
@@ -124,14 +120,14 @@ def test_the_chart_is_valid_svg_with_a_title_a_line_a_configuration_and_its_load
 
 def test_names_and_reasons_are_escaped(replay: Replay) -> None:
     default = {"name": "alexnet", "max_batch_size": "<script>alert(1)</script>"}
-    page = render(replay(default=default), REPOSITORY)
+    page = render(replay(default=default))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
 
 
 def test_a_failed_configuration_is_shown_with_its_reason(replay: Replay) -> None:
     table = [measured("alexnet_config_default", c, 100.0, 5.0) for c in (1, 2, 4, 8)]
-    page = render(replay(table, run_config_search_max_instance_count=1), REPOSITORY)
+    page = render(replay(table, run_config_search_max_instance_count=1))
     text = read(page).text
     assert "Failed trials" in text
     assert "'alexnet_config_0' at concurrency 1 was not recorded" in text
@@ -141,21 +137,19 @@ def test_a_failed_configuration_is_shown_with_its_reason(replay: Replay) -> None
 def test_a_gain_within_the_tolerance_is_called_a_tie(replay: Replay) -> None:
     table = [measured("alexnet_config_default", c, 100.0, 5.0) for c in (1, 2, 4, 8)]
     table += [measured("alexnet_config_0", c, 103.0, 5.0) for c in (1, 2, 4, 8)]
-    text = read(
-        render(replay(table, run_config_search_max_instance_count=1, final_rounds=0), REPOSITORY)
-    ).text
+    text = read(render(replay(table, run_config_search_max_instance_count=1, final_rounds=0))).text
     assert "Tied with the default" in text
     assert "tied within 10%: 103 infer/s and 100 infer/s" in text
     assert "Better configuration found" not in text
 
 
 def test_an_interrupted_run_says_so(replay: Replay) -> None:
-    page = render(replay(stop_after=3), REPOSITORY)
+    page = render(replay(stop_after=3))
     assert "This run was interrupted" in read(page).text
 
 
 def test_no_measurement_at_all_still_makes_a_page(replay: Replay) -> None:
-    reader = read(render(replay([], run_config_search_max_instance_count=1), REPOSITORY))
+    reader = read(render(replay([], run_config_search_max_instance_count=1)))
     assert reader.closed
     assert "Nothing measured" in reader.text
     assert "model-0-configurations" not in reader.ids
@@ -187,7 +181,7 @@ def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay
         else v
         for v in model.variants
     )
-    page = render(replace(run, models=(replace(model, variants=slower),)), REPOSITORY)
+    page = render(replace(run, models=(replace(model, variants=slower),)))
     text = " ".join(read(page).text.split())
     assert "under equal load, measured once each: +55% at concurrency 8" in text
     assert "+210" not in text
@@ -202,11 +196,11 @@ def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Re
     ]
     run = replay(table, concurrency=tuple(2**k for k in range(9)))
     models = tuple(replace(run.models[0], model=f"m{i}") for i in range(15))
-    page = render(replace(run, models=models), REPOSITORY)
+    page = render(replace(run, models=models))
     assert len(read(page).rows["model-0-measurements"]) == 1 + 600 // 15
     assert "The first 40 of 54 measurements; all of them are in the JSON of the run" in page
     assert re.search(r"the others \(the 40 of 4\d with the most throughput\)", page)
-    alone = render(run, REPOSITORY)
+    alone = render(run)
     assert len(read(alone).rows["model-0-measurements"]) == 55
     assert "with the most throughput" not in alone
 
@@ -216,11 +210,10 @@ def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -
     run = replay()
     (model,) = run.models
     unsure = replace(model, variants=tuple(replace(v, repetitions=()) for v in model.variants))
-    places = Places(repository=REPOSITORY)
     badges = [
         block.badge
         for each in (model, unsure)
-        for block in build_detail(replace(run, models=(each,)), "alexnet_config_4", places, Manner()).blocks()
+        for block in build_detail(view_of(replace(run, models=(each,))), "alexnet_config_4").blocks()
         if isinstance(block, Statement)
     ]
     assert badges == ["Recommended", "Inconclusive"]
@@ -228,9 +221,9 @@ def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -
 
 def test_the_chart_tells_what_the_final_rounds_confirm_from_what_was_measured_once(replay: Replay) -> None:
     words = "faint ones were measured once, by the search"
-    page = render(replay(), REPOSITORY)
+    page = render(replay())
     assert words in read(page).text
     svg = for_wide_screens(page)
     confirmed, once = re.findall(r'class="dot s0"[^>]*?(opacity="0.5")?><title>', svg), 'opacity="0.5"'
     assert 0 < confirmed.count(once) < len(confirmed)
-    assert words not in read(render(replay(final_rounds=0), REPOSITORY)).text
+    assert words not in read(render(replay(final_rounds=0))).text

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.analyzer.reports.rendered import view_of
 from tests.report.browser import BROWSER, Browser, chromium
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.results.run import Run
@@ -79,9 +80,7 @@ def test_a_person_can_sort_and_filter_and_read_it_in_the_dark_and_on_a_phone(
     replay: Replay, tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
-    write_reports(
-        replay(), ReportFiles(export_path=tmp_path, repository=Path("output"), html=page, detailed=False)
-    )
+    write_reports(view_of(replay(), export_path=tmp_path), ReportFiles(html=page, detailed=False))
     with chromium(tmp_path / "profile") as address:
         shown, complaints = asyncio.run(browse(address, page))
     assert complaints == []

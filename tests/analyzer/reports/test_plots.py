@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.analyzer.reports.rendered import for_wide_screens, render, render_detail
+from tests.analyzer.reports.rendered import for_wide_screens, render, render_detail, view_of
 from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.reports.files import markdown_text
-from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.plots import Manner, Mode, Plot
+from tpx.analyzer.reports.plots import Mode, Plot
 from tpx.analyzer.reports.tables import gpu_table
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.results.run import Run
@@ -23,7 +22,6 @@ from tpx.cli.analyze import main
 Replay = Callable[..., Run]
 
 NAME = "alexnet_config_0"
-PLACES = Places(repository=Path("output"))
 BATCHING = {"name": "alexnet", "max_batch_size": 4, "instance_group": [{"count": 1, "kind": "KIND_GPU"}]}
 
 
@@ -83,7 +81,7 @@ def column(page: str, table: str, header: str) -> list[str]:
 def test_the_mode_decides_columns_order_and_plots_of_a_configuration(
     run: Run, mode: Mode, first_columns: list[str], loads: list[tuple[str, str]], plots: list[str]
 ) -> None:
-    page = render_detail(run, NAME, PLACES, Manner(mode=mode))
+    page = render_detail(run, NAME, mode=mode)
     assert read(page).rows["loads"][0][:2] == first_columns
     shown = zip(column(page, "loads", "Concurrency"), column(page, "loads", "Batch"), strict=True)
     assert list(shown) == loads
@@ -94,9 +92,9 @@ def test_the_mode_decides_columns_order_and_plots_of_a_configuration(
 
 
 def test_the_mode_decides_what_is_beside_the_curves_of_the_whole_run(run: Run) -> None:
-    manners = (Manner(mode="online"), Manner(mode="offline"))
+    modes: tuple[Mode, ...] = ("online", "offline")
     online, offline = (
-        [title for title in charts(render(run, PLACES, manner)) if " over " in title] for manner in manners
+        [title for title in charts(render(run, mode=mode)) if " over " in title] for mode in modes
     )
     assert online == ["GPU memory over p99 latency", "Server memory over p99 latency"]
     assert offline == ["Throughput over batch size"]
@@ -115,7 +113,7 @@ def test_a_run_is_shown_in_its_own_mode_unless_the_report_says_otherwise(
 
 def test_over_a_load_the_most_throughput_of_each_is_drawn(run: Run) -> None:
     plot = Plot(name="p", title="Rate", x_axis="batch_size", y_axis="perf_throughput")
-    page = render_detail(run, NAME, PLACES, Manner(plots=(plot,)))
+    page = render_detail(run, NAME, plots=(plot,))
     drawn = re.findall(rf"{NAME} at [^:<]*: [0-9.,]+ infer/sec", for_wide_screens(page))
     assert drawn == [
         f"{NAME} at concurrency 2: 225 infer/sec",
@@ -125,7 +123,7 @@ def test_over_a_load_the_most_throughput_of_each_is_drawn(run: Run) -> None:
 
 def test_a_monotonic_plot_leaves_out_what_falls_back(run: Run) -> None:
     rising, falling = (
-        render_detail(run, NAME, PLACES, Manner(plots=(plot,)))
+        render_detail(run, NAME, plots=(plot,))
         for plot in (
             Plot(name="a", title="A", x_axis="perf_latency_p99", y_axis="perf_throughput", monotonic=True),
             Plot(name="b", title="B", x_axis="perf_throughput", y_axis="gpu_used_memory", monotonic=True),
@@ -144,24 +142,24 @@ def on_cpu(replay: Replay, **options: Any) -> Run:
 
 def test_of_a_model_on_the_cpu_alone_gpus_are_shown_on_demand(replay: Replay, tmp_path: Path) -> None:
     run = on_cpu(replay)
-    asked = Manner(gpus_of_all=True)
+    own, asked = view_of(run), view_of(run, gpus_of_all=True)
     for words in ("GPU MB", "GPU memory"):
-        assert words not in render(run, PLACES)
-        assert words not in render_detail(run, NAME, PLACES)
-        assert words in render(run, PLACES, asked)
-        assert words in render_detail(run, NAME, PLACES, asked)
-    assert ("GPU MB" in markdown_text(run), "GPU MB" in markdown_text(run, manner=asked)) == (False, True)
-    assert gpu_table(run).rows == ()
-    assert len(gpu_table(run, manner=asked).rows) == run.models[0].measurement_count
+        assert words not in render(run)
+        assert words not in render_detail(run, NAME)
+        assert words in render(run, gpus_of_all=True)
+        assert words in render_detail(run, NAME, gpus_of_all=True)
+    assert ("GPU MB" in markdown_text(own), "GPU MB" in markdown_text(asked)) == (False, True)
+    assert gpu_table(own).rows == ()
+    assert len(gpu_table(asked).rows) == run.models[0].measurement_count
     assert main(["report", "-e", str(tmp_path), "--always_report-gpu-metrics"]) == 0
     assert "GPU MB" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_run_may_ask_itself_for_the_gpus_of_all_models(replay: Replay) -> None:
-    assert "GPU MB" in render(on_cpu(replay, always_report_gpu_metrics=True), PLACES)
+    assert "GPU MB" in render(on_cpu(replay, always_report_gpu_metrics=True))
 
 
 def test_of_models_together_gpus_are_shown_if_one_uses_them(run: Run) -> None:
     run.started.settings["profile_models"] = [{"a": {"cpu_only": True}}, "b"]
-    assert Manner().shows_gpus(run, "a,b")
-    assert not Manner().shows_gpus(run, "a")
+    assert view_of(run).shows_gpus("a,b")
+    assert not view_of(run).shows_gpus("a")

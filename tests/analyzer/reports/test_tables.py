@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.reports.tables import CsvFiles, gpu_table, inference_table, server_table, write_csv
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
@@ -48,7 +49,7 @@ def files(directory: Path, *, with_memory: bool = False) -> CsvFiles:
 
 
 def test_the_inference_file_has_model_analyzers_bytes(two: Run, tmp_path: Path) -> None:
-    write_csv(two, files(tmp_path / "csv"))
+    write_csv(ReportView.of(two), files(tmp_path / "csv"))
     assert (tmp_path / "csv" / "i.csv").read_bytes() == (
         b"Model,Batch,Concurrency,Model Config Path,Instance Group,Max Batch Size,Satisfies Constraints,"
         b"Throughput (infer/sec),p99 Latency (ms)\n"
@@ -59,7 +60,7 @@ def test_the_inference_file_has_model_analyzers_bytes(two: Run, tmp_path: Path) 
 
 
 def test_without_a_gpu_its_files_hold_their_headers(two: Run, tmp_path: Path) -> None:
-    write_csv(two, files(tmp_path))
+    write_csv(ReportView.of(two), files(tmp_path))
     assert (tmp_path / "g.csv").read_text() == (
         "Model,GPU UUID,Batch,Concurrency,Model Config Path,Instance Group,Satisfies Constraints,"
         "GPU Memory Usage (MB),GPU Utilization (%),GPU Power Usage (W)\n\n"
@@ -72,7 +73,7 @@ def test_without_a_gpu_its_files_hold_their_headers(two: Run, tmp_path: Path) ->
 def test_every_gpu_of_every_measurement_has_a_row(replay: Replay) -> None:
     table = [measured(f"alexnet_config_{n}", 10.0, 1.0, gpu=True) for n in ("default", "0")]
     run = replay(table, concurrency=(4,), run_config_search_max_instance_count=1)
-    rows = gpu_table(run).rows
+    rows = gpu_table(ReportView.of(run)).rows
     assert rows[0] == (
         "alexnet", "GPU-1", "1", "4", "alexnet_config_default", "1:GPU", "Yes", "6437.0", "31.7", "70.0",
     )  # fmt: skip
@@ -120,7 +121,7 @@ def test_console_columns_are_aligned(two: Run) -> None:
 def test_a_directory_that_cannot_be_written_is_named(two: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match="cannot write"):
-        write_csv(two, files(tmp_path / "file"))
+        write_csv(ReportView.of(two), files(tmp_path / "file"))
 
 
 def test_columns_are_those_that_were_asked_for(replay: Replay) -> None:
@@ -132,7 +133,7 @@ def test_columns_are_those_that_were_asked_for(replay: Replay) -> None:
         "Model Config Path", "GPU Memory Usage (MB)", "backend_parameter/threads", "p99 Latency (ms)",
     )  # fmt: skip
     assert chosen.rows[0] == ("alexnet_config_default", "6437.0", "", "1.0")
-    gpus = gpu_table(run, ("gpu_uuid", "gpu_total_memory"))
+    gpus = gpu_table(ReportView.of(run), ("gpu_uuid", "gpu_total_memory"))
     assert gpus.headers == ("GPU UUID", "GPU Memory Available (MB)")
     assert gpus.rows[0] == ("GPU-1", "17179.9")
     server = ServerOnly(gpus=(GpuUse(uuid="GPU-1", used_bytes=1_000_000, total_bytes=2_000_000),))

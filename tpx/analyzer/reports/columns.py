@@ -1,12 +1,13 @@
 """The columns of the analyzer's tables: what each shows of a configuration under a load."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tpx.analyzer.gains import Gain
-from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.results.costs import Prices, joules_per_inference
-from tpx.analyzer.results.goals import Goals, Standing
+from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, standing
+from tpx.analyzer.reports.view import ModelView
+from tpx.analyzer.results.costs import joules_per_inference
+from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Load, Measurement, Range
 from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column
@@ -19,40 +20,37 @@ LOPSIDED = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """A row before it is text."""
+    """A row before it is text: a configuration of a model under a load."""
 
+    view: ModelView
     ranked: RankedVariant
     measurement: Measurement
-    standing: Standing
-    style: int | None = None
-    gain_percent: float | None = None
-    gain: Gain | None = None
-    tied: bool = False
-    href: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        return standing(self.measurement, self.view.goals)
+
+    @property
+    def gain_percent(self) -> float | None:
+        """Gain over the default, each at its own best load; None for the default itself."""
+        default = self.view.default
+        if default is None or self.ranked.run.variant.is_default:
+            return None
+        return gain_percent(self.ranked.figures, default.figures, self.view.goals)
+
+    @property
+    def gain(self) -> Gain | None:
+        """Gain over the default by the final rounds."""
+        conclusion = self.view.verdict.conclusion
+        return conclusion.gains.get(self.ranked.name) if conclusion else None
+
+    @property
+    def tied(self) -> bool:
+        """True for the configurations that cannot be told from the best, and for that one among them."""
+        return bool(self.view.tied) and self.ranked.name in (*self.view.tied, self.view.recommended)
 
 
 Shown = Field[TableLine]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableContext:
-    """Context of a table's rows beside their measurement."""
-
-    shown: int
-    default: RankedVariant | None
-    goals: Goals
-    most_measurements: int
-    """In the table of all of them, and in the chart of compromises."""
-    constrained: bool
-    prices: Prices = field(default_factory=Prices)
-    recommended: str = ""
-    tied: tuple[str, ...] = ()
-    gains: Mapping[str, Gain] = field(default_factory=dict)
-    hrefs: Mapping[str, str] = field(default_factory=dict)
-    """Pages of single configurations."""
-    on_front: frozenset[str] = frozenset()
-    gpus: bool = True
-    """Whether figures of GPUs say something about these configurations."""
 
 
 def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
@@ -75,12 +73,19 @@ def figure(value: float | None, unit: str = "", interval: Range | None = None) -
     return replace(made, note=note if low != high else "", title=title)
 
 
-NAME: Shown = Field(
-    column=Column(header="Configuration", marked=True),
-    cell=lambda line: Cell(
-        text=line.ranked.name, sort=line.ranked.name, chart_style=line.style, href=line.href
-    ),
-)
+def _name_cell(line: TableLine) -> Cell:
+    name = line.ranked.name
+    return Cell(text=name, sort=name, chart_style=line.view.chart_styles.get(name))
+
+
+def _link_cell(line: TableLine) -> Cell:
+    return replace(_name_cell(line), href=line.view.report.hrefs.get(line.ranked.name, ""))
+
+
+_NAME = Column(header="Configuration", marked=True)
+NAME: Shown = Field(column=_NAME, cell=_name_cell)
+LINKED_NAME: Shown = Field(column=_NAME, cell=_link_cell)
+UNMARKED_NAME: Shown = Field(column=_NAME, cell=lambda line: replace(_link_cell(line), chart_style=None))
 
 
 def measured(tag: str, header: str, hint: str = "", *, minor: bool = False) -> Shown:
@@ -121,7 +126,6 @@ GAIN: Shown = Field(
 
 def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
     """Yield what sets the configurations apart; batching only where some configuration batches."""
-    yield NAME
     yield Field(
         column=Column(header="Instances", numeric=True),
         cell=lambda line: Cell(
@@ -204,13 +208,13 @@ def breakdown_columns() -> Iterator[Shown]:
     yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)
 
 
-def resource_columns(context: TableContext) -> Iterator[Shown]:
+def resource_columns(view: ModelView) -> Iterator[Shown]:
     """Yield memory, utilization, energy and money."""
     yield measured("cpu_used_ram", "RAM MB", "the most memory that the server held for itself")
-    if context.gpus:
+    if view.gpus:
         yield measured("gpu_used_memory", "GPU MB", "the most memory used on all GPUs together")
         yield measured("gpu_utilization", "GPU %", "mean utilization")
-    prices = context.prices
+    prices = view.prices
     figures: Iterable[tuple[str, str, Callable[[Measurement], float | None]]] = (
         ("GPU +MB", "GPU memory beyond the server without models", prices.gpu_above_idle_mb),
         ("CPU %", "processor time of the server, in percent of one processor", lambda m: m.cpu_percent),
@@ -219,7 +223,7 @@ def resource_columns(context: TableContext) -> Iterator[Shown]:
         ("cost/1M", "of a million inferences, by the price of an hour", prices.cost_per_million),
     )
     for header, hint, value in figures:
-        if context.gpus or not header.startswith("GPU"):
+        if view.gpus or not header.startswith("GPU"):
             yield _of_measurement(header, hint, value)
 
 
@@ -227,7 +231,7 @@ def _of_measurement(header: str, hint: str, value: Callable[[Measurement], float
     return quantity(header, lambda line: value(line.measurement), hint=hint)
 
 
-def verdict_columns(lines: Sequence[TableLine], *, constrained: bool, tied: bool = False) -> Iterator[Shown]:
+def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterator[Shown]:
     """Yield whether it became stable, where one did not; whether it satisfies, where there are constraints;
     whether it cannot be told from the best, where some cannot."""
     if any(not line.measurement.stable for line in lines):
@@ -235,7 +239,7 @@ def verdict_columns(lines: Sequence[TableLine], *, constrained: bool, tied: bool
             column=Column(header="Stable", hint="whether the last windows agreed"),
             cell=lambda line: words("yes") if line.measurement.stable else words("no", "warn"),
         )
-    if constrained:
+    if any(line.view.constrained for line in lines):
         yield Field(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
             cell=lambda line: words(*_STANDINGS[line.standing]),

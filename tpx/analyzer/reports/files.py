@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import RankedVariant
-from tpx.analyzer.reports.card import verdict_card
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
-from tpx.analyzer.reports.page import Places, build, table_context
-from tpx.analyzer.reports.plots import Manner
+from tpx.analyzer.reports.page import build
+from tpx.analyzer.reports.recommendation import verdict_card
+from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, Verdict, judge
 from tpx.report import junit, markdown
@@ -30,9 +30,6 @@ MOST_FAILURES = 10
 class ReportFiles:
     """Files that a run writes; None is not wanted."""
 
-    export_path: Path
-    repository: Path
-    """The output repository, whose files the reports name."""
     html: Path | None = None
     pdf: Path | None = None
     markdown: Path | None = None
@@ -44,37 +41,30 @@ class ReportFiles:
     """A page for each model of a run over several, where Model Analyzer has it."""
     detailed: bool = True
     """A page for each of the best configurations and the default."""
-    manner: Manner | None = None
-    """None is as the run says itself."""
 
 
-def write_reports(run: Run, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
+def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
     """Write every report that `files` asks for; return their labels and paths.
 
     Raises MeasurementError naming every file that could not be written; the others are there.
     """
-    return write_each(_outputs(run, files))
+    return write_each(_outputs(view, files))
 
 
-def _outputs(run: Run, files: ReportFiles) -> Iterator[Output]:
-    manner, link = files.manner, "" if files.html is None else files.html.name
-    yield _page("Report", files.html, lambda path: build(run, _places(run, files, path), manner))
-    places = Places(repository=files.repository, export_path=files.export_path)
-    yield Output(
-        label="PDF",
-        path=files.pdf,
-        write=lambda path: write_pdf(build(run, places, manner, data=False), path),
-    )
-    yield text_output("Markdown", files.markdown, lambda: markdown_text(run, link, manner), parents=True)
+def _outputs(view: ReportView, files: ReportFiles) -> Iterator[Output]:
+    run, link = view.run, "" if files.html is None else files.html.name
+    yield _page("Report", files.html, lambda path: build(_linked(view, files, path)))
+    yield Output(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
+    yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
     yield text_output("JSON", files.json, lambda: report_text(run), parents=True)
     yield text_output("JUnit", files.junit, lambda: junit_text(run), parents=True)
-    yield step_summary(files.step_summary, lambda: markdown_text(run, manner=manner))
+    yield step_summary(files.step_summary, lambda: markdown_text(view))
     if files.summaries and len(run.models) > 1:
         for model in run.models:
-            yield _summary(replace(run, models=(model,)), files)
+            yield _summary(replace(view, run=replace(run, models=(model,))), files)
     if files.detailed:
-        for name in detailed_names(run):
-            yield _details(run, name, files)
+        for name in detailed_names(view):
+            yield _details(view, name, files)
 
 
 def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> Output:
@@ -83,68 +73,54 @@ def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> Ou
     )
 
 
-def _summary(alone: Run, files: ReportFiles) -> Output:
+def _summary(alone: ReportView, files: ReportFiles) -> Output:
     """Return the page of one model of several, where Model Analyzer has it."""
-    path = files.export_path / "reports" / "summaries" / alone.models[0].model / "result_summary.html"
-    return _page(
-        "Summary", path, lambda place: build(alone, _places(alone, files, place, files.html), files.manner)
-    )
+    name = alone.run.models[0].model
+    path = alone.export_path / "reports" / "summaries" / name / "result_summary.html"
+    return _page("Summary", path, lambda place: build(_linked(alone, files, place, files.html)))
 
 
-def _details(run: Run, name: str, files: ReportFiles) -> Output:
-    path = files.export_path / detail_path(name)
-    places = Places(
-        repository=files.repository,
-        export_path=files.export_path,
-        parent="" if files.html is None else _href(files.html, path),
-    )
-    return _page("Details", path, lambda _: build_detail(run, name, places, files.manner))
+def _details(view: ReportView, name: str, files: ReportFiles) -> Output:
+    path = view.export_path / detail_path(name)
+    linked = view if files.html is None else view.linked({}, _href(files.html, path))
+    return _page("Details", path, lambda _: build_detail(linked, name))
 
 
-def _places(run: Run, files: ReportFiles, page: Path, parent: Path | None = None) -> Places:
-    """Return what a page names; links lead from its own directory, so that the export path can be moved."""
-    names = detailed_names(run) if files.detailed else ()
-    return Places(
-        repository=files.repository,
-        export_path=files.export_path,
-        hrefs={name: _href(files.export_path / detail_path(name), page) for name in names},
-        parent="" if parent is None else _href(parent, page),
-    )
+def _linked(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
+    """Return the view of a page; links lead from its own directory, so that the export path can be moved."""
+    names = detailed_names(view) if files.detailed else ()
+    hrefs = {name: _href(view.export_path / detail_path(name), page) for name in names}
+    return view.linked(hrefs, "" if parent is None else _href(parent, page))
 
 
 def _href(target: Path, page: Path) -> str:
     return Path(os.path.relpath(target, page.parent)).as_posix()
 
 
-def markdown_text(run: Run, link: str = "", manner: Manner | None = None) -> str:
-    """Return the summary of a run for the page of a CI job; `link` leads to the whole report."""
-    return markdown.render(brief(run, manner or Manner.of(run)), link)
+def markdown_text(view: ReportView, link: str = "") -> str:
+    """Return the summary of a run for the page of a CI job; `link` leads to the whole report.
 
-
-def brief(run: Run, manner: Manner) -> Document:
-    """Return each model's verdict, best configurations and failures."""
-    provenance = run.started.provenance
-    where = ", ".join(
-        provenance.host[key] for key in ("Host", "Processor", "GPU") if provenance.host.get(key)
-    )
-    sections = [part for model in run.models for part in _brief(model, run, manner)]
-    return Document(
+    It has each model's verdict, best configurations and failures.
+    """
+    started = view.run.started
+    host = started.provenance.host
+    where = ", ".join(host[key] for key in ("Host", "Processor", "GPU") if host.get(key))
+    document = Document(
         product="analyze",
-        title=f"Model analysis: {', '.join(run.started.models)}",
-        subtitle=f"{where} \u00b7 {provenance.started}",
-        notice="" if run.outcome == "complete" else "The run did not come to its end.",
-        sections=tuple(sections),
+        title=f"Model analysis: {', '.join(started.models)}",
+        subtitle=f"{where} \u00b7 {started.provenance.started}",
+        notice="" if view.run.outcome == "complete" else "The run did not come to its end.",
+        sections=tuple(part for model in view.models for part in _brief(model)),
     )
+    return markdown.render(document, link)
 
 
-def _brief(model: ModelRun, run: Run, manner: Manner) -> Iterator[Section]:
-    verdict = judge(model, run.started.goals)
-    context = table_context(verdict, run, {}, manner)
-    yield Section(title=model.model, blocks=(verdict_card(verdict, run, gpus=context.gpus),))
-    if verdict.ranking:
-        table = configurations_grid("configurations", verdict.ranking, context)
-        yield from section("", table, _curve(verdict.best or verdict.ranking[0]))
-    failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in model.failures)
+def _brief(view: ModelView) -> Iterator[Section]:
+    yield Section(title=view.name, blocks=(verdict_card(view),))
+    if view.ranking:
+        table = configurations_grid("configurations", view)
+        yield from section("", table, _curve(view.verdict.best or view.ranking[0]))
+    failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in view.model.failures)
     yield from section("", bullets(list(failures)[:MOST_FAILURES]))
 
 

@@ -2,38 +2,32 @@
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 
-from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
-from tpx.analyzer.reports.card import verdict_card
 from tpx.analyzer.reports.charts import (
     breakdown_of_configurations,
     drift_chart,
-    front_of,
     load_chart,
     pareto_chart,
 )
-from tpx.analyzer.reports.columns import TableContext
+from tpx.analyzer.reports.columns import TableLine
 from tpx.analyzer.reports.grids import (
     configurations_grid,
-    in_detail,
     measurements_grid,
     repetitions_grid,
     top_grid,
 )
 from tpx.analyzer.reports.heat import heat_picture
 from tpx.analyzer.reports.json import embedded_text
-from tpx.analyzer.reports.plots import SUMMARY, Manner, draw_plots
-from tpx.analyzer.reports.recommendation import recommend
-from tpx.analyzer.results.costs import Prices
+from tpx.analyzer.reports.plots import SUMMARY, draw_plots
+from tpx.analyzer.reports.recommendation import recommend, verdict_card
+from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.analyzer.verdict import Verdict, judge, plural
+from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
 from tpx.report.digits import rounded
 from tpx.report.document import (
@@ -76,37 +70,16 @@ _METHOD = (
     "measured, and \u00b1 is the half of their 95 % confidence interval. Memory is the greatest seen while "
     "the load was on; energy is the whole machine's."
 )
-MOST_MEASUREMENTS = 600
-"""In tables and charts of single ones, of all models together; a model's own page has as many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where things lie that the page names."""
-
-    repository: Path
-    """The output repository, with a directory for each variant."""
-    export_path: Path = Path()
-    """What `tpx analyze apply` finds the run by."""
-    hrefs: Mapping[str, str] = field(default_factory=dict)
-    """Pages of single configurations, from this page on."""
-    parent: str = ""
-    """The page above this one, from this one on; empty for the report of the run."""
-
-
-def build(run: Run, places: Places, manner: Manner | None = None, *, data: bool = True) -> Document:
-    """Return the report of a run, shown as the run says unless another manner is given.
-
-    `data` embeds all figures as JSON for readers who compute with them.
-    """
-    manner = manner or Manner.of(run)
-    started = run.started
+def build(view: ReportView, *, data: bool = True) -> Document:
+    """Return the report of a run; `data` embeds all figures as JSON for readers who compute with them."""
+    run, started = view.run, view.run.started
     configurations = sum(len(m.measured) for m in run.models)
     measurements = sum(m.measurement_count for m in run.models)
-    verdicts = [judge(model, started.goals) for model in run.models]
-    sections = _top(run, verdicts, places, manner)
-    for index, (model, verdict) in enumerate(zip(run.models, verdicts, strict=True)):
-        sections += _model_sections(model, verdict, run, places, manner, f"model-{index}")
+    sections = _top(view)
+    for index, model in enumerate(view.models):
+        sections += _model_sections(model, f"model-{index}")
     return Document(
         product="analyze",
         title=f"Model analysis: {', '.join(started.models)}",
@@ -118,9 +91,9 @@ def build(run: Run, places: Places, manner: Manner | None = None, *, data: bool 
         ),
         notice=_notice(run),
         sections=(*sections, _provenance(run)),
-        data=embedded_text(run, verdicts) if data else "",
+        data=embedded_text(run, [model.verdict for model in view.models]) if data else "",
         file_name="tpx-analyze-" + "-".join(started.models)[:60],
-        parent=places.parent,
+        parent=view.parent,
     )
 
 
@@ -173,26 +146,6 @@ def hashes(run: Run) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str], manner: Manner) -> TableContext:
-    """Return what the tables of one model need to know."""
-    conclusion = verdict.conclusion
-    best = verdict.best
-    return TableContext(
-        shown=run.started.top,
-        default=verdict.default,
-        goals=run.started.goals.of(verdict.model),
-        most_measurements=MOST_MEASUREMENTS // max(1, len(run.models)),
-        constrained=bool(limits_of(run.started.goals, verdict.model)),
-        prices=Prices.of(run),
-        recommended=best.name if best is not None and best.satisfies else "",
-        tied=conclusion.tied if conclusion else (),
-        gains=conclusion.gains if conclusion else {},
-        hrefs=hrefs,
-        on_front=frozenset(spot.ranked.name for spot in front_of(verdict.ranking)),
-        gpus=manner.shows_gpus(run, verdict.model),
-    )
-
-
 def _notice(run: Run) -> str:
     if run.outcome == "complete":
         return ""
@@ -201,35 +154,28 @@ def _notice(run: Run) -> str:
     return f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
 
 
-def _model_sections(
-    model: ModelRun, verdict: Verdict, run: Run, places: Places, manner: Manner, key: str
-) -> list[Section]:
-    goals, top = run.started.goals.of(model.model), run.started.top
-    ranking = verdict.ranking
-    shown = in_detail(ranking, top)
+def _model_sections(view: ModelView, key: str) -> list[Section]:
+    ranking, shown = view.ranking, view.in_detail
     others = [ranked for ranked in ranking if ranked not in shown]
-    context = table_context(verdict, run, places.hrefs, manner)
-    gpus = context.gpus
-    chart = load_chart(f"{key}-chart", shown, others, goals)
-    repetitions = repetitions_grid(f"{key}-repetitions", ranking, context)
-    several = len(run.models) > 1
-    statement = Section(
-        title=model.model if several else "",
-        chapter=key if several else "",
-        blocks=(verdict_card(verdict, run, gpus=gpus),),
-    )
+    chart = load_chart(f"{key}-chart", shown, others, view.goals)
+    repetitions = repetitions_grid(f"{key}-repetitions", view)
+    several = len(view.report.run.models) > 1
     sections = [
-        statement,
-        *recommend(verdict, run, places.repository, places.export_path, gpus=gpus),
+        Section(
+            title=view.name if several else "",
+            chapter=key if several else "",
+            blocks=(verdict_card(view),),
+        ),
+        *recommend(view),
         *section("Throughput and latency", chart_picture(chart), lead=_chart_lead(chart, repetitions)),
     ]
-    for plot in draw_plots(f"{key}-plot", SUMMARY[manner.mode], shown, gpus=gpus):
+    for plot in draw_plots(f"{key}-plot", SUMMARY[view.report.mode], shown, gpus=view.gpus):
         sections += plot_section(plot)
-    if ranking:
-        sections += section("Configurations", configurations_grid(f"{key}-configurations", ranking, context))
+    sections += section("Configurations", configurations_grid(f"{key}-configurations", view))
+    front = pareto_chart(f"{key}-pareto", ranking, gpus=view.gpus, most=view.most_measurements)
     sections += section(
         "What to choose from",
-        chart_picture(pareto_chart(f"{key}-pareto", ranking, gpus=gpus, most=context.most_measurements)),
+        chart_picture(front),
         lead=_PARETO + (_UNCONFIRMED if any(r.settled for r in ranking) else ""),
     )
     sections += section(
@@ -239,7 +185,7 @@ def _model_sections(
         "that add up to it.",
     )
     sections += section(
-        "Instances and batches", heat_picture(f"{key}-heat", ranking, context.recommended), lead=_HEAT
+        "Instances and batches", heat_picture(f"{key}-heat", ranking, view.recommended), lead=_HEAT
     )
     drift = chart_picture(drift_chart(f"{key}-drift", ranking))
     if drift is not None:
@@ -247,10 +193,9 @@ def _model_sections(
             summary="All measurements of the final rounds", blocks=(repetitions,)
         )
         sections += section("How steady the machine was", drift, rounds, lead=_DRIFT)
-    sections += section("Failed trials", *_failures(model))
-    sections += section("How the search went", _trace(model, ranking))
-    if ranking:
-        sections += section("All measurements", measurements_grid(f"{key}-measurements", ranking, context))
+    sections += section("Failed trials", *_failures(view.model))
+    sections += section("How the search went", _trace(view.model, ranking))
+    sections += section("All measurements", measurements_grid(f"{key}-measurements", view))
     return sections
 
 
@@ -275,22 +220,21 @@ def _chart_lead(chart: Chart | None, repetitions: Grid | None) -> str:
     )
 
 
-def _top(run: Run, verdicts: Sequence[Verdict], places: Places, manner: Manner) -> list[Section]:
+def _top(view: ReportView) -> list[Section]:
     """Return the best of all models together, as many as the run was asked for."""
-    count = int(run.started.settings.get("num_top_model_configs", 0))
-    if not count or len(verdicts) < 2:
+    started = view.run.started
+    count = int(started.settings.get("num_top_model_configs", 0))
+    if not count or len(view.models) < 2:
         return []
-    found: list[tuple[str, RankedVariant]] = [(v.model, r) for v in verdicts for r in v.ranking]
-    goals = run.started.goals
-    found.sort(
-        key=lambda pair: (
-            not pair[1].satisfies,
-            failure_percent(pair[1].figures, goals) if not pair[1].satisfies else 0.0,
-            -score(pair[1].figures, goals),
+    lines = [TableLine(view=m, ranked=r, measurement=r.figures) for m in view.models for r in m.ranking]
+    lines.sort(
+        key=lambda line: (
+            not line.ranked.satisfies,
+            failure_percent(line.measurement, started.goals) if not line.ranked.satisfies else 0.0,
+            -score(line.measurement, started.goals),
         )
     )
-    contexts = {v.model: table_context(v, run, places.hrefs, manner) for v in verdicts}
-    return section("The best of all models", top_grid("top", found[:count], contexts) if found else None)
+    return section("The best of all models", top_grid("top", lines[:count]))
 
 
 def _failures(model: ModelRun) -> list[Block]:

@@ -1,13 +1,11 @@
-"""How a run is shown: in which mode, with which of Model Analyzer's plots of one figure over another or of a
-user's own, and whether with the GPUs of models that use none."""
+"""Plots of one figure over another: those of Model Analyzer's modes, and a user's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tpx.analyzer.objectives import METRICS, RankedVariant, metric
 from tpx.analyzer.results.measurement import Measurement
-from tpx.analyzer.results.run import Run
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.report.chart import Axis, Chart, Dot, Line
@@ -153,41 +151,3 @@ def _header(tag: str) -> str:
 
 def _figure(tag: str, value: float) -> str:
     return in_unit(value, "" if tag in LOADS else metric(tag).unit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """Choices of what a report shows, none of which changes a figure."""
-
-    mode: Mode = "online"
-    """Model Analyzer's: online looks at latency, offline at throughput and batches."""
-    gpus_of_all: bool = False
-    """Show figures of GPUs also for models that run on the CPU alone."""
-    plots: tuple[Plot, ...] | None = None
-    """Plots of single configurations; None is those of the mode."""
-
-    @classmethod
-    def of(cls, run: Run) -> "Manner":
-        """As the run's own options say."""
-        settings = run.started.settings
-        return cls(
-            mode="offline" if settings.get("mode") == "offline" else "online",
-            gpus_of_all=bool(settings.get("always_report_gpu_metrics", False)),
-        )
-
-    def shows_gpus(self, run: Run, model: str) -> bool:
-        """Return whether figures of GPUs say something about a model, or about one of several (`a,b`)."""
-        if self.gpus_of_all:
-            return True
-        on_cpu = _on_cpu_alone(run.started.settings.get("profile_models", ()))
-        return not set(model.split(",")) <= on_cpu
-
-
-def _on_cpu_alone(models: object) -> set[str]:
-    """The models that the options of a run keep on the CPU."""
-    settings: list[Mapping[str, Any]] = [m for m in _listed(models) if isinstance(m, Mapping)]
-    return {name for each in settings for name, own in each.items() if own.get("cpu_only")}
-
-
-def _listed(models: object) -> list[object]:
-    return list(models) if isinstance(models, list | tuple) else []

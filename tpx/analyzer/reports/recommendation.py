@@ -1,14 +1,16 @@
-"""The recommendation: what to change in `config.pbtxt`, by which command, and what it brings."""
+"""The verdict on a model as its report says it first, and what to change in `config.pbtxt`."""
 
 import difflib
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
-from tpx.analyzer.limits import shown
+from tpx.analyzer.limits import describe_limits, limits_of, shown
 from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.results.measurement import Configuration
-from tpx.analyzer.results.run import Run, VariantRun
-from tpx.analyzer.verdict import Finding, Verdict, equal_loads
+from tpx.analyzer.reports.view import ModelView
+from tpx.analyzer.results.measurement import Configuration, Measurement
+from tpx.analyzer.results.run import VariantRun
+from tpx.analyzer.verdict import Finding, equal_loads
 from tpx.report.digits import percent
 from tpx.report.document import (
     Block,
@@ -22,25 +24,106 @@ from tpx.report.document import (
     Note,
     Row,
     Section,
+    Statement,
+    Tile,
     code,
 )
 from tpx.report.table import NO_VALUE
 
+_TONES = {"met": "good", "borderline": "", "missed": "bad"}
 
-def recommend(
-    verdict: Verdict, run: Run, repository: Path, export_path: Path, *, gpus: bool
-) -> list[Section]:
-    """Return the section that recommends another configuration, or nothing where the default is to stay.
 
-    `repository` holds the variants, `export_path` the run; `gpus` compares figures of GPUs, too.
-    """
+def verdict_card(view: ModelView) -> Statement:
+    """Return badge, sentence and figures of one model's verdict."""
+    verdict = view.verdict
+    return Statement(
+        badge=verdict.badge,
+        tone=verdict.tone,
+        sentence=verdict.sentence + ".",
+        detail=verdict.detail,
+        caution=verdict.caution,
+        tiles=tuple(_tiles(view)),
+    )
+
+
+def metric_tile(
+    tag: str, label: str, ranked: RankedVariant, other: RankedVariant | None = None, tone: str = ""
+) -> Iterator[Tile]:
+    """Yield the large figure of a metric with that of the default, where it is known."""
+    metric = METRICS[tag]
+    value = metric.value(ranked.figures)
+    if value is None:
+        return
+    figure, _, unit = shown(metric, value).partition(" ")
+    default = metric.value(other.figures) if other is not None else None
+    note = "" if default is None else f"default {shown(metric, default).removesuffix(' infer/s')}"
+    yield Tile(label=label, figure=figure, unit=unit, note=note, tone=tone)
+
+
+def memory_tiles(ranked: RankedVariant, other: RankedVariant | None, *, gpus: bool) -> Iterator[Tile]:
+    """Yield the memory of the server, and of its GPUs."""
+    yield from metric_tile("cpu_used_ram", "Server memory", ranked, other)
+    if gpus:
+        yield from metric_tile("gpu_used_memory", "GPU memory", ranked, other)
+
+
+def _tiles(view: ModelView) -> Iterator[Tile]:
+    verdict = view.verdict
+    best = verdict.best
+    if best is None:
+        return
+    other = verdict.default if verdict.default is not best else None
+    good = "good" if verdict.finding is Finding.BETTER else ""
+    yield from metric_tile("perf_throughput", "Throughput", best, other, good)
+    if verdict.gain_percent is not None and other is not None:
+        gain = verdict.gain
+        note = f"95%: {gain.interval.strip()} %" if gain and gain.interval else "over the default"
+        figure = percent(verdict.gain_percent / 100).removesuffix("%")
+        yield Tile(label="Gain", figure=figure, unit="%", note=note)
+    yield from metric_tile("perf_latency_p99", "p99 latency", best, other)
+    yield _load_tile(best.figures, other.figures if other else None)
+    yield _instances_tile(best)
+    asked = limits_of(view.report.run.started.goals, view.name)
+    if asked:
+        standing = verdict.standing
+        limits = describe_limits(asked)
+        yield Tile(label="Constraints", figure=standing, unit="", note=limits, tone=_TONES[standing])
+    yield from memory_tiles(best, other, gpus=view.gpus)
+
+
+def _load_tile(measurement: Measurement, default: Measurement | None) -> Tile:
+    load = measurement.load
+    return Tile(
+        label=load.kind.replace("_", " ").capitalize(),
+        figure="+".join(f"{member.value:,}" for member in load.members) or f"{load.value:,}",
+        unit="in flight" if load.kind == "concurrency" else "per s",
+        note=f"default at {default.load.value}" if default else "",
+    )
+
+
+def _instances_tile(best: RankedVariant) -> Tile:
+    configuration = best.run.configuration
+    group = configuration.instance_group
+    count, _, kind = group.partition(":")
+    several = " + " in group or ";" in group
+    batching = "no batching"
+    if configuration.max_batch_size:
+        dynamic = "dynamic batching" if configuration.dynamic_batching else "no dynamic batching"
+        batching = f"max batch {configuration.max_batch_size}, {dynamic}"
+    figure = str(configuration.instances) if several else count
+    return Tile(label="Instances", figure=figure, unit=group if several else kind, note=batching)
+
+
+def recommend(view: ModelView) -> list[Section]:
+    """Return the section that recommends another configuration, or nothing where the default is to stay."""
+    report, verdict = view.report, view.verdict
     best, default = verdict.best, verdict.default
     if best is None or not best.satisfies or best is default or best.run.variant.is_default:
         return []
-    words = ["tpx", "analyze", "apply", best.name, "--export-path", str(export_path)]
-    if len(run.started.models) > 1:
-        words += ["--model", verdict.model]
-    path = paths_of(best.run.configuration, repository)
+    words = ["tpx", "analyze", "apply", best.name, "--export-path", str(report.export_path)]
+    if len(report.run.started.models) > 1:
+        words += ["--model", view.name]
+    path = paths_of(best.run.configuration, report.repository)
     lead = f"`{best.name}` against `{default.name}`. " if default else ""
     blocks: list[Block] = [code(shlex.join(words), command=True)]
     if verdict.finding is Finding.INCONCLUSIVE:
@@ -52,8 +135,8 @@ def recommend(
             Details(summary="The whole `config.pbtxt`", blocks=(whole,)),
         )
         blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
-        brings: list[Block] = [_comparison(default, best, gpus=gpus)]
-        equal = equal_loads(best, default, run.started.goals.of(verdict.model))
+        brings: list[Block] = [_comparison(default, best, gpus=view.gpus)]
+        equal = equal_loads(best, default, view.goals)
         if equal:
             once = f"Under equal load, as the search measured both once: {', '.join(map(str, equal))}."
             brings.append(Note(text=once, style="small"))

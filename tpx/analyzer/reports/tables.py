@@ -15,7 +15,7 @@ from tpx.analyzer.objectives import (
     ram_mb,
     rank,
 )
-from tpx.analyzer.reports.plots import Manner
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
@@ -45,13 +45,10 @@ def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) 
     return _table("Models (Inference)", rows, tags)
 
 
-def gpu_table(run: Run, fields: Sequence[str] = (), manner: Manner | None = None) -> Table:
+def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
     """Every measurement on every GPU; no rows where no GPU could be read, nor of models on the CPU alone."""
-    manner = manner or Manner.of(run)
-    plain = list(_rows(run))
-    rows = [
-        replace(r, gpu=gpu) for r in plain if manner.shows_gpus(run, r.model) for gpu in r.measurement.gpus
-    ]
+    plain = list(_rows(view.run))
+    rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.model) for gpu in r.measurement.gpus]
     tags = tuple(fields) or (
         *("model_name", "gpu_uuid", "batch_size", _load_tag(plain), "model_config_path", "instance_group"),
         "satisfies_constraints",
@@ -230,11 +227,9 @@ class CsvFiles:
     """Tags of other columns than the default ones, of each table."""
     gpu_fields: tuple[str, ...] = ()
     server_fields: tuple[str, ...] = ()
-    manner: Manner | None = None
-    """None is as the run says itself."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], directory: Path, manner: Manner | None = None) -> "CsvFiles":
+    def of(cls, settings: Mapping[str, Any], directory: Path) -> "CsvFiles":
         """Return the files that the options of a run ask for."""
         return cls(
             directory=directory,
@@ -245,28 +240,27 @@ class CsvFiles:
             inference_fields=tuple(settings.get("inference_output_fields", ())),
             gpu_fields=tuple(settings.get("gpu_output_fields", ())),
             server_fields=tuple(settings.get("server_output_fields", ())),
-            manner=manner,
         )
 
 
-def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
+def tables_of(view: ReportView, files: CsvFiles) -> tuple[Table, Table, Table]:
     """Return the tables of inferences, GPUs and the bare server, as files hold and the console shows them."""
-    memory = files.with_memory
+    run, memory = view.run, files.with_memory
     return (
         inference_table(run, with_memory=memory, fields=files.inference_fields),
-        gpu_table(run, files.gpu_fields, files.manner),
+        gpu_table(view, files.gpu_fields),
         server_table(run, with_memory=memory, fields=files.server_fields),
     )
 
 
-def write_csv(run: Run, files: CsvFiles) -> tuple[Path, ...]:
+def write_csv(view: ReportView, files: CsvFiles) -> tuple[Path, ...]:
     """Write the three CSV files, each with an empty line at its end as Model Analyzer has it.
 
     Without a GPU those about GPUs hold their header only.
     Raises MeasurementError when one cannot be written.
     """
     names = (files.inference, files.gpu, files.server_only)
-    tables = dict(zip(names, tables_of(run, files), strict=True))
+    tables = dict(zip(names, tables_of(view, files), strict=True))
     for name, table in tables.items():
         write_text(files.directory / name, table.to_csv() + "\n", parents=True)
     return tuple(files.directory / name for name in tables)

@@ -1,0 +1,148 @@
+"""A run as its reports show it, and each of its models: the values that every table, chart and page is made
+from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from tpx.analyzer.limits import limits_of
+from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.reports.charts import front_of
+from tpx.analyzer.reports.plots import Mode, Plot
+from tpx.analyzer.results.costs import Prices
+from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.run import ModelRun, Run
+from tpx.analyzer.verdict import Verdict, judge
+from tpx.report.styles import STYLES
+
+MOST_MEASUREMENTS = 600
+"""In tables and charts of single ones, of all models together; a model's own page has as many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportView:
+    """A run and the choices of what its reports show, none of which changes a figure."""
+
+    run: Run
+    repository: Path = Path()
+    """The output repository, with a directory for each variant."""
+    export_path: Path = Path()
+    """What `tpx analyze apply` finds the run by."""
+    mode: Mode = "online"
+    """Model Analyzer's: online looks at latency, offline at throughput and batches."""
+    gpus_of_all: bool = False
+    """Show figures of GPUs also for models that run on the CPU alone."""
+    plots: tuple[Plot, ...] | None = None
+    """Plots of single configurations; None is those of the mode."""
+    hrefs: Mapping[str, str] = field(default_factory=dict)
+    """Pages of single configurations, from the page that is made."""
+    parent: str = ""
+    """The page above the one that is made; empty for the report of the run."""
+
+    @classmethod
+    def of(cls, run: Run, *, repository: Path = Path(), export_path: Path = Path()) -> Self:
+        """Return the view that the run's own options ask for."""
+        settings = run.started.settings
+        return cls(
+            run=run,
+            repository=repository,
+            export_path=export_path,
+            mode="offline" if settings.get("mode") == "offline" else "online",
+            gpus_of_all=bool(settings.get("always_report_gpu_metrics", False)),
+        )
+
+    @cached_property
+    def models(self) -> tuple["ModelView", ...]:
+        """Every model of the run with its verdict."""
+        goals = self.run.started.goals
+        return tuple(ModelView(report=self, model=m, verdict=judge(m, goals)) for m in self.run.models)
+
+    def linked(self, hrefs: Mapping[str, str], parent: str = "") -> "ReportView":
+        """Return the view of a page with these links."""
+        return replace(self, hrefs=hrefs, parent=parent)
+
+    def shows_gpus(self, model: str) -> bool:
+        """Return whether figures of GPUs say something about a model, or about one of several (`a,b`)."""
+        if self.gpus_of_all:
+            return True
+        on_cpu = _on_cpu_alone(self.run.started.settings.get("profile_models", ()))
+        return not set(model.split(",")) <= on_cpu
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelView:
+    """One model of a run with its verdict, and what its tables and charts need to know."""
+
+    report: ReportView
+    model: ModelRun
+    verdict: Verdict
+
+    @property
+    def name(self) -> str:
+        return self.model.model
+
+    @property
+    def ranking(self) -> tuple[RankedVariant, ...]:
+        return self.verdict.ranking
+
+    @property
+    def default(self) -> RankedVariant | None:
+        return self.verdict.default
+
+    @property
+    def recommended(self) -> str:
+        """The recommended configuration's name; empty where none satisfies."""
+        best = self.verdict.best
+        return best.name if best is not None and best.satisfies else ""
+
+    @cached_property
+    def goals(self) -> Goals:
+        return self.report.run.started.goals.of(self.name)
+
+    @property
+    def constrained(self) -> bool:
+        return bool(limits_of(self.report.run.started.goals, self.name))
+
+    @property
+    def prices(self) -> Prices:
+        return Prices.of(self.report.run)
+
+    @cached_property
+    def gpus(self) -> bool:
+        """Figures of GPUs say something about these configurations."""
+        return self.report.shows_gpus(self.name)
+
+    @property
+    def most_measurements(self) -> int:
+        """In the table of all of them, and in the chart of compromises."""
+        return MOST_MEASUREMENTS // max(1, len(self.report.run.models))
+
+    @cached_property
+    def on_front(self) -> frozenset[str]:
+        """Names of the configurations that nothing beats in throughput and latency at once."""
+        return frozenset(spot.ranked.name for spot in front_of(self.ranking))
+
+    @cached_property
+    def in_detail(self) -> tuple[RankedVariant, ...]:
+        """The configurations that the report draws: the best ones, and the default wherever it ranks."""
+        shown = self.report.run.started.top
+        rest = [ranked for ranked in self.ranking[shown:] if ranked.run.variant.is_default]
+        return (*self.ranking[:shown], *rest)
+
+    @property
+    def chart_styles(self) -> Mapping[str, int]:
+        """Style of each configuration that the charts show."""
+        return {ranked.name: index % STYLES for index, ranked in enumerate(self.in_detail)}
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        return self.verdict.conclusion.tied if self.verdict.conclusion else ()
+
+
+def _on_cpu_alone(models: object) -> set[str]:
+    """Return the models that the options of a run keep on the CPU."""
+    listed: Sequence[object] = models if isinstance(models, list | tuple) else ()
+    settings: list[Mapping[str, Any]] = [m for m in listed if isinstance(m, Mapping)]
+    return {name for each in settings for name, own in each.items() if own.get("cpu_only")}
