@@ -11,16 +11,16 @@ from tests.answering import no_http
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.preflight import NOBODY, Check, State, check_machine, check_models, check_remote
-from tpx.analyzer.runners.control import ModelState
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
 from tpx.options import build
+from tpx.perf.clients.model import IndexEntry
 
 
 class FakeControl:
     """A running server, or none."""
 
-    def __init__(self, *, live: bool = True, refuses: str = "", models: tuple[ModelState, ...] = ()) -> None:
+    def __init__(self, *, live: bool = True, refuses: str = "", models: tuple[IndexEntry, ...] = ()) -> None:
         self._live = live
         self._refuses = refuses
         self._models = models
@@ -29,7 +29,7 @@ class FakeControl:
     async def live(self) -> bool:
         return self._live
 
-    async def index(self) -> tuple[ModelState, ...]:
+    async def index(self) -> tuple[IndexEntry, ...]:
         return self._models
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
@@ -128,7 +128,7 @@ def test_models_are_served_to_know_that_they_can_be() -> None:
 
 
 def test_a_server_that_loads_by_request_is_told_by_a_load_that_changes_nothing() -> None:
-    control = FakeControl(models=(ModelState(name="other", state="READY"),))
+    control = FakeControl(models=(IndexEntry(name="other", state="READY"),))
     with no_http() as address:
         found = by_name(asyncio.run(check_remote(config(triton_metrics_url=f"http://{address}"), control)))
     assert control.loaded == [NOBODY]

@@ -13,7 +13,7 @@ from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.resume import Earlier, check_same_run
 from tpx.analyzer.runners.base import Addresses, Launch, Runner, StartServer
-from tpx.analyzer.runners.control import GrpcModelControl, HttpModelControl, ModelControl, RemoteServer
+from tpx.analyzer.runners.control import ModelControl, RemoteServer, ServerControl
 from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadGenerator
@@ -133,8 +133,8 @@ def open_runner(config: ProfileSpec) -> Runner:
 def open_control(config: ProfileSpec, addresses: Addresses) -> ModelControl:
     """Return the model control of a server; one that is started here always speaks HTTP, too."""
     if config.server.triton_launch_mode == "remote" and config.server.client_protocol == "grpc":
-        return GrpcModelControl(addresses.grpc)
-    return HttpModelControl(addresses.http)
+        return ServerControl(addresses.grpc, "grpc")
+    return ServerControl(addresses.http)
 
 
 def remote_addresses(config: ProfileSpec) -> Addresses:

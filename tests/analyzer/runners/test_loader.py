@@ -8,10 +8,11 @@ import pytest
 
 from tpx.analyzer.results.measurement import Configuration, Variant
 from tpx.analyzer.runners.base import Addresses, Launch
-from tpx.analyzer.runners.control import ModelState, refused
+from tpx.analyzer.runners.control import refused
 from tpx.analyzer.runners.loader import ModelLoader, configs_of
 from tpx.analyzer.variants import configure
 from tpx.errors import MeasurementError, ServerLost, WireError
+from tpx.perf.clients.model import IndexEntry
 
 
 class FakeControl:
@@ -26,8 +27,8 @@ class FakeControl:
     async def live(self) -> bool:
         return True
 
-    async def index(self) -> tuple[ModelState, ...]:
-        return tuple(ModelState(name=name, state=state) for name, state in self.states.items())
+    async def index(self) -> tuple[IndexEntry, ...]:
+        return tuple(IndexEntry(name=name, state=state) for name, state in self.states.items())
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         self.log.append(f"load {model}")
@@ -184,7 +185,7 @@ def test_a_lost_server_is_no_failed_trial() -> None:
 
 def test_what_a_server_has_is_asked_for_again_where_it_could_not_be_told() -> None:
     class Reluctant(FakeControl):
-        async def index(self) -> tuple[ModelState, ...]:
+        async def index(self) -> tuple[IndexEntry, ...]:
             if not self.log:
                 self.log.append("refused")
                 raise MeasurementError("the server does not tell which models it has")

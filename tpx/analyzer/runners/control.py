@@ -2,29 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
-from urllib.parse import quote
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
 
 from tpx.analyzer.runners.base import Addresses, Launch
-from tpx.errors import Code, MeasurementError, ResponseError, ServerLost, UsageError, WireError
-from tpx.perf.clients.endpoint import parse_address
-from tpx.protocol import messages, model_config
-from tpx.protocol.grpc.client import connect
-from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request, fetch
+from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
+from tpx.perf.clients.control import Asker
+from tpx.perf.clients.endpoint import Endpoint, parse_address
+from tpx.perf.clients.grpc_control import GrpcAsker
+from tpx.perf.clients.http_control import HttpAsker
+from tpx.perf.clients.model import IndexEntry, ModelKey, index_entries
+from tpx.protocol.http1.client import HttpConnector
+from tpx.protocol.json_values import JsonObject
 
 REQUEST_TIMEOUT_S = 10.0
 POLL_S = 0.5
-SERVICE = "/inference.GRPCInferenceService/"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelState:
-    """A model of the server's index; an empty state is one that was never loaded."""
-
-    name: str
-    state: str
 
 
 class ModelControl(Protocol):
@@ -33,7 +26,7 @@ class ModelControl(Protocol):
     async def live(self) -> bool:
         """Return whether the server answers; never raises."""
 
-    async def index(self) -> tuple[ModelState, ...]: ...
+    async def index(self) -> tuple[IndexEntry, ...]: ...
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         """Load a model, under this configuration if there is one; it serves when this returns."""
@@ -57,26 +50,24 @@ def refused(model: str, verb: str, words: str) -> MeasurementError:
     return MeasurementError(f"the server could not {verb} model '{model}': {reason}")
 
 
-class HttpModelControl:
-    """Implements ModelControl, on a connection of its own for each request."""
+class ServerControl:
+    """Implements ModelControl over HTTP or gRPC, on a connection of its own for each request."""
 
-    def __init__(self, address: str) -> None:
-        where = parse_address(address, "http")
-        self._host = f"[{where.host}]:{where.port}" if ":" in where.host else f"{where.host}:{where.port}"
-        self._connector = HttpConnector(where.host, where.port)
+    def __init__(self, address: str, protocol: Literal["http", "grpc"] = "http") -> None:
+        where = parse_address(address, protocol)
+        self._endpoint = Endpoint(host=where.host, port=where.port, model=ModelKey(""))
+        self._protocol = protocol
 
     async def live(self) -> bool:
         try:
-            return (await self._fetch("GET", "/v2/health/live")).status == 200
+            answer = await self._ask("ServerLive")
         except WireError:
             return False
+        return bool(answer.get("live", self._protocol == "http"))
 
-    async def index(self) -> tuple[ModelState, ...]:
-        response = await self._fetch("POST", "/v2/repository/index", {})
-        entries = _json(response)
-        if response.status != 200 or not isinstance(entries, list):
-            raise MeasurementError(f"the server does not tell which models it has: {_words(response)}")
-        return tuple(ModelState(name=e["name"], state=e.get("state", "")) for e in entries)
+    async def index(self) -> tuple[IndexEntry, ...]:
+        with _refused("the server does not tell which models it has"):
+            return index_entries((await self._ask("RepositoryIndex", body={})).get("models", ()))
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         body = {} if config is None else {"parameters": {"config": json.dumps(config)}}
@@ -86,114 +77,38 @@ class HttpModelControl:
         await self._change(model, "unload", {}, REQUEST_TIMEOUT_S)
 
     async def config(self, model: str) -> dict[str, Any]:
-        response = await self._fetch("GET", f"/v2/models/{quote(model, safe='')}/config")
-        body = _json(response)
-        if response.status != 200 or not isinstance(body, dict):
-            raise MeasurementError(
-                f"the server answered {response.status} when asked for the configuration of '{model}': "
-                f"{_words(response)}"
-            )
-        return body
+        with _refused(f"the server does not tell the configuration of '{model}'"):
+            return await self._ask("ModelConfig", model)
 
-    async def _change(self, model: str, verb: str, body: Mapping[str, object], timeout_s: float) -> None:
-        path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
-        response = await self._fetch("POST", path, body, timeout_s)
-        if response.status != 200:
-            raise refused(model, verb, _words(response))
-
-    async def _fetch(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, object] | None = None,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> HttpResponse:
-        parts = [] if body is None else [json.dumps(body).encode()]
-        headers = {"Content-Type": "application/json"} if parts else {}
-        connection = await self._connector.connect()
+    async def _change(self, model: str, verb: str, body: JsonObject, timeout_s: float) -> None:
         try:
-            request = encode_request(method, path, self._host, headers, parts)
-            return await fetch(connection, request, timeout_s)
-        finally:
-            connection.close()
-
-
-def _json(response: HttpResponse) -> object:
-    try:
-        return json.loads(bytes(response.body))
-    except ValueError:
-        return None
-
-
-def _words(response: HttpResponse) -> str:
-    body = _json(response)
-    if isinstance(body, dict) and "error" in body:
-        return str(body["error"])
-    return f"status {response.status}"
-
-
-class GrpcModelControl:
-    """Implements ModelControl, on a connection of its own for each request."""
-
-    def __init__(self, address: str) -> None:
-        self._where = parse_address(address, "grpc")
-
-    async def live(self) -> bool:
-        try:
-            answer = await self._call("ServerLive", messages.ServerLiveRequest())
-        except WireError:
-            return False
-        return bool(messages.ServerLiveResponse.FromString(answer).live)
-
-    async def index(self) -> tuple[ModelState, ...]:
-        try:
-            answer = await self._call("RepositoryIndex", messages.RepositoryIndexRequest())
+            await self._ask(f"RepositoryModel{verb.capitalize()}", model, body, timeout_s)
         except ResponseError as exc:
-            _raise_if_gone(exc)
-            raise MeasurementError(f"the server does not tell which models it has: {exc.message}") from exc
-        found = messages.RepositoryIndexResponse.FromString(answer)
-        return tuple(ModelState(name=m.name, state=m.state) for m in found.models)
-
-    async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
-        request = messages.RepositoryModelLoadRequest(model_name=model)
-        if config is not None:
-            request.parameters["config"].string_param = json.dumps(config)
-        await self._change(model, "load", request, timeout_s)
-
-    async def unload(self, model: str) -> None:
-        request = messages.RepositoryModelUnloadRequest(model_name=model)
-        await self._change(model, "unload", request, REQUEST_TIMEOUT_S)
-
-    async def config(self, model: str) -> dict[str, Any]:
-        try:
-            answer = await self._call("ModelConfig", messages.ModelConfigRequest(name=model))
-        except ResponseError as exc:
-            _raise_if_gone(exc)
-            raise MeasurementError(
-                f"the server does not tell the configuration of '{model}': {exc.message}"
-            ) from exc
-        return model_config.to_json(messages.ModelConfigResponse.FromString(answer).config)
-
-    async def _change(self, model: str, verb: str, request: object, timeout_s: float) -> None:
-        try:
-            await self._call(f"RepositoryModel{verb.capitalize()}", request, timeout_s)
-        except ResponseError as exc:
-            _raise_if_gone(exc)
             raise refused(model, verb, exc.message) from exc
 
-    async def _call(self, method: str, request: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
-        connection = await connect(self._where.host, self._where.port)
+    async def _ask(
+        self,
+        method: str,
+        model: str = "",
+        body: JsonObject | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> JsonObject:
+        here = self._endpoint
+        http = self._protocol == "http"
+        asker: Asker = HttpAsker(HttpConnector(here.host, here.port), here) if http else GrpcAsker(here)
         try:
-            message = request.SerializeToString()
-            return bytes(await connection.unary(SERVICE + method, message, timeout_s=timeout_s))
+            return await asker.ask(method, model, body=body, timeout_s=timeout_s)
         finally:
-            connection.close()
+            await asker.close()
 
 
-def _raise_if_gone(error: ResponseError) -> None:
-    """Raise the error again where it says that nothing is there, rather than what the server thinks."""
-    if error.code is Code.UNAVAILABLE and "connection" in error.message.lower():
-        raise error
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """Raise a server's refusal as a MeasurementError with its words."""
+    try:
+        yield
+    except ResponseError as exc:
+        raise MeasurementError(f"{what}: {exc.message}") from exc
 
 
 class RemoteServer:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.analyzer.runners.base import STOP_TIMEOUT_S, Addresses, Launch
-from tpx.analyzer.runners.control import HttpModelControl
+from tpx.analyzer.runners.control import ServerControl
 from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, UsageError
 
@@ -143,7 +143,7 @@ def _refuse_used(port: int, name: str) -> None:
 
 
 async def _answers(where: Addresses) -> bool:
-    return await HttpModelControl(where.http).live()
+    return await ServerControl(where.http).live()
 
 
 class ChildServer:

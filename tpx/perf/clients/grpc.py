@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot, brief, nobody_listens
+from tpx.perf.clients.control import V2Control
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.grpc_control import SERVICE, GrpcControl, metadata
+from tpx.perf.clients.grpc_control import SERVICE, GrpcAsker, metadata
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol import messages
@@ -37,7 +38,7 @@ Send = Callable[[Any, OnResponse], object]
 def connect(endpoint: Endpoint) -> Connections:
     """Connections over gRPC."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    control = GrpcControl(endpoint, tls)
+    control = V2Control(GrpcAsker(endpoint, tls))
     if endpoint.wire.stream_per_request:
         from tpx.perf.clients.grpc_stream import SingleStreamClient
 

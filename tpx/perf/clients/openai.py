@@ -15,9 +15,9 @@ import orjson
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields
 from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn, EventConnection, EventParser
+from tpx.perf.clients.control import StaticControl
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, Send, http_connector
-from tpx.perf.clients.http_control import StaticControl
 from tpx.perf.clients.model import TensorSpec
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
 from tpx.protocol.json_values import JsonObject

@@ -8,9 +8,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Template
+from tpx.perf.clients.control import refusals
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc import GrpcSlots, call_failure, header_block
-from tpx.perf.clients.grpc_control import GrpcAsker
+from tpx.perf.clients.grpc_control import GrpcCaller
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -107,7 +108,7 @@ def _fill_tensor(target: Any, tensor: Tensor) -> None:
         target.tensor_content = bytes(tensor.data)
 
 
-class TfServingControl(GrpcAsker):
+class TfServingControl(GrpcCaller):
     """Implements Control."""
 
     async def server(self) -> ServerDescription:
@@ -117,9 +118,8 @@ class TfServingControl(GrpcAsker):
     async def model(self, model: ModelKey) -> ModelDescription:
         request = MESSAGES["GetModelMetadataRequest"](metadata_field=["signature_def"])
         _fill_spec(request.model_spec, model)
-        response = await self.ask(
-            "GetModelMetadata", request, MESSAGES["GetModelMetadataResponse"], "get model metadata"
-        )
+        with refusals("get model metadata"):
+            response = await self.call("GetModelMetadata", request, MESSAGES["GetModelMetadataResponse"])
         signatures = MESSAGES["SignatureDefMap"].FromString(response.metadata["signature_def"].value)
         wanted = self.endpoint.service.model_signature_name
         if wanted not in signatures.signature_def:

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Failure, RequestFields
+from tpx.perf.clients.control import StaticControl
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, http_connector
-from tpx.perf.clients.http_control import StaticControl
 from tpx.perf.clients.model import TensorSpec
 from tpx.protocol.http1.client import HttpResponse
 from tpx.protocol.tensors import Tensor, decode_bytes
