@@ -24,7 +24,7 @@ from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.frontend import FrontendProcess, FrontendSeat
-from tpx.serving.processes.supervisor import EngineSeat, Supervisor
+from tpx.serving.processes.supervisor import EngineSeat, ProcessSupervisor
 from tpx.serving.server import Server
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def _run(work: Coroutine[object, object, int]) -> int:
 def _supervise(config: ServeConfig, logs: LogControl) -> int:
     """Run the engine and its frontends in processes of their own. Raises UsageError."""
     check_ports(config)
-    status = Supervisor(
+    status = ProcessSupervisor(
         config,
         engine=lambda seat: _reporting(lambda: _run(_serve(config, logs, seat))),
         frontend=lambda seat: _reporting(lambda: _run(_serve_frontend(config, logs, seat))),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tpx.serving.processes.channel import Channel, ChannelBroken, Descriptors, Frame
+from tpx.serving.processes.channel import ChannelBroken, Descriptors, FrameChannel, ReceivedFrame
 from tpx.serving.processes.ring import RING_BYTES
 
 MIB = 1 << 20
@@ -17,8 +17,8 @@ KIND = 7
 class _End:
     """One end, and what has come to it."""
 
-    channel: Channel
-    frames: list[Frame] = field(default_factory=list)
+    channel: FrameChannel
+    frames: list[ReceivedFrame] = field(default_factory=list)
     broken: list[Exception] = field(default_factory=list)
 
 
@@ -26,9 +26,9 @@ def _end(descriptors: Descriptors, *, is_engine: bool) -> _End:
     own = Descriptors.received(
         [os.dup(fd) for fd in (descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend)]
     )
-    frames: list[Frame] = []
+    frames: list[ReceivedFrame] = []
     broken: list[Exception] = []
-    return _End(Channel(own, frames.append, broken.append, is_engine=is_engine), frames, broken)
+    return _End(FrameChannel(own, frames.append, broken.append, is_engine=is_engine), frames, broken)
 
 
 @asynccontextmanager
@@ -131,7 +131,7 @@ def test_memory_that_may_shrink_is_refused() -> None:
         os.ftruncate(memory, 4096)
         descriptors = Descriptors.received([memory, os.eventfd(0), os.eventfd(0)])
         with pytest.raises(ChannelBroken):
-            Channel(descriptors, lambda _: None, lambda _: None, is_engine=True)
+            FrameChannel(descriptors, lambda _: None, lambda _: None, is_engine=True)
         descriptors.close()
 
     asyncio.run(run())

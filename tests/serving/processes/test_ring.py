@@ -1,14 +1,14 @@
-from tpx.serving.processes.ring import COUNTERS_BYTES, INLINE, RING_BYTES, Ring
+from tpx.serving.processes.ring import COUNTERS_BYTES, INLINE, RING_BYTES, FrameRing
 
 HEAD = (1, 2, 3, 4, 5)
 
 
-def _ends() -> tuple[Ring, Ring]:
+def _ends() -> tuple[FrameRing, FrameRing]:
     memory = memoryview(bytearray(COUNTERS_BYTES + RING_BYTES))
-    return Ring(memory, 0), Ring(memory, 0)
+    return FrameRing(memory, 0), FrameRing(memory, 0)
 
 
-def _write(ring: Ring, data: bytes, meta: bytes = b"") -> bool:
+def _write(ring: FrameRing, data: bytes, meta: bytes = b"") -> bool:
     room = ring.write(HEAD, meta, len(data), INLINE)
     if room is not None:
         room[:] = data

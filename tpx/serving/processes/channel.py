@@ -19,7 +19,7 @@ import numpy as np
 from tpx.errors import Overloaded
 from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.processes.heap import Heap
-from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, FrameHead, Ring
+from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, FrameHead, FrameRing
 
 HEAP_BYTES = 32 << 30
 """Addresses for the blocks of one direction, not memory: two of the largest messages that gRPC can have."""
@@ -36,7 +36,7 @@ GENERATION, READY, CONNECTIONS, CLOSING = 0, 1, 16, 17
 """Gauges: the engine writes the generation of its models and whether it is ready, the frontend how many
 connections it has, and whether it accepts no more of them."""
 RELEASE = 0
-"""Kind of the frame that gives back a block: `place` is in its number and template."""
+"""FrameKind of the frame that gives back a block: `place` is in its number and template."""
 
 
 class ChannelBroken(Exception):
@@ -74,7 +74,7 @@ class Descriptors:
 
 
 @dataclass(slots=True)
-class Frame:
+class ReceivedFrame:
     """A frame as it was received; views of `payload` may be kept, and hold its block."""
 
     kind: int
@@ -86,12 +86,12 @@ class Frame:
     payload: Buffer
 
 
-OnFrame = Callable[[Frame], None]
+OnFrame = Callable[[ReceivedFrame], None]
 """Takes a frame; what it raises breaks the channel."""
 _Waiting = tuple[FrameHead, bytes, Sequence[Buffer], int]
 
 
-class Channel:
+class FrameChannel:
     """One side's end."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Channel:
         view = memoryview(self._memory)
         self.gauges = view[:_GAUGES_BYTES].cast("Q")
         """Words that one side writes and the other reads at any time."""
-        rings = [Ring(view, _GAUGES_BYTES), Ring(view, _GAUGES_BYTES + _RING_ROOM)]
+        rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
         self._incoming, self._outgoing = rings if is_engine else reversed(rings)
         self._heap = Heap(self._memory, _HEAPS + (HEAP_BYTES if is_engine else 0), HEAP_BYTES)
         theirs = _HEAPS + (0 if is_engine else HEAP_BYTES)
@@ -280,7 +280,7 @@ class Channel:
                 meta, payload = self._block(place, meta_size, size)
             elif meta_size:
                 meta, payload = data[:meta_size], data[meta_size:]
-            self._on_frame(Frame(kind, flags, number, template, generation, meta, payload))
+            self._on_frame(ReceivedFrame(kind, flags, number, template, generation, meta, payload))
             if self.closed:
                 return None
         return left

@@ -15,9 +15,9 @@ from tpx.serving.endpoints import Endpoints
 from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Channel, Descriptors
+from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Descriptors, FrameChannel
 from tpx.serving.processes.remote import RemotePlane
-from tpx.serving.processes.wire import Kind, State
+from tpx.serving.processes.wire import EngineState, FrameKind
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class FrontendProcess:
         self._lost = asyncio.Event()
         self._ended = False
         self._listens = self._closing = False
-        self._channel: Channel | None = None
+        self._channel: FrameChannel | None = None
 
     async def run(self) -> None:
         """Serve, with one engine after another."""
@@ -94,7 +94,7 @@ class FrontendProcess:
             sock.setblocking(False)
             await loop.sock_connect(sock, self._seat.engine)
             descriptors = Descriptors.new()
-            channel = self._channel = Channel(
+            channel = self._channel = FrameChannel(
                 descriptors, self._plane.on_frame, self._on_broken, is_engine=False
             )
             try:
@@ -117,7 +117,7 @@ class FrontendProcess:
                 channel.close()
                 self._plane.lose()
 
-    async def _serve(self, channel: Channel) -> None:
+    async def _serve(self, channel: FrameChannel) -> None:
         self._plane.use(channel)
         if not self._listens:
             self._listens = True
@@ -125,7 +125,7 @@ class FrontendProcess:
             self._memory_watch.start()
             gc.collect()
             gc.freeze()
-        self._plane.tell(Kind.SERVING)
+        self._plane.tell(FrameKind.SERVING)
         await self._lost.wait()
         if not self._ended:
             log.error("frontend %d has lost the engine: requests fail until it is back", self._seat.index)
@@ -134,17 +134,17 @@ class FrontendProcess:
         log.error("frontend %d: the engine's messages cannot be read", self._seat.index, exc_info=error)
         self._lost.set()
 
-    def _obey_state(self, state: State) -> None:
+    def _obey_state(self, state: EngineState) -> None:
         if state.logs != self._logs.settings:
             self._logs.update(state.logs)
         self._plane.tracer.set(on=state.tracing, hears_callers=state.hears_callers)
         self._welcome.set()
 
-    def _obey(self, order: Kind) -> None:
-        if order is Kind.RELEASE_CLIENTS:
+    def _obey(self, order: FrameKind) -> None:
+        if order is FrameKind.RELEASE_CLIENTS:
             for listener in self._endpoints.serving:
                 listener.release()
-        elif order is Kind.STOP_ACCEPTING:
+        elif order is FrameKind.STOP_ACCEPTING:
             for listener in self._endpoints.serving:
                 listener.stop_accepting()
             self._closing = True

@@ -22,7 +22,7 @@ from tpx.serving.processes.channel import (
     Descriptors,
 )
 from tpx.serving.processes.peer import Peer
-from tpx.serving.processes.wire import Kind
+from tpx.serving.processes.wire import FrameKind
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +134,8 @@ class FrontendHub:
     def _tell_state(self, peer: Peer) -> None:
         self.announce_generation()
         tracer = self.plane.tracer
-        state = wire.State(self.plane.logs.settings, tracer.on, tracer.hears_callers)
-        peer.channel.send(Kind.STATE, meta=wire.encode(state))
+        state = wire.EngineState(self.plane.logs.settings, tracer.on, tracer.hears_callers)
+        peer.channel.send(FrameKind.STATE, meta=wire.encode(state))
 
     def families(self) -> Sequence[Family]:
         """Return what the metrics page tells of frontends, as FamilySource has it."""
@@ -158,20 +158,20 @@ class FrontendHub:
 
     def release(self) -> None:
         """Have clients connect anew."""
-        self._tell_all(Kind.RELEASE_CLIENTS)
+        self._tell_all(FrameKind.RELEASE_CLIENTS)
 
     def stop_accepting(self) -> None:
         """Have frontends close their ports, and idle connections."""
-        self._tell_all(Kind.STOP_ACCEPTING)
+        self._tell_all(FrameKind.STOP_ACCEPTING)
 
-    def _tell_all(self, kind: Kind) -> None:
+    def _tell_all(self, kind: FrameKind) -> None:
         for peer in self.peers:
             peer.channel.send(kind)
 
     def close(self) -> None:
         """End the frontends."""
         self._stopped = True
-        self._tell_all(Kind.END)
+        self._tell_all(FrameKind.END)
         for peer in list(self.peers):
             peer.channel.publish()
         for task in self._tasks:

@@ -21,14 +21,14 @@ from tpx.serving.processes import wire
 from tpx.serving.processes.channel import (
     CLOSING,
     CONNECTIONS,
-    Channel,
     ChannelBroken,
     Descriptors,
-    Frame,
+    FrameChannel,
+    ReceivedFrame,
 )
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
 from tpx.serving.processes.traces import add_stamps, read_caller
-from tpx.serving.processes.wire import NO_TEMPLATE, Flag, Kind, Template, Templates
+from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace
@@ -80,7 +80,7 @@ class Peer:
         self._plane = hub.plane
         self.index = index
         self.serving = False
-        self.channel = Channel(descriptors, self._on_frame, self._on_broken, is_engine=True)
+        self.channel = FrameChannel(descriptors, self._on_frame, self._on_broken, is_engine=True)
         self.channel.on_backlog = self._on_backlog
         self._sock = sock
         self._requests: list[_Known | None] = [None] * wire.TEMPLATES
@@ -97,14 +97,14 @@ class Peer:
         """Beginnings of traces of requests that are not with their model yet."""
         self._traces: dict[int, Trace] = {}
         """Traces that end when the frontend has sent the answer."""
-        self._takes: dict[int, Callable[[Frame], None]] = {
-            Kind.CANCEL: self._cancel,
-            Kind.STALL: self._take_stall,
-            Kind.ASK_MODEL: self._take_question,
-            Kind.HTTP: self._take_http,
-            Kind.GRPC: self._take_grpc,
-            Kind.TRACE: self._take_trace,
-            Kind.SERVING: self._take_serving,
+        self._takes: dict[int, Callable[[ReceivedFrame], None]] = {
+            FrameKind.CANCEL: self._cancel,
+            FrameKind.STALL: self._take_stall,
+            FrameKind.ASK_MODEL: self._take_question,
+            FrameKind.HTTP: self._take_http,
+            FrameKind.GRPC: self._take_grpc,
+            FrameKind.TRACE: self._take_trace,
+            FrameKind.SERVING: self._take_serving,
         }
         self._placing: dict[int, int] = {}
         """Responses of a request that are put into shared memory beside the event loop."""
@@ -141,8 +141,8 @@ class Peer:
         for number, infer in self._in_flight.items():
             infer.stall(waits or number in self._stalled)
 
-    def _on_frame(self, frame: Frame) -> None:
-        if frame.kind == Kind.INFER:
+    def _on_frame(self, frame: ReceivedFrame) -> None:
+        if frame.kind == FrameKind.INFER:
             self._infer(frame)
             return
         take = self._takes.get(frame.kind)
@@ -150,7 +150,7 @@ class Peer:
             raise ChannelBroken(f"a frame of kind {frame.kind}")
         take(frame)
 
-    def _take_stall(self, frame: Frame) -> None:
+    def _take_stall(self, frame: ReceivedFrame) -> None:
         infer = self._in_flight.get(frame.number)
         if infer is None:
             return
@@ -160,30 +160,30 @@ class Peer:
             self._stalled.discard(frame.number)
         infer.stall(bool(frame.flags & Flag.ON or self.channel.backlog))
 
-    def _take_question(self, frame: Frame) -> None:
+    def _take_question(self, frame: ReceivedFrame) -> None:
         asked = wire.decode(wire.ModelName, frame.meta)
         self._describe(frame.number, asked.name, asked.version)
 
-    def _take_http(self, frame: Frame) -> None:
+    def _take_http(self, frame: ReceivedFrame) -> None:
         self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
 
-    def _take_grpc(self, frame: Frame) -> None:
+    def _take_grpc(self, frame: ReceivedFrame) -> None:
         call = RelayedCall(self, frame)
         serve = self._hub.methods[call.path].unary
         assert serve is not None
         serve(call, frame.payload)  # type: ignore[arg-type]
 
-    def _take_trace(self, frame: Frame) -> None:
+    def _take_trace(self, frame: ReceivedFrame) -> None:
         trace = self._traces.pop(frame.number, None)
         if trace is not None:
             add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
             trace.end()
 
-    def _take_serving(self, frame: Frame) -> None:  # noqa: ARG002 (as all others)
+    def _take_serving(self, frame: ReceivedFrame) -> None:  # noqa: ARG002 (as all others)
         self.serving = True
         self._hub.changed.set()
 
-    def _cancel(self, frame: Frame) -> None:
+    def _cancel(self, frame: ReceivedFrame) -> None:
         number = frame.number
         infer = self._in_flight.get(number)
         if infer is not None:
@@ -200,15 +200,15 @@ class Peer:
         self._pending.pop(number, None)
         self._hub.announce_generation()
         try:
-            self.channel.send(Kind.ANSWER, flags=flags, number=number, meta=meta, parts=parts)
+            self.channel.send(FrameKind.ANSWER, flags=flags, number=number, meta=meta, parts=parts)
         except TpxError as exc:
-            self.fail(Kind.ANSWER, number, exc)
+            self.fail(FrameKind.ANSWER, number, exc)
 
     def when_gone(self, number: int, call_off: Callable[[], None]) -> None:
         """Call this if the client goes before the answer."""
         self._pending[number] = call_off
 
-    def fail(self, kind: Kind, number: int, error: TpxError) -> None:
+    def fail(self, kind: FrameKind, number: int, error: TpxError) -> None:
         """Answer with an error."""
         self._pending.pop(number, None)
         self._in_flight.pop(number, None)
@@ -224,25 +224,25 @@ class Peer:
             model = self._plane.model(name, version)
         except NotLoaded as exc:
             self._wait(
-                Kind.MODEL,
+                FrameKind.MODEL,
                 number,
                 exc,
                 partial(self._describe, number, name, version, waits=False),
                 waits=waits,
             )
         except TpxError as exc:
-            self.fail(Kind.MODEL, number, exc)
+            self.fail(FrameKind.MODEL, number, exc)
         else:
             self._pending.pop(number, None)
             self._hub.announce_generation()
             fields = wire.Model.of(model.name, model.version, model.signature, decoupled=model.decoupled)
             self.channel.send(
-                Kind.MODEL, number=number, generation=self._plane.generation & _GENERATIONS,
+                FrameKind.MODEL, number=number, generation=self._plane.generation & _GENERATIONS,
                 meta=wire.encode(fields),
             )  # fmt: skip
 
     def _wait(
-        self, kind: Kind, number: int, absent: NotLoaded, work: Callable[[], None], *, waits: bool
+        self, kind: FrameKind, number: int, absent: NotLoaded, work: Callable[[], None], *, waits: bool
     ) -> None:
         """Do `work` once the model is loaded, if it was not waited for already."""
         if not waits:
@@ -255,7 +255,7 @@ class Peer:
 
     # inference
 
-    def _infer(self, frame: Frame) -> None:
+    def _infer(self, frame: ReceivedFrame) -> None:
         if frame.flags & Flag.TRACED:
             start = self._starts[frame.number] = wire.decode(wire.TraceStart, frame.meta)
             frame.meta = start.meta
@@ -270,7 +270,12 @@ class Peer:
         self._start(frame, known)
 
     def _start(
-        self, frame: Frame, known: _Known, decoded: DecodedRequest | None = None, *, waits: bool = True
+        self,
+        frame: ReceivedFrame,
+        known: _Known,
+        decoded: DecodedRequest | None = None,
+        *,
+        waits: bool = True,
     ) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         number, plane = frame.number, self._plane
@@ -291,17 +296,17 @@ class Peer:
             plane.infer(infer)
         except Postponed as exc:
             go_on = partial(self._start, frame, known)
-            self._pending[number] = exc.then(go_on, partial(self.fail, Kind.RESPONSE, number))
+            self._pending[number] = exc.then(go_on, partial(self.fail, FrameKind.RESPONSE, number))
         except NotLoaded as exc:
             work = partial(self._start, frame, known, waits=False)
-            self._wait(Kind.RESPONSE, number, exc, work, waits=waits)
+            self._wait(FrameKind.RESPONSE, number, exc, work, waits=waits)
         except TpxError as exc:
-            self.fail(Kind.RESPONSE, number, exc)
+            self.fail(FrameKind.RESPONSE, number, exc)
         except Exception:  # one request's boundary
             log.exception("a request of frontend %d failed", self.index)
-            self.fail(Kind.RESPONSE, number, TpxError("internal error: see the log of the server"))
+            self.fail(FrameKind.RESPONSE, number, TpxError("internal error: see the log of the server"))
 
-    def _bound(self, frame: Frame, known: _Known, decoded: DecodedRequest | None) -> InferRequest:
+    def _bound(self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None) -> InferRequest:
         """Validate a request against its model. Raises as DataPlane.bind."""
         if decoded is None:
             decoded = known.request.request(wire.cut(frame.payload, known.sizes))
@@ -346,7 +351,7 @@ class Peer:
         if self._in_flight.get(number) is infer:
             self._forget(number)
             self._hub.announce_generation()
-            head = Kind.RESPONSE, Flag.FINAL, number, template, 0
+            head = FrameKind.RESPONSE, Flag.FINAL, number, template, 0
             self.channel.post(head, b"", [tensor.data for tensor in outputs])
 
     def _forget(self, number: int) -> None:
@@ -380,7 +385,7 @@ class Peer:
         """A response cannot be placed: the request ends with this error."""
         if infer.context in self._in_flight:
             infer.cancel()
-            self.fail(Kind.RESPONSE, infer.context, error)
+            self.fail(FrameKind.RESPONSE, infer.context, error)
 
     def _respond(self, infer: InferRequest, response: InferResponse) -> None:
         number: int = infer.context
@@ -400,9 +405,9 @@ class Peer:
             flags |= Flag.DESCRIBES if described else 0
         else:
             key = rendering_key(self._key, outputs, None)
-            known: Template | None = infer.head.rendered.get(key)
+            known: FrameTemplate | None = infer.head.rendered.get(key)
             if known is None:
-                known = Template(_meta(outputs, response, None))
+                known = FrameTemplate(_meta(outputs, response, None))
                 infer.head.remember_rendered(key, known)
             number_of = known.number_in(self._responses)
             if number_of is None:
@@ -416,11 +421,11 @@ class Peer:
         self._hub.announce_generation()
         try:
             self.channel.send(
-                Kind.RESPONSE, flags=flags, number=number, template=template, meta=meta,
+                FrameKind.RESPONSE, flags=flags, number=number, template=template, meta=meta,
                 parts=[tensor.data for tensor in outputs],
             )  # fmt: skip
         except TpxError as exc:
-            self.fail(Kind.RESPONSE, number, exc)
+            self.fail(FrameKind.RESPONSE, number, exc)
 
 
 def _vary(outputs: Sequence[Tensor]) -> bool:
@@ -431,4 +436,4 @@ def _vary(outputs: Sequence[Tensor]) -> bool:
 def _meta(outputs: Sequence[Tensor], response: InferResponse, head: RequestHead | None) -> bytes:
     tensors = [wire.OutputTensor(t.name, t.datatype, t.shape, len(t.data)) for t in outputs]
     described = None if head is None else wire.Described.of(head)
-    return wire.encode(wire.Response(tensors, response.parameters or None, described))
+    return wire.encode(wire.WireResponse(tensors, response.parameters or None, described))

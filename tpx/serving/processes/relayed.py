@@ -7,7 +7,7 @@ from tpx.protocol.grpc.status import Status
 from tpx.protocol.http1.head import Head
 from tpx.protocol.tensors import Buffer
 from tpx.serving.processes import wire
-from tpx.serving.processes.channel import Frame
+from tpx.serving.processes.channel import ReceivedFrame
 
 
 class Answering(Protocol):
@@ -20,7 +20,7 @@ class Answering(Protocol):
 class RelayedRequest:
     """Stands for an HTTP request in the engine; what it asks for answers it at once or later."""
 
-    def __init__(self, peer: Answering, frame: Frame) -> None:
+    def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
         asked = wire.decode(wire.HttpHead, frame.meta)
         self.head = Head()
         self.head.method, self.head.path = asked.method, asked.path
@@ -45,7 +45,7 @@ class RelayedRequest:
 class RelayedCall:
     """Stands for a unary gRPC call in the engine."""
 
-    def __init__(self, peer: Answering, frame: Frame) -> None:
+    def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
         self.path = wire.decode(wire.GrpcCall, frame.meta).path
         self._peer = peer
         self._number = frame.number

@@ -20,9 +20,9 @@ from tpx.serving.frontends.http_routes import Meaning, Route
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
-from tpx.serving.processes.channel import GENERATION, READY, Channel, Frame
+from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, ReceivedFrame
 from tpx.serving.processes.traces import RemoteTracer
-from tpx.serving.processes.wire import NO_TEMPLATE, Flag, Kind, Template, Templates
+from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.repository.retirement import Tasks
 from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, InferResponse, RequestHead
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _NUMBERS = 1 << 32
 _DOWN = "the engine of this server does not run; it is being started again"
 
-OnAnswer = Callable[[Frame], None]
+OnAnswer = Callable[[ReceivedFrame], None]
 OnError = Callable[[TpxError], None]
 
 
@@ -94,10 +94,10 @@ class _Holder:
         """The engine counts what it sends."""
 
     def stall(self, stalled: bool) -> None:
-        self._plane.tell(Kind.STALL, self._number, Flag.ON if stalled else 0)
+        self._plane.tell(FrameKind.STALL, self._number, Flag.ON if stalled else 0)
 
     def end(self) -> None:
-        self._plane.tell(Kind.CANCEL, self._number)
+        self._plane.tell(FrameKind.CANCEL, self._number)
 
 
 class _Size:
@@ -110,7 +110,7 @@ class _Size:
         return self._size
 
 
-class _Origin:
+class _RemoteOrigin:
     """Facts of a request besides its tensors, for the engine."""
 
     __slots__ = ("_request", "has_shared", "template")
@@ -118,9 +118,9 @@ class _Origin:
     def __init__(self, request: DecodedRequest, head: RequestHead) -> None:
         self._request = wire.Request.of(request)
         self.has_shared = bool(request.shared_inputs)
-        self.template: Template | None = None
+        self.template: FrameTemplate | None = None
         if head.reusable and not self.has_shared:
-            self.template = Template(self.meta([bound.size for bound in head.inputs]))
+            self.template = FrameTemplate(self.meta([bound.size for bound in head.inputs]))
 
     def meta(self, sizes: list[int]) -> bytes:
         """Return the meta data of a request whose tensors have these sizes. Raises InvalidRequest."""
@@ -137,10 +137,10 @@ class RemotePlane:
         self.tracer = RemoteTracer(self._end_trace)
         self.offload = Offload()
         self.tasks = Tasks()
-        self.on_state: Callable[[wire.State], None] = lambda _: None
-        self.on_order: Callable[[Kind], None] = lambda _: None
+        self.on_state: Callable[[wire.EngineState], None] = lambda _: None
+        self.on_order: Callable[[FrameKind], None] = lambda _: None
         """Called with what the engine has the frontend do with its connections."""
-        self._channel: Channel | None = None
+        self._channel: FrameChannel | None = None
         self._sessions = 0
         self._models: dict[tuple[str, str], RemoteModel] = {}
         self._models_generation = -1
@@ -150,11 +150,11 @@ class RemotePlane:
         self._in_flight: dict[int, InferRequest] = {}
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
         self._requests = Templates()
-        self._responses: list[wire.Response | None] = []
+        self._responses: list[wire.WireResponse | None] = []
 
     # the channel
 
-    def use(self, channel: Channel) -> None:
+    def use(self, channel: FrameChannel) -> None:
         """The engine is there."""
         self._channel = channel
         self._sessions += 1
@@ -183,12 +183,12 @@ class RemotePlane:
         """Tell whether the server was ready a moment ago; false without an engine."""
         return self._channel is not None and bool(self._channel.gauges[READY])
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: ReceivedFrame) -> None:
         """Take what the engine has sent."""
         kind = frame.kind
-        if kind == Kind.RESPONSE:
+        if kind == FrameKind.RESPONSE:
             self._take_response(frame)
-        elif kind in (Kind.ANSWER, Kind.MODEL):
+        elif kind in (FrameKind.ANSWER, FrameKind.MODEL):
             asked = self._asked.pop(frame.number, None)
             if asked is not None:
                 done, failed = asked
@@ -196,18 +196,18 @@ class RemotePlane:
                     failed(wire.decode(wire.Error, frame.meta).error())
                 else:
                     done(frame)
-        elif kind == Kind.STATE:
-            self.on_state(wire.decode(wire.State, frame.meta))
+        elif kind == FrameKind.STATE:
+            self.on_state(wire.decode(wire.EngineState, frame.meta))
         else:
-            self.on_order(Kind(kind))
+            self.on_order(FrameKind(kind))
 
-    def tell(self, kind: Kind, number: int = 0, flags: int = 0) -> None:
+    def tell(self, kind: FrameKind, number: int = 0, flags: int = 0) -> None:
         """Send a word without an answer."""
         if self._channel is not None:
             self._channel.send(kind, number=number, flags=flags)
 
     def ask_engine(
-        self, kind: Kind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
+        self, kind: FrameKind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
     ) -> Callable[[], None]:
         """Ask, and call `done` or `failed` with what comes of it; returns what calls it off."""
         if self._channel is None:
@@ -218,7 +218,7 @@ class RemotePlane:
 
         def call_off() -> None:
             if self._asked.pop(number, None) is not None:
-                self.tell(Kind.CANCEL, number)
+                self.tell(FrameKind.CANCEL, number)
                 failed(Cancelled("the request was cancelled"))
 
         return call_off
@@ -233,7 +233,7 @@ class RemotePlane:
         """Ask for a model, and call `work` when it is known."""
         key = name, version
 
-        def done(frame: Frame) -> None:
+        def done(frame: ReceivedFrame) -> None:
             self._look_at_generation()
             self._models[key] = RemoteModel(wire.decode(wire.Model, frame.meta))
             self._answered = key
@@ -242,7 +242,9 @@ class RemotePlane:
             finally:
                 self._answered = None
 
-        return self.ask_engine(Kind.ASK_MODEL, wire.encode(wire.ModelName(name, version)), b"", done, failed)
+        return self.ask_engine(
+            FrameKind.ASK_MODEL, wire.encode(wire.ModelName(name, version)), b"", done, failed
+        )
 
     def _look_at_generation(self) -> None:
         generation = self.generation
@@ -274,7 +276,7 @@ class RemotePlane:
                 if bound.size < 0:
                     check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
         if head.origin is None:
-            head.origin = _Origin(request, head)
+            head.origin = _RemoteOrigin(request, head)
         return head
 
     def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
@@ -305,7 +307,7 @@ class RemotePlane:
         if channel is None:
             raise NotReady(_DOWN)
         origin = infer.head.origin
-        assert isinstance(origin, _Origin)
+        assert isinstance(origin, _RemoteOrigin)
         flags, number = 0, self._number()
         template, meta, buffers = origin.template, b"", infer.buffers
         if infer.backpressure is not None:
@@ -324,21 +326,21 @@ class RemotePlane:
             meta = self.tracer.started(infer, number, meta)
             flags |= Flag.TRACED
         channel.send(
-            Kind.INFER, flags=flags, number=number, template=known, generation=channel.gauges[GENERATION],
-            meta=meta, parts=buffers,
+            FrameKind.INFER, flags=flags, number=number, template=known,
+            generation=channel.gauges[GENERATION], meta=meta, parts=buffers,
         )  # fmt: skip
         infer.backpressure = _Holder(self, number)
         self._in_flight[number] = infer
 
     def _end_trace(self, number: int, stamps: bytes) -> None:
         if self._channel is not None:
-            self._channel.send(Kind.TRACE, number=number, meta=stamps)
+            self._channel.send(FrameKind.TRACE, number=number, meta=stamps)
 
-    def _take_response(self, frame: Frame) -> None:
+    def _take_response(self, frame: ReceivedFrame) -> None:
         number, flags = frame.number, frame.flags
         infer = self._in_flight.get(number)
         if flags & Flag.DEFINES:
-            self._responses[frame.template] = wire.decode(wire.Response, frame.meta)
+            self._responses[frame.template] = wire.decode(wire.WireResponse, frame.meta)
         if infer is None:
             return
         if flags & Flag.ERROR:
@@ -346,7 +348,7 @@ class RemotePlane:
         else:
             known = self._responses[frame.template] if frame.template != NO_TEMPLATE else None
             if known is None:
-                known = wire.decode(wire.Response, frame.meta)
+                known = wire.decode(wire.WireResponse, frame.meta)
             buffers = wire.cut(frame.payload, [tensor.size for tensor in known.tensors])
             outputs = [
                 Tensor(tensor.name, tensor.datatype, tensor.shape, data)
@@ -367,18 +369,20 @@ class RemotePlane:
     def relay_http(self, request: HttpRequest) -> None:
         """Have the engine answer a request. Raises NotReady."""
 
-        def done(frame: Frame) -> None:
+        def done(frame: ReceivedFrame) -> None:
             answer = wire.decode(wire.HttpAnswer, frame.meta)
             request.respond(answer.status, answer.headers, (frame.payload,) if len(frame.payload) else ())
 
         head = request.head
         meta = wire.encode(wire.HttpHead(head.method, head.path))
-        request.on_gone = self.ask_engine(Kind.HTTP, meta, request.body, done, partial(answer_error, request))
+        request.on_gone = self.ask_engine(
+            FrameKind.HTTP, meta, request.body, done, partial(answer_error, request)
+        )
 
     def relay_grpc(self, call: ServerCall, message: Buffer) -> None:
         """Have the engine answer a unary call."""
 
-        def done(frame: Frame) -> None:
+        def done(frame: ReceivedFrame) -> None:
             answer = wire.decode(wire.GrpcAnswer, frame.meta)
             if answer.status:
                 call.fail(Status(answer.status), answer.message)
@@ -387,7 +391,7 @@ class RemotePlane:
 
         meta = wire.encode(wire.GrpcCall(call.method.path))
         try:
-            call.when_gone(self.ask_engine(Kind.GRPC, meta, message, done, partial(fail, call)))
+            call.when_gone(self.ask_engine(FrameKind.GRPC, meta, message, done, partial(fail, call)))
         except TpxError as exc:
             fail(call, exc)
 

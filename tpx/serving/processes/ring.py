@@ -17,12 +17,12 @@ HEAD = struct.Struct("=IBBxxIIIIQQ")
 payload, place of the block or INLINE."""
 INLINE = (1 << 64) - 1
 _SKIP = 255
-"""Kind of a frame that fills the ring's end."""
+"""FrameKind of a frame that fills the ring's end."""
 _ALIGNMENT = 8
 _fence_lock = threading.Lock()
 
 FrameHead = tuple[int, int, int, int, int]
-"""Kind, flags, number, template, generation: their meaning is that of who writes and reads frames."""
+"""FrameKind, flags, number, template, generation: their meaning is that of who writes and reads frames."""
 Fields = tuple[int, int, int, int, int, int, int, int, int]
 
 
@@ -32,7 +32,7 @@ def fence() -> None:
         pass
 
 
-class Ring:
+class FrameRing:
     """One direction. The writer uses `write` and `publish`, the reader `read` and `consumed`."""
 
     def __init__(self, memory: memoryview, start: int) -> None:

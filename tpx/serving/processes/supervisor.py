@@ -70,7 +70,7 @@ class _Child:
 
 
 @dataclass(slots=True)
-class Supervisor:
+class ProcessSupervisor:
     """Runs one engine and `count` frontends; each function is called in a process of its own."""
 
     config: ServeConfig
@@ -101,7 +101,7 @@ class Supervisor:
             theirs = [sock for group in own.values() for sock in group]
             frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), theirs))
         every = [sock for each in sockets.values() for group in each for sock in group]
-        return _Watch(engine, frontends, every, started).run()
+        return _ChildWatch(engine, frontends, every, started).run()
 
     def _bind(self, count: int) -> dict[str, list[list[socket.socket]]]:
         """Bind sockets for each service and frontend, which do not listen yet. Raises UsageError."""
@@ -132,7 +132,7 @@ class Supervisor:
         return out
 
 
-class _Watch:
+class _ChildWatch:
     """The supervisor's loop: signals, ends of children, starts that are due."""
 
     def __init__(

@@ -21,12 +21,12 @@ class RemoteTrace:
     def __init__(self, caller: Caller | None, tracer: "RemoteTracer") -> None:
         self._caller = caller
         self._tracer = tracer
-        self._stamps: list[wire.Stamp] = []
+        self._stamps: list[wire.WireStamp] = []
         self._number: int | None = None
 
     def stamp(self, name: str, ns: int = 0) -> None:
         """Something happened, now or at `ns`."""
-        self._stamps.append(wire.Stamp(name, ns or time.perf_counter_ns()))
+        self._stamps.append(wire.WireStamp(name, ns or time.perf_counter_ns()))
 
     def begin(self, request: InferRequest) -> None:
         """The request goes to the engine, which stamps what happens there."""
@@ -96,7 +96,7 @@ def read_caller(calling: wire.Calling | None) -> Caller | None:
     return Caller(int(calling.trace_id, 16), calling.span_id, calling.sampled, calling.state)
 
 
-def add_stamps(trace: Trace, stamps: Sequence[wire.Stamp]) -> None:
+def add_stamps(trace: Trace, stamps: Sequence[wire.WireStamp]) -> None:
     """Add what happened on the wire."""
     for stamp in stamps:
         trace.stamp(stamp.name, stamp.ns)

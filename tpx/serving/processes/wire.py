@@ -17,7 +17,7 @@ from tpx.serving.signature import Signature
 _T = TypeVar("_T")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kinds of frames; 0 is the channel's own."""
 
     # from a frontend
@@ -68,7 +68,7 @@ NO_TEMPLATE = 0xFFFFFFFF
 TEMPLATES = 4096
 
 
-class Template:
+class FrameTemplate:
     """Something that is sent once, and from then on by its number; the oldest loses its number to the next.
 
     `owners` is a list of this side: it tells which template each number stands for on the other side.
@@ -96,7 +96,7 @@ class Templates:
     """The templates of one direction of a channel."""
 
     def __init__(self) -> None:
-        self.known: list[Template | None] = [None] * TEMPLATES
+        self.known: list[FrameTemplate | None] = [None] * TEMPLATES
         self.next = 0
 
 
@@ -188,7 +188,7 @@ class Model(Struct, array_like=True):
         return Signature(self.name, self.max_batch_size, inputs, outputs)
 
 
-class Input(Struct, array_like=True):
+class WireInput(Struct, array_like=True):
     """An input without its data."""
 
     name: str
@@ -204,7 +204,7 @@ class Request(Struct, array_like=True):
     model_version: str
     request_id: str
     parameters: dict[str, Parameter]
-    inputs: list[Input]
+    inputs: list[WireInput]
     outputs: list[RequestedOutput]
     default_binary: bool
     empty_final_response: bool
@@ -219,7 +219,7 @@ class Request(Struct, array_like=True):
             request.model_version,
             request.request_id,
             request.parameters,
-            [Input(t.name, t.datatype, t.shape, shared.get(id(t))) for t in request.inputs],
+            [WireInput(t.name, t.datatype, t.shape, shared.get(id(t))) for t in request.inputs],
             request.outputs,
             request.default_binary,
             request.empty_final_response,
@@ -254,7 +254,7 @@ class Elsewhere:
         """Nothing is left to do."""
 
 
-class Output(Struct, array_like=True):
+class WireOutput(Struct, array_like=True):
     """A BoundOutput as it travels."""
 
     spec: Spec
@@ -275,13 +275,13 @@ class Described(Struct, array_like=True):
     name: str
     version: int
     decoupled: bool
-    outputs: list[Output]
+    outputs: list[WireOutput]
 
     @classmethod
     def of(cls, head: RequestHead) -> "Described":
         model = head.model
         outputs = [
-            Output(Spec.of(each.spec), each.binary, each.classification, each.placement is not None)
+            WireOutput(Spec.of(each.spec), each.binary, each.classification, each.placement is not None)
             for each in head.outputs
         ]
         return cls(model.name, model.version, model.decoupled, outputs)
@@ -296,7 +296,7 @@ class OutputTensor(Struct, array_like=True):
     size: int
 
 
-class Response(Struct, array_like=True):
+class WireResponse(Struct, array_like=True):
     """A response without its tensors' data."""
 
     tensors: list[OutputTensor]
@@ -304,7 +304,7 @@ class Response(Struct, array_like=True):
     described: Described | None
 
 
-class State(Struct, array_like=True):
+class EngineState(Struct, array_like=True):
     """Settings of the engine that frontends carry out."""
 
     logs: LogSettings
@@ -312,7 +312,7 @@ class State(Struct, array_like=True):
     hears_callers: bool
 
 
-class Stamp(Struct, array_like=True):
+class WireStamp(Struct, array_like=True):
     """Something happened to a traced request."""
 
     name: str
@@ -333,13 +333,13 @@ class TraceStart(Struct, array_like=True):
 
     meta: bytes
     caller: Calling | None
-    stamps: list[Stamp]
+    stamps: list[WireStamp]
 
 
 class TraceEnd(Struct, array_like=True):
     """The rest of a trace."""
 
-    stamps: list[Stamp]
+    stamps: list[WireStamp]
 
 
 class HttpHead(Struct, array_like=True):
