@@ -200,7 +200,7 @@ class Server:
             "Timeout %d: Found %d live models and %d in-flight non-inference requests",
             timeout_s,
             len(self.repository.served()),
-            self.control.busy,
+            self.control.loads.busy,
         )
 
     def _metrics(self) -> MetricsFrontend:

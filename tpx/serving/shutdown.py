@@ -81,11 +81,11 @@ class Shutdown:
             left_s = ends - asyncio.get_running_loop().time()
             if told_s != max(0, round(left_s)):
                 told_s = max(0, round(left_s))
-                _log_waiting(told_s, busy, control.busy)
-            if not busy and not control.busy:
+                _log_waiting(told_s, busy, control.loads.busy)
+            if not busy and not control.loads.busy:
                 return True
             if left_s <= 0:
-                return not control.busy and not any(model.in_flight for model in busy)
+                return not control.loads.busy and not any(model.in_flight for model in busy)
             await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
 
     async def _closed(self, ends: float) -> float:

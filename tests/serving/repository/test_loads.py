@@ -8,17 +8,10 @@ from typing import Any
 
 from tests.serving.repository.controlled import controlled, play
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.coordinator import LoadGroup
-from tpx.serving.repository.loads import LoadThreads
+from tpx.serving.repository.loads import LoadGroup, in_load_thread
+from tpx.serving.repository.memory import Permits
 from tpx.serving.repository.retirement import Retirement, Tasks
 from tpx.serving.repository.table import Loaded
-
-
-def _no_parts() -> LoadGroup:
-    async def load(model: ModelId, group: LoadGroup) -> None:
-        raise AssertionError("these models have no parts")
-
-    return LoadGroup(load)
 
 
 def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> None:
@@ -60,12 +53,12 @@ def test_a_look_that_takes_long_takes_no_thread_that_requests_need(tmp_path: Pat
         async with controlled(tmp_path) as it:
             loop.set_default_executor(ThreadPoolExecutor(1))
             loads = [
-                asyncio.ensure_future(it.control._load(ModelId(name), look, _no_parts()))
+                asyncio.ensure_future(it.control.loads.load(ModelId(name), look, LoadGroup(lambda _: None)))
                 for name in ("store", "agent", "disk")
             ]
             await asyncio.sleep(0)
             assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
-            assert it.control.busy == 3
+            assert it.control.loads.busy == 3
             found.set()
             for refused in await asyncio.gather(*loads, return_exceptions=True):
                 assert "failed to poll" in str(refused)
@@ -73,32 +66,32 @@ def test_a_look_that_takes_long_takes_no_thread_that_requests_need(tmp_path: Pat
     play(scene)
 
 
-def test_a_load_that_waits_for_another_leaves_it_a_thread_which_does_not_stay() -> None:
+def test_a_load_that_waits_for_another_admits_it_and_no_thread_stays() -> None:
     async def scene() -> None:
-        threads, loop = LoadThreads(1), asyncio.get_running_loop()
+        permits, loop = Permits(1), asyncio.get_running_loop()
         used: list[threading.Thread] = []
 
         async def ask(depth: int) -> None:
-            async with threads.permits.one_more():
-                await threads.run(lambda: load(depth))
+            async with permits.one_more():
+                await in_load_thread(permits, lambda: load(depth))
 
         def load(depth: int) -> None:
             used.append(threading.current_thread())
             if depth:
                 asyncio.run_coroutine_threadsafe(ask(depth - 1), loop).result(10)
 
-        await threads.run(lambda: load(2))
-        for thread in used[1:]:
+        await in_load_thread(permits, lambda: load(2))
+        assert len(used) == 3
+        for thread in used:
             thread.join(10)
-        assert [thread.is_alive() for thread in used] == [True, False, False]
-        threads.shutdown()
+            assert not thread.is_alive()
 
     asyncio.run(scene())
 
 
-def test_loads_that_nobody_waits_for_within_a_load_share_the_threads_there_are() -> None:
+def test_loads_that_nobody_waits_for_within_a_load_share_the_permits_there_are() -> None:
     async def scene() -> None:
-        threads = LoadThreads(1)
+        permits = Permits(1)
         events: list[str] = []
         others = threading.Event()
 
@@ -107,10 +100,9 @@ def test_loads_that_nobody_waits_for_within_a_load_share_the_threads_there_are()
             others.wait(0.01)  # time for another one to begin
             events.append("ends")
 
-        async with threads.permits.one_more():
-            await threads.run(lambda: None)
-        await asyncio.gather(*(threads.run(load) for _ in range(3)))
+        async with permits.one_more():
+            await in_load_thread(permits, lambda: None)
+        await asyncio.gather(*(in_load_thread(permits, load) for _ in range(3)))
         assert events == ["begins", "ends"] * 3
-        threads.shutdown()
 
     asyncio.run(scene())

@@ -231,11 +231,11 @@ def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Pa
 
     async def scene() -> None:
         async with limited(tmp_path, 3, resident=lambda: resident) as it:
-            loader, loop = it.control._loads.loader, asyncio.get_running_loop()
+            loader, loop = it.control.loads.loader, asyncio.get_running_loop()
             load = loader.load
 
             async def load_inner() -> None:
-                async with it.control.called_by_model():
+                async with it.control.loads.one_more():
                     await it.load("inner")
 
             def growing(source: Any, *args: Any) -> Any:

@@ -7,28 +7,18 @@ the event loop; what takes time is done in load threads (`loads.py`) and retirem
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from tpx.errors import ConfigError, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
+from tpx.errors import InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
 from tpx.serving.custom_metrics import CustomMetrics
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import (
     CLIENTS_DECIDE,
     ControlMode,
-    DiscoveredModel,
     Repositories,
     check_name,
     fetch,
@@ -36,11 +26,11 @@ from tpx.serving.repository.discovery import (
     plan_poll,
     plan_start,
 )
-from tpx.serving.repository.ensembles import Ensembles, plan_cascade, plan_order
+from tpx.serving.repository.ensembles import Ensembles, plan_cascade
 from tpx.serving.repository.layout import ModelSource, Repository
 from tpx.serving.repository.loading import Loader
-from tpx.serving.repository.loads import Loads, LoadThreads, absent
-from tpx.serving.repository.memory import ModelMemory, resident_bytes
+from tpx.serving.repository.loads import LoadGroup, Loads, absent
+from tpx.serving.repository.memory import ModelMemory, Permits, resident_bytes
 from tpx.serving.repository.on_demand import LoadOnDemand
 from tpx.serving.repository.overrides import LoadParameter, Override, override_of
 from tpx.serving.repository.retirement import Retirement, Tasks
@@ -73,22 +63,6 @@ class ControlSettings:
     """Measures what the process holds now."""
 
 
-class LoadGroup:
-    """Loads that belong together: each model once, and the parts of an ensemble before it."""
-
-    def __init__(self, load: "Callable[[ModelId, LoadGroup], Coroutine[object, object, None]]") -> None:
-        """`load` reports failures itself and raises nothing."""
-        self._load = load
-        self._loads: dict[ModelId, asyncio.Task[None]] = {}
-
-    async def load(self, models: Collection[ModelId]) -> None:
-        """Load those of these models that the group has not begun yet, and wait for all of them."""
-        for model in models:
-            if model not in self._loads:
-                self._loads[model] = asyncio.get_running_loop().create_task(self._load(model, self))
-        await asyncio.gather(*(self._loads[model] for model in models))
-
-
 class Coordinator:
     """Changes what a ModelRepository holds. `tasks` owns work that no caller awaits."""
 
@@ -116,31 +90,24 @@ class Coordinator:
             repository,
             self.retirement,
             evict=self._unload,
-            is_held=self._is_held,
+            is_held=lambda model: self.loads.needs(model) or self.on_demand.pinned(model.name),
         )
-        self._threads = LoadThreads(settings.load_threads)
-        self._stopping = asyncio.Event()
-        self._loads = Loads(
+        self.loads = Loads(
             table=repository,
             loader=loader,
             repositories=self._repositories,
             ensembles=self._ensembles,
             retirement=self.retirement,
             memory=self._memory,
-            threads=self._threads,
+            permits=Permits(settings.load_threads),
             host_of=partial(ModelHost, self, asyncio.get_running_loop()),
             retries=settings.load_retries,
-            stopping=self._stopping,
         )
         self._poller: asyncio.Task[None] | None = None
         self._requested: set[ModelId] = set()
         """Models whose load was requested by name, not only as parts of ensembles."""
         self._unique_names: set[str] = set()
         """Names that one model had when the repositories were last read."""
-        self._locks: dict[ModelId, asyncio.Lock] = {}
-        self._lock_users: Counter[ModelId] = Counter()
-        self._dependencies: list[tuple[ModelId, Collection[ModelId]]] = []
-        """Load dependencies: models whose load waits for others."""
 
     # startup and shutdown
 
@@ -163,7 +130,8 @@ class Coordinator:
         here = [model for model in models if model in found]
         for warning in await asyncio.to_thread(misplaced_configs, [found[model] for model in here]):
             log.warning("%s", warning)
-        await self._group(lambda model: fetch(found[model]) if model in found else None).load(here)
+        group = LoadGroup(lambda model: fetch(found[model]) if model in found else None)
+        await self.loads.load_all(here, group)
         if settings.mode == "poll" and settings.poll_s:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
@@ -179,12 +147,7 @@ class Coordinator:
 
     def stop(self) -> None:
         """Begin no more loads."""
-        self._stopping.set()
-
-    @property
-    def busy(self) -> int:
-        """Models that are being loaded or unloaded."""
-        return len(self._locks)
+        self.loads.stopping.set()
 
     def abandon(self) -> None:
         """Remove temporary files without waiting for loads under way: the process ends."""
@@ -201,7 +164,6 @@ class Coordinator:
             self._ensembles.forget(model)
             self.retirement.retire(self.repository.unload(model))
         await self.tasks.finish()
-        self._threads.shutdown()
         self.retirement.shutdown()
 
     # verbs
@@ -210,11 +172,7 @@ class Coordinator:
         """Raise NotReady unless clients may load and unload."""
         if self._settings.mode not in CLIENTS_DECIDE:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
-        self._check_running()
-
-    def _check_running(self) -> None:
-        if self._stopping.is_set():
-            raise NotReady("Server exiting")
+        self.loads.check_running()
 
     async def load(
         self,
@@ -236,11 +194,12 @@ class Coordinator:
         except InvalidRequest as exc:
             log.error("failed to load '%s': %s", name, exc.message)
             raise
-        group, faults = self._group(self._repositories.discover), list[InvalidRequest]()
+        discover, faults = self._repositories.discover, list[InvalidRequest]()
+        group = LoadGroup(discover)
         for model in models:
             try:
-                with self._called_by(caller, model):
-                    await self._load(model, partial(self._repositories.discover, model, override), group)
+                with self.loads.called_by(caller, model):
+                    await self.loads.load(model, partial(discover, model, override), group)
                 self._requested.add(model)
                 if until_dismissed:
                     await self.retirement.until_dismissed(model)
@@ -265,8 +224,8 @@ class Coordinator:
             if unload_dependents:
                 gone = plan_cascade(model, self._ensembles.requires, self._requested)
             for each in gone:
-                with self._called_by(caller, each):
-                    async with self._exclusive(each):
+                with self.loads.called_by(caller, each):
+                    async with self.loads.exclusive(each):
                         self._unload(each)
 
     async def _models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
@@ -313,10 +272,10 @@ class Coordinator:
             map(self.repository.recipes, self.repository.all_named(name))
         ):
             return
-        if not self._stopping.is_set():
+        if not self.loads.stopping.is_set():
             self.on_demand.check(name)
         elif self.would_load(name):
-            self._check_running()
+            self.loads.check_running()
 
     def would_load(self, name: str) -> bool:
         """Tell whether a request would load a model that does not serve, as far as is known."""
@@ -329,7 +288,7 @@ class Coordinator:
             raise AmbiguousName(name, 1 + len(others))
         discover = self._repositories.discover
         try:
-            await self._load(model, partial(discover, model), self._group(discover))
+            await self.loads.load(model, partial(discover, model), LoadGroup(discover))
         except InvalidRequest as exc:
             if not self.repository.record(model).entries:
                 raise NotFound(f"Request for unknown model: '{name}' is not found") from exc
@@ -339,91 +298,12 @@ class Coordinator:
         self._requested.add(model)
         self._unique_names.add(name)
 
-    # one load
-
-    def _group(self, discover: Callable[[ModelId], DiscoveredModel | None]) -> LoadGroup:
-        """Return a group whose failures are in the log and the states of the models."""
-
-        async def load(model: ModelId, group: LoadGroup) -> None:
-            with suppress(InvalidRequest, NotReady):
-                await self._load(model, partial(discover, model), group)
-
-        return LoadGroup(load)
-
-    async def _load(
-        self, model: ModelId, discover: Callable[[], DiscoveredModel | None], group: LoadGroup
-    ) -> None:
-        async def load_parts(ensemble: ModelId, parts: Collection[ModelId]) -> None:
-            with self._dependency(ensemble, parts) as circle:
-                if circle:
-                    raise ConfigError(f"circular dependency between ensembles: {circle}")
-                await group.load(parts)
-
-        async with self._exclusive(model):
-            self._check_running()
-            await self._loads.load(model, discover, load_parts)
-
-    @asynccontextmanager
-    async def _exclusive(self, model: ModelId) -> AsyncIterator[None]:
-        """Hold the lock of a model: loads and unloads of one model follow each other, first come first
-        served. A lock exists while it is used, so that `busy` counts them."""
-        lock = self._locks.setdefault(model, asyncio.Lock())
-        self._lock_users[model] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._lock_users[model] -= 1
-            if not self._lock_users[model]:
-                del self._lock_users[model], self._locks[model]
-
-    @contextmanager
-    def _dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
-        """Record that the load of `model` waits for others. Gives the circle that this closes, "" if none:
-        such a wait would never end."""
-        dependency = model, others
-        self._dependencies.append(dependency)
-        try:
-            requires: dict[ModelId, set[ModelId]] = {}
-            for waiting, needed in self._dependencies:
-                requires.setdefault(waiting, set()).update(needed)
-            yield plan_order(requires).circular.get(model, "")
-        finally:
-            self._dependencies.remove(dependency)
-
-    @contextmanager
-    def _called_by(self, caller: ModelId | None, model: ModelId) -> Iterator[None]:
-        """Record that the load of `caller`, if there is one, waits for a model. Raises InvalidRequest."""
-        if caller is None:
-            yield
-            return
-        with self._dependency(caller, [model]) as circle:
-            if circle:
-                fault = (
-                    f"'{caller}' waits for itself while it is being loaded: {circle}; "
-                    "load or unload one of them elsewhere than in its initialize"
-                )
-                log.error("failed to load or unload '%s': %s", model, fault)
-                raise InvalidRequest(fault)
-            yield
-
-    def _is_held(self, model: ModelId) -> bool:
-        """Tell whether a model must not be unloaded to make room."""
-        awaited = any(model in others for _, others in self._dependencies)
-        return awaited or model in self._locks or self.on_demand.pinned(model.name)
-
-    @asynccontextmanager
-    async def called_by_model(self) -> AsyncIterator[None]:
-        """Admit one more load: the calling model may be in a load thread of its own load, and waits."""
-        async with self._threads.permits.one_more(), self._memory.permits.one_more():
-            yield
-
     # polling
 
     async def _poll_until_stopped(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._settings.poll_s)
+                await asyncio.wait_for(self.loads.stopping.wait(), self._settings.poll_s)
                 return
             try:
                 await self.poll()
@@ -443,12 +323,13 @@ class Coordinator:
             again = (await asyncio.to_thread(self._repositories.snapshot)).stamps
             settled = [model for model in changes.load if again.get(model) == found[model]]
             discover = self._repositories.discover
-            await self._group(lambda model: discover(model) if model in settled else None).load(settled)
+            group = LoadGroup(lambda model: discover(model) if model in settled else None)
+            await self.loads.load_all(settled, group)
         for model in changes.unload:
-            async with self._exclusive(model):
+            async with self.loads.exclusive(model):
                 self._unload(model)
         for model, places in snapshot.duplicates.items():
-            async with self._exclusive(model):
+            async with self.loads.exclusive(model):
                 # nothing tells which repository is meant
                 self._ensembles.forget(model)
                 self.retirement.retire(self.repository.displace(model, places))
@@ -475,7 +356,7 @@ class ModelHost:
             {path if path.startswith("file:") else f"file:{path}": data for path, data in files.items()}
         )
         override = await asyncio.to_thread(override_of, parameters, name)
-        async with self._coordinator.called_by_model():
+        async with self._coordinator.loads.one_more():
             # not until instances have ended: one of them may be computing the request that asks
             await self._coordinator.load(
                 name, override, self._caller if self.loading else None, until_dismissed=False
@@ -483,7 +364,7 @@ class ModelHost:
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:
         self._coordinator.check_explicit()
-        async with self._coordinator.called_by_model():
+        async with self._coordinator.loads.one_more():
             await self._coordinator.unload(
                 name, unload_dependents=unload_dependents, caller=self._caller if self.loading else None
             )

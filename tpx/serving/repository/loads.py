@@ -1,25 +1,29 @@
 """One load: from discovering a model to serving it in place of what served before.
 
-Files are read and instances made in load threads while the old versions serve on; the swap is one step on the
-event loop.
+Loads and unloads of one model follow each other, those of different models run at the same time. Files are
+read and instances made in load threads while the old versions serve on; the swap is one step on the event
+loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from tpx.errors import InvalidRequest, LoadError, TpxError, UsageError
+from tpx.errors import ConfigError, InvalidRequest, LoadError, NotReady, TpxError, UsageError
 from tpx.protocol.messages import ModelConfig
+from tpx.serving.ensemble.graph import Graph
 from tpx.serving.host import Host
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import DiscoveredModel, Repositories, size_of, stamps_of
-from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.ensembles import Ensembles, plan_order
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, WantedModel, reason_of
 from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits
@@ -31,8 +35,6 @@ from tpx.serving.served import Served
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LoadParts = Callable[[ModelId, Collection[ModelId]], Awaitable[None]]
-"""Loads the models that an ensemble is made of. Raises ConfigError for a circle."""
 
 
 def absent(model: ModelId) -> str:
@@ -40,40 +42,28 @@ def absent(model: ModelId) -> str:
     return f"failed to load '{model}', failed to poll from model repository"
 
 
-class LoadThreads:
-    """The threads of loads. Requests need those of the event loop: stores and agents may take minutes."""
+async def in_load_thread(permits: Permits, work: Callable[[], T]) -> T:
+    """Do blocking work in a thread of its own, once it is admitted."""
+    async with permits:
+        # not one of the loop's threads: requests need those, and stores and agents may take minutes
+        thread = ThreadPoolExecutor(1, thread_name_prefix="load")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
+        finally:
+            thread.shutdown(wait=False)
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="load")
-        self.permits = Permits(count)
-        self._running = 0
 
-    def shutdown(self) -> None:
-        """End the threads; nothing is being loaded any more."""
-        self._pool.shutdown()
+@dataclass(frozen=True, slots=True)
+class LoadGroup:
+    """Loads that belong together: each model once, as `discover` finds it, the parts of an ensemble first."""
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do blocking work once a thread is free."""
-        loop = asyncio.get_running_loop()
-        async with self.permits:
-            self._running += 1
-            try:
-                if self._running <= self._count:
-                    return await loop.run_in_executor(self._pool, work)
-                # all threads wait for other loads; an extra one must not stay, as it keeps memory of its own
-                extra = ThreadPoolExecutor(1, thread_name_prefix="load")
-                try:
-                    return await loop.run_in_executor(extra, work)
-                finally:
-                    extra.shutdown(wait=False)
-            finally:
-                self._running -= 1
+    discover: Callable[[ModelId], DiscoveredModel | None]
+    tasks: dict[ModelId, asyncio.Task[None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Loads into a ModelRepository. Loads of one model must not overlap."""
+    """Loads into a ModelRepository."""
 
     table: ModelRepository
     loader: Loader
@@ -81,54 +71,155 @@ class Loads:
     ensembles: Ensembles
     retirement: Retirement
     memory: ModelMemory
-    threads: LoadThreads
+    permits: Permits
+    """Admit to load threads."""
     host_of: Callable[[ModelId], Host]
     retries: int
-    stopping: asyncio.Event
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _locks: dict[ModelId, asyncio.Lock] = field(default_factory=dict)
+    _lock_users: Counter[ModelId] = field(default_factory=Counter)
+    _dependencies: list[tuple[ModelId, Collection[ModelId]]] = field(default_factory=list)
+    """Models whose load waits for others."""
+
+    def check_running(self) -> None:
+        """Raise NotReady when no more loads may begin."""
+        if self.stopping.is_set():
+            raise NotReady("Server exiting")
+
+    @property
+    def busy(self) -> int:
+        """Models that are being loaded or unloaded."""
+        return len(self._locks)
+
+    def needs(self, model: ModelId) -> bool:
+        """Tell whether a model is being loaded or unloaded, or a load waits for it."""
+        return model in self._locks or any(model in others for _, others in self._dependencies)
+
+    @asynccontextmanager
+    async def exclusive(self, model: ModelId) -> AsyncIterator[None]:
+        """Hold the lock of a model: loads and unloads of one model follow each other, first come first
+        served. A lock exists while it is used, so that `busy` counts them."""
+        lock = self._locks.setdefault(model, asyncio.Lock())
+        self._lock_users[model] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._lock_users[model] -= 1
+            if not self._lock_users[model]:
+                del self._lock_users[model], self._locks[model]
+
+    @contextmanager
+    def _dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
+        """Record that the load of `model` waits for others. Gives the circle that this closes, "" if none:
+        such a wait would never end."""
+        dependency = model, others
+        self._dependencies.append(dependency)
+        try:
+            requires: dict[ModelId, set[ModelId]] = {}
+            for waiting, needed in self._dependencies:
+                requires.setdefault(waiting, set()).update(needed)
+            yield plan_order(requires).circular.get(model, "")
+        finally:
+            self._dependencies.remove(dependency)
+
+    @contextmanager
+    def called_by(self, caller: ModelId | None, model: ModelId) -> Iterator[None]:
+        """Record that the load of `caller`, if there is one, waits for a model. Raises InvalidRequest."""
+        if caller is None:
+            yield
+            return
+        with self._dependency(caller, [model]) as circle:
+            if circle:
+                fault = (
+                    f"'{caller}' waits for itself while it is being loaded: {circle}; "
+                    "load or unload one of them elsewhere than in its initialize"
+                )
+                log.error("failed to load or unload '%s': %s", model, fault)
+                raise InvalidRequest(fault)
+            yield
+
+    @asynccontextmanager
+    async def one_more(self) -> AsyncIterator[None]:
+        """Admit one more load: the calling model may be in a load thread of its own load, and waits."""
+        async with self.permits.one_more(), self.memory.permits.one_more():
+            yield
+
+    # loads
+
+    async def load_all(self, models: Collection[ModelId], group: LoadGroup) -> None:
+        """Load those of these models that the group has not begun yet, and wait for all of them.
+
+        Failures are in the log and the states of the models.
+        """
+
+        async def load(model: ModelId) -> None:
+            with suppress(InvalidRequest, NotReady):
+                await self.load(model, partial(group.discover, model), group)
+
+        for model in models:
+            if model not in group.tasks:
+                group.tasks[model] = asyncio.get_running_loop().create_task(load(model))
+        await asyncio.gather(*(group.tasks[model] for model in models))
 
     async def load(
-        self, model: ModelId, discover: Callable[[], DiscoveredModel | None], load_parts: LoadParts
+        self, model: ModelId, discover: Callable[[], DiscoveredModel | None], group: LoadGroup
     ) -> None:
-        """Load a model as `discover` finds it.
+        """Load a model as `discover` finds it, and what it is made of with `group`.
 
-        Raises InvalidRequest that tells why it does not serve, as the log and its state do.
+        Raises NotReady, and InvalidRequest that tells why it does not serve, as the log and its state do.
         """
-        discovered = await self._discovered(model, discover)
-        ownership = Ownership(discovered.files)
-        self.retirement.hold(ownership)
+        async with self.exclusive(model):
+            self.check_running()
+            discovered = await self._discovered(model, discover)
+            ownership = Ownership(discovered.files)
+            self.retirement.hold(ownership)
+            try:
+                await self._load(discovered, ownership, group)
+            finally:
+                await self.retirement.release(ownership)
+            log.info("successfully loaded '%s'", model)
+
+    async def _load(self, discovered: DiscoveredModel, ownership: Ownership, group: LoadGroup) -> None:
+        model, table = discovered.source.model_id, self.table
         brings_files = discovered.files is not None and discovered.source.origin is None
         try:
             source = await self._with_kept_config(discovered.source)
             wanted = await self._want(source, ownership)
-            await self._load_parts(wanted, load_parts)
+            if wanted.graph is not None:
+                await self._load_parts(wanted, wanted.graph, group)
             await self._replace(wanted, ownership)
             kept = None
             if source.override is not None and not brings_files:
                 kept = KeptConfig(config=source.override, stamps=wanted.stamps)
-            self.table.keep_config(model, kept)
+            table.keep_config(model, kept)
             if ownership.agents:
-                await self.threads.run(ownership.complete)
+                await self._in_thread(ownership.complete)
         except InvalidRequest:
             if brings_files:
-                self.table.forget_unused(model)  # the files came with the request: nothing is left to correct
-                if not self.table.record(model).entries:
+                table.forget_unused(model)  # the files came with the request: nothing is left to correct
+                if not table.record(model).entries:
                     self.ensembles.forget(model)
-            if self.table.namespaces:  # steps that mean it now meant another while it was not known
+            if table.namespaces:  # steps that mean it now meant another while it was not known
                 self.ensembles.settle([model])
             raise
-        finally:
-            await self.retirement.release(ownership)
-        log.info("successfully loaded '%s'", model)
+
+    def _refused(
+        self, model: ModelId, reason: str, told: str, *, passed_over: bool = False
+    ) -> InvalidRequest:
+        """Record why a model cannot be loaded; returns the error to raise."""
+        log.error("failed to load '%s': %s", model, reason)
+        self.table.fault(model, reason, passed_over=passed_over)
+        return InvalidRequest(told)
 
     async def _discovered(
         self, model: ModelId, discover: Callable[[], DiscoveredModel | None]
     ) -> DiscoveredModel:
         try:
-            discovered = await self.threads.run(discover)
+            discovered = await self._in_thread(discover)
         except (LoadError, UsageError) as exc:
-            log.error("failed to load '%s': %s", model, exc)
-            self.table.fault(model, reason_of(exc), passed_over=True)
-            raise InvalidRequest(f"{absent(model)}: {reason_of(exc)}") from exc
+            reason = reason_of(exc)
+            raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=True) from exc
         if discovered is None:
             log.error("%s", absent(model))
             raise InvalidRequest(absent(model))
@@ -139,36 +230,34 @@ class Loads:
         kept = self.table.record(source.model_id).kept
         if kept is None or source.override is not None or source.fault:
             return source
-        stamps = await self.threads.run(partial(stamps_of, source))
+        stamps = await self._in_thread(partial(stamps_of, source))
         return replace(source, override=kept.config) if stamps == kept.stamps else source
 
     async def _want(self, source: ModelSource, ownership: Ownership) -> WantedModel:
-        served = self.table.record(source.model_id).ownership
+        model = source.model_id
+        served = self.table.record(model).ownership
         try:
-            return await self.threads.run(partial(self.loader.want, source, ownership, served))
+            return await self._in_thread(partial(self.loader.want, source, ownership, served))
+        except NoVersion as exc:
+            told = f"load failed for model '{model}': {relative_paths(exc.message)}\n"
+            raise self._refused(model, source.fault or reason_of(exc), told) from exc
         except Exception as exc:  # one worker's loop: backends and agents run here, the other models load
-            model, reason = source.model_id, source.fault or reason_of(exc)
-            log.error("failed to load '%s': %s", model, reason)
-            # Triton passes over what it cannot poll; a model without a version it knows
-            passed_over = isinstance(exc, TpxError) and not isinstance(exc, NoVersion)
-            self.table.fault(model, reason, passed_over=passed_over)
-            if isinstance(exc, NoVersion):
-                told = relative_paths(exc.message)
-                raise InvalidRequest(f"load failed for model '{model}': {told}\n") from exc
-            raise InvalidRequest(f"{absent(model)}: {reason}") from exc
+            reason = source.fault or reason_of(exc)
+            # Triton passes over what it cannot poll
+            passed_over = isinstance(exc, TpxError)
+            raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=passed_over) from exc
 
-    async def _load_parts(self, wanted: WantedModel, load_parts: LoadParts) -> None:
+    async def _load_parts(self, wanted: WantedModel, graph: Graph, group: LoadGroup) -> None:
         """Load what an ensemble is made of; a failure of a part is reported when the ensemble is composed."""
-        model, graph = wanted.source.model_id, wanted.graph
-        if graph is None:
-            return
+        model = wanted.source.model_id
         there = await self.repositories.find_named({step.model.name for step in graph.steps})
-        try:
-            await load_parts(model, self.ensembles.needs(graph, there))
-        except LoadError as fault:
-            log.error("failed to load '%s': %s", model, fault)
-            self.table.fault(model, reason_of(fault))
-            raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n") from fault
+        parts = self.ensembles.needs(graph, there)
+        with self._dependency(model, parts) as circle:
+            if circle:
+                fault = ConfigError(f"circular dependency between ensembles: {circle}")
+                told = f"load failed for model '{model}': {fault.message}\n"
+                raise self._refused(model, reason_of(fault), told)
+            await self.load_all(parts, group)
 
     async def _replace(self, wanted: WantedModel, ownership: Ownership) -> None:
         """Put what is wanted in place of what serves: all versions or none."""
@@ -277,9 +366,12 @@ class Loads:
         retries = self.retries
         while True:
             try:
-                return await self.threads.run(work)
+                return await self._in_thread(work)
             except Exception as exc:  # one worker's loop: whatever a backend raises, the load is tried again
                 log.error("failed to %s: %s", what, reason_of(exc))
                 if not retries or self.stopping.is_set():
                     raise
                 retries -= 1
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await in_load_thread(self.permits, work)
