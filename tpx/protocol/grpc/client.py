@@ -292,7 +292,7 @@ class GrpcClientConnection:
             stop = start + _INCREMENT_BYTES
             if stop > end or data[at:start] != _WINDOW_UPDATE:
                 return at
-            http2.window_update(0, 0, data[start:stop])
+            http2.control.window_update(0, 0, data[start:stop])
             at = stop
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:

@@ -11,27 +11,24 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from tpx.protocol.http2 import frames
+from tpx.protocol.http2.control import ControlFrames
 from tpx.protocol.http2.frames import (
-    ACK,
     CONTINUATION,
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADER_BYTES,
     HEADERS,
-    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
-    MAX_WINDOW,
     PADDED,
     PRIORITIZED,
     ErrorCode,
     Http2Error,
-    Setting,
     header_at,
 )
 from tpx.protocol.http2.glitches import GlitchBudget
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES
-from tpx.protocol.http2.role import Failed, GoingAway, Lost, PingReceived, Role, SettingsChanged, StreamReset
+from tpx.protocol.http2.role import Failed, Lost, Role
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.memory_budget import Account, uncounted
@@ -43,8 +40,6 @@ WRITE_BUFFER_BYTES = 512 << 10
 
 _KIND_AT = 3
 _CUT_STREAMS = 1000
-_STREAMS_PER_GLITCH = 100
-"""Open streams whose windows move with the initial window."""
 
 
 class Http2Connection(BufferedReader):
@@ -57,8 +52,6 @@ class Http2Connection(BufferedReader):
     __slots__ = (
         "_account",
         "_begun",
-        "_block_flags",
-        "_block_stream",
         "_cut",
         "_cut_up_to",
         "_direct",
@@ -66,7 +59,6 @@ class Http2Connection(BufferedReader):
         "_direct_left",
         "_direct_stream",
         "_held",
-        "_max_block_bytes",
         "_missing",
         "_pending",
         "_role",
@@ -74,6 +66,7 @@ class Http2Connection(BufferedReader):
         "_unacknowledged",
         "block",
         "closed",
+        "control",
         "glitches",
         "sender",
         "streams",
@@ -100,13 +93,11 @@ class Http2Connection(BufferedReader):
         self._scratch = scratch
         self._turns = turns
         self._account = account or uncounted()
-        self._max_block_bytes = max_block_bytes
         # reading
         self._pending = bytearray()
         self._missing = 0  # to come of the frame that `_pending` begins with
         self._begun = 0  # frames and header blocks that did not come with one read
         self.block: bytearray | None = None  # a header block in pieces, and its first frame
-        self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
         self._direct_stream: Stream | None = None
         self._direct_left = self._direct_flags = 0
@@ -116,6 +107,7 @@ class Http2Connection(BufferedReader):
         self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
         self._cut_up_to = 0  # of those that have been dropped from it
         self.glitches = glitches or GlitchBudget()
+        self.control = ControlFrames(self, role, max_block_bytes, self.glitches)
         self.closed = False
 
     # asyncio's callbacks
@@ -256,9 +248,7 @@ class Http2Connection(BufferedReader):
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._role.headers(stream_id, flags, data[start:stop])
             else:
-                self._check_size(kind, length)
-                take = _UNCOMMON.get(kind, Http2Connection._without_effect)
-                take(self, flags, stream_id, data[start:stop])
+                self.control.take(kind, flags, stream_id, data[start:stop])
             at = stop
             if self.closed or (self._limited and at < end and self._stops()):
                 break
@@ -326,7 +316,7 @@ class Http2Connection(BufferedReader):
     ) -> bool:
         """Hand over what has come of a DATA frame, and have the rest read in place. Returns False where a
         frame is to be kept until it is complete."""
-        self._check_size(kind, stop - start)
+        self.control.check_size(kind, stop - start)
         if kind != DATA or flags & PADDED:
             self._missing = stop - len(data)
             return False
@@ -363,99 +353,10 @@ class Http2Connection(BufferedReader):
         if left:
             self._read_in_place(stream.id, flags, left)
 
-    def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        frames.check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
-        self._role.not_open(stream_id, "RST_STREAM")
-        self.glitches.charge("stream resets")
-        self._role.on_event(StreamReset(stream_id, frames.unpack_u32(payload)[0]))
-
-    def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        frames.check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
-        last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
-        self._role.on_event(GoingAway(last, code, payload[8:]))
-
-    def _push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
-
-    def _without_effect(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Unknown types are ignored."""
-        self.glitches.charge("frames without effect")
-
-    def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Ignored, too, but its form counts (RFC 9113 section 6.3)."""
-        self.glitches.charge("frames without effect")
-        opened = stream_id in self.streams
-        frames.check_form("PRIORITY", stream_id, of_stream=True, fits=opened or len(payload) == 5)
-        if len(payload) != 5:
-            self._fail_stream(stream_id, ErrorCode.FRAME_SIZE_ERROR)
-
-    def _begin_block(self, flags: int, stream_id: int, payload: bytes) -> None:
-        start, stop = 0, len(payload)
-        if flags & PADDED:
-            start, stop = 1, stop - (payload[0] if payload else 0)
-        if flags & PRIORITIZED:
-            start += 5
-        if start > stop:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
-        block = payload[start:stop]
-        if flags & END_HEADERS:
-            self._role.headers(stream_id, flags, block)
-            return
-        self.block, self._block_stream, self._block_flags = bytearray(block), stream_id, flags
+    def begin_block(self, block: bytearray) -> None:
+        """Note the first piece of a header block: nothing else may come before its last."""
+        self.block = block
         self._begun += 1
-
-    def _continue_block(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if self.block is None or stream_id != self._block_stream:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
-        self.glitches.charge("CONTINUATION frames")
-        self.block += payload
-        if len(self.block) > self._max_block_bytes:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
-        if flags & END_HEADERS:
-            block, self.block = bytes(self.block), None
-            self._role.headers(stream_id, self._block_flags, block)
-
-    def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        size = len(payload)
-        frames.check_form(
-            "SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0
-        )
-        self.glitches.charge("SETTINGS frames")
-        if flags & ACK:
-            return
-        # the last value of each counts, and only it costs anything
-        settings = dict(frames.parse_settings(payload))
-        if Setting.INITIAL_WINDOW_SIZE in settings:
-            self.glitches.charge("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
-        if settings.get(Setting.ENABLE_PUSH, 0) > 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
-        self.sender.apply(settings, self.streams.values())
-        self.transport.write(frames.frame(frames.SETTINGS, ACK, 0))
-        if Setting.MAX_CONCURRENT_STREAMS in settings:
-            self._role.on_event(SettingsChanged(settings[Setting.MAX_CONCURRENT_STREAMS]))
-        self.sender.pump()
-
-    def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        frames.check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
-        self.glitches.charge("PING frames")
-        self._role.on_event(PingReceived(payload, bool(flags & ACK)))
-        if not flags & ACK:
-            self.transport.write(frames.frame(frames.PING, ACK, 0, payload))
-
-    def window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Take a WINDOW_UPDATE. May raise Http2Error."""
-        frames.check_form("WINDOW_UPDATE", stream_id, of_stream=stream_id > 0, fits=len(payload) == 4)
-        increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
-        if not stream_id:
-            self.sender.widen(increment)
-            return
-        stream = self.streams.get(stream_id)
-        if stream is None:
-            self._role.not_open(stream_id, "WINDOW_UPDATE")
-            return
-        error = self.sender.widen_stream(stream, increment)
-        if error is not None:
-            self._fail_stream(stream_id, error)
 
     # ending
 
@@ -468,40 +369,10 @@ class Http2Connection(BufferedReader):
             del self._cut[oldest]
             self._cut_up_to = max(self._cut_up_to, oldest)
 
-    def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
-        """End a stream for an error of the peer's."""
-        self.glitches.charge(
-            "stream errors"
-        )  # or a client has its work thrown away as fast as by its own resets
-        self.reset_stream(stream_id, code)
-        self._role.on_event(StreamReset(stream_id, code))
-
     def was_cut(self, stream_id: int) -> bool:
         """Return True if we have reset the stream, or may have."""
         return stream_id in self._cut or stream_id <= self._cut_up_to
 
-    def _check_size(self, kind: int, length: int) -> None:
-        """Only DATA has a reason to be large."""
-        if length > MAX_FRAME_BYTES:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
-        if kind != DATA and length > self._max_block_bytes:
-            what = "header block" if kind == HEADERS else f"frame of type {kind}"
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
-
     def fail(self, error: Http2Error) -> None:
         """End the connection for an error of the peer's."""
         self._role.on_event(Failed(error))
-
-
-_UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
-    HEADERS: Http2Connection._begin_block,
-    CONTINUATION: Http2Connection._continue_block,
-    frames.PRIORITY: Http2Connection._priority,
-    frames.WINDOW_UPDATE: Http2Connection.window_update,
-    frames.SETTINGS: Http2Connection._settings,
-    frames.PING: Http2Connection._ping,
-    frames.RST_STREAM: Http2Connection._reset,
-    frames.GOAWAY: Http2Connection._going_away,
-    frames.PUSH_PROMISE: Http2Connection._push,
-}
-"""Everything but DATA and plain HEADERS."""
