@@ -41,7 +41,7 @@ _MOST_CHARACTERS = 1 << 20
 
 
 @dataclass(slots=True)
-class Part:
+class ConfigPart:
     """A field where it stands: its path, `input[0].dims` say, and for a message what is in it."""
 
     path: str
@@ -51,9 +51,9 @@ class Part:
     begins: tuple[int, int]
     """Where its name stands; of a further value of a list, the value."""
     value: str = ""
-    inner: "list[Part]" = field(default_factory=list)
+    inner: "list[ConfigPart]" = field(default_factory=list)
 
-    def walk(self) -> "Iterator[Part]":
+    def walk(self) -> "Iterator[ConfigPart]":
         """This one and all below."""
         yield self
         for part in self.inner:
@@ -83,7 +83,7 @@ class _Token:
         return self.offset + len(self.text)
 
 
-class _Reader:
+class _TextReader:
     """Reads fields as far as they are well formed."""
 
     def __init__(self, text: str) -> None:
@@ -91,9 +91,9 @@ class _Reader:
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
         self._at = 0
 
-    def message(self, path: str, descriptor: Any, depth: int) -> list[Part]:
+    def message(self, path: str, descriptor: Any, depth: int) -> list[ConfigPart]:
         """The fields up to what closes the message, or cannot be read."""
-        out: list[Part] = []
+        out: list[ConfigPart] = []
         counts: dict[str, int] = {}
         while depth < _DEPTH:
             token = self._peek()
@@ -118,7 +118,7 @@ class _Reader:
 
     def _value(
         self, path: str, named: _Token, known: tuple[Any, dict[str, int]], depth: int, *, listed: bool
-    ) -> Part:
+    ) -> ConfigPart:
         """One value of a field, whose place is that of the name, and of a message in a list its own."""
         kind, counts = known
         number = counts.get(named.text, 0)
@@ -129,7 +129,7 @@ class _Reader:
         token = self._peek()
         where = token if listed and token is not None and token.text in "{<" else named
         place = self._place(where.offset)
-        part = Part(below, named.text, *place, begins=place)
+        part = ConfigPart(below, named.text, *place, begins=place)
         if token is None:
             return part
         self._at += 1
@@ -160,11 +160,11 @@ class _Reader:
         return True
 
 
-def read_parts(text: str) -> list[Part]:
+def read_parts(text: str) -> list[ConfigPart]:
     """The fields of a ModelConfig's text, with those of the messages in them."""
     if len(text) > _MOST_CHARACTERS:
         return []
-    return _Reader(text).message("", messages.ModelConfig.DESCRIPTOR, 0)
+    return _TextReader(text).message("", messages.ModelConfig.DESCRIPTOR, 0)
 
 
 def outer_fields(text: str) -> list[FieldText]:
@@ -200,7 +200,7 @@ def field_at(text: str, line: int, column: int) -> str:
     return best
 
 
-def locate(text: str, complaint: str) -> Part | None:
+def locate(text: str, complaint: str) -> ConfigPart | None:
     """The field that a message about a configuration means, as far as its words tell.
 
     In the part whose name the message quotes if there is one, otherwise anywhere: the field that the message
@@ -215,7 +215,7 @@ def locate(text: str, complaint: str) -> Part | None:
     return _spoken_of(parts, words)
 
 
-def _spoken_of(parts: Sequence[Part], words: set[str]) -> Part | None:
+def _spoken_of(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | None:
     """The deepest field that a message names, the last of several."""
     found = [part for part in _all(parts) if part.name in words - {"name", "input", "output"}]
     return max(reversed(found), key=lambda part: part.path.count("."), default=None)
@@ -229,12 +229,12 @@ def _fields_in(complaint: str) -> set[str]:
     return {*words, *pairs, *tensors, *(_OTHER_WORDS[word] for word in words if word in _OTHER_WORDS)}
 
 
-def _name_of(part: Part) -> str | None:
+def _name_of(part: ConfigPart) -> str | None:
     names = [inner.value for inner in part.inner if inner.name in ("name", "key", "model_name")]
     return names[0] if names else None
 
 
-def _all(parts: Sequence[Part]) -> Iterator[Part]:
+def _all(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:
     for part in parts:
         yield from part.walk()
 

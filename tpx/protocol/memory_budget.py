@@ -15,7 +15,7 @@ _READERS_SPARED = 5 / 4
 """Of the budget; so much may be held before answers are dropped that their clients are taking."""
 
 
-class Holder(Protocol):
+class AccountHolder(Protocol):
     """A connection that holds memory."""
 
     @property
@@ -34,7 +34,7 @@ class Account:
 
     __slots__ = ("answers", "budget", "holder", "requests")
 
-    def __init__(self, budget: "MemoryBudget", holder: Holder) -> None:
+    def __init__(self, budget: "MemoryBudget", holder: AccountHolder) -> None:
         self.budget = budget
         self.holder = holder
         self.requests = 0
@@ -103,7 +103,7 @@ class MemoryBudget:
             "(--max-buffered-bytes)"
         )
 
-    def account(self, holder: Holder) -> Account:
+    def account(self, holder: AccountHolder) -> Account:
         """The account of a new connection."""
         account = Account(self, holder)
         self._accounts.add(account)

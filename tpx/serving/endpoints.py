@@ -22,10 +22,8 @@ from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import parse_restrictions
 from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.forwarding import parse_forwarding
-from tpx.serving.frontends.grpc import GrpcFrontend
-from tpx.serving.frontends.grpc import Relay as GrpcRelay
-from tpx.serving.frontends.http import HttpFrontend
-from tpx.serving.frontends.http import Relay as HttpRelay
+from tpx.serving.frontends.grpc import GrpcFrontend, GrpcRelay
+from tpx.serving.frontends.http import HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.options import ServeConfig
 

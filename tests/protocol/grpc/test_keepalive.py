@@ -5,7 +5,7 @@ import pytest
 from tests.protocol.grpc.service import ECHO, HOLD, serving
 from tests.protocol.http2.raw import RawPeer
 from tests.protocol.turns import pause
-from tpx.protocol.grpc.keepalive import Action, Keepalive
+from tpx.protocol.grpc.keepalive import Keepalive, KeepaliveAction
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import ACK, MAX_STREAM_ID, ErrorCode
@@ -13,31 +13,39 @@ from tpx.protocol.http2.frames import ACK, MAX_STREAM_ID, ErrorCode
 SECOND = 10**9
 
 
-def looks(clock: Keepalive, ticks: range, *, calls: bool = True) -> dict[int, Action]:
+def looks(clock: Keepalive, ticks: range, *, calls: bool = True) -> dict[int, KeepaliveAction]:
     """What the clock asked for, by tick."""
     seen = {tick: clock.look(tick, calls=calls) for tick in ticks}
-    return {tick: action for tick, action in seen.items() if action is not Action.NOTHING}
+    return {tick: action for tick, action in seen.items() if action is not KeepaliveAction.NOTHING}
 
 
 def test_a_silent_client_is_pinged_and_given_up_when_it_does_not_answer() -> None:
     clock = Keepalive(KeepaliveLimits(time_s=10, timeout_s=5), 100)
-    assert looks(clock, range(100, 120)) == {110: Action.PING, 116: Action.DEAD, 117: Action.DEAD} | {
-        118: Action.DEAD,
-        119: Action.DEAD,
+    assert looks(clock, range(100, 120)) == {
+        110: KeepaliveAction.PING,
+        116: KeepaliveAction.DEAD,
+        117: KeepaliveAction.DEAD,
+    } | {
+        118: KeepaliveAction.DEAD,
+        119: KeepaliveAction.DEAD,
     }
 
 
 def test_any_byte_shows_that_the_client_lives() -> None:
     clock = Keepalive(KeepaliveLimits(time_s=10, timeout_s=5), 0)
-    assert looks(clock, range(12)) == {10: Action.PING}
+    assert looks(clock, range(12)) == {10: KeepaliveAction.PING}
     clock.heard = 12
-    assert looks(clock, range(12, 30)) == {22: Action.PING, 28: Action.DEAD, 29: Action.DEAD}
+    assert looks(clock, range(12, 30)) == {
+        22: KeepaliveAction.PING,
+        28: KeepaliveAction.DEAD,
+        29: KeepaliveAction.DEAD,
+    }
 
 
 def test_without_calls_there_are_no_pings_unless_they_are_permitted() -> None:
     assert looks(Keepalive(KeepaliveLimits(time_s=10), 0), range(100), calls=False) == {}
     permitted = Keepalive(KeepaliveLimits(time_s=10, timeout_s=500, permit_without_calls=True), 0)
-    assert looks(permitted, range(100), calls=False) == {10: Action.PING}
+    assert looks(permitted, range(100), calls=False) == {10: KeepaliveAction.PING}
 
 
 def test_pings_without_data_become_rare_and_data_makes_them_frequent_again() -> None:
@@ -45,7 +53,7 @@ def test_pings_without_data_become_rare_and_data_makes_them_frequent_again() -> 
     seen = []
     for tick in range(200):
         action = clock.look(tick, calls=True, wrote=tick == 150)
-        if action is Action.PING:
+        if action is KeepaliveAction.PING:
             seen.append(tick)
             clock.heard = tick
     assert seen == [10, 20, 80, 140, 150, 160]
@@ -72,7 +80,7 @@ def test_without_a_limit_pings_go_on() -> None:
     clock = Keepalive(KeepaliveLimits(time_s=10, max_pings_without_data=0), 0)
     seen = []
     for tick in range(60):
-        if clock.look(tick, calls=True) is Action.PING:
+        if clock.look(tick, calls=True) is KeepaliveAction.PING:
             seen.append(tick)
             clock.heard = tick
     assert seen == [10, 20, 30, 40, 50]
@@ -84,29 +92,29 @@ def test_a_connection_without_calls_is_drained() -> None:
     for tick in range(60):
         # a call that is there for long, then one that comes and goes between two looks
         asked[tick] = clock.look(tick, calls=tick < 20, last_stream=3 if tick >= 25 else 1)
-    assert {tick for tick, action in asked.items() if action is not Action.NOTHING} == {36}
-    assert asked[36] is Action.DRAIN
+    assert {tick for tick, action in asked.items() if action is not KeepaliveAction.NOTHING} == {36}
+    assert asked[36] is KeepaliveAction.DRAIN
 
 
 def test_times_below_a_second_ring_at_the_next_one() -> None:
     clock = Keepalive(KeepaliveLimits(time_s=0.5, timeout_s=0.1), 0)
-    assert looks(clock, range(1, 3)) == {1: Action.PING, 2: Action.DEAD}
+    assert looks(clock, range(1, 3)) == {1: KeepaliveAction.PING, 2: KeepaliveAction.DEAD}
 
 
 def test_an_old_connection_is_drained_once_and_ended_after_its_grace() -> None:
     clock = Keepalive(KeepaliveLimits(max_connection_age_s=100, max_connection_age_grace_s=20), 0)
     asked = looks(clock, range(200))
     drained = min(asked)
-    assert asked[drained] is Action.DRAIN
+    assert asked[drained] is KeepaliveAction.DRAIN
     assert 90 <= drained <= 111
-    assert set(asked.values()) == {Action.DRAIN, Action.END}
-    ended = min(tick for tick, action in asked.items() if action is Action.END)
+    assert set(asked.values()) == {KeepaliveAction.DRAIN, KeepaliveAction.END}
+    ended = min(tick for tick, action in asked.items() if action is KeepaliveAction.END)
     assert 20 <= ended - drained <= 21
 
 
 def test_without_a_grace_an_old_connection_has_all_the_time_it_needs() -> None:
     clock = Keepalive(KeepaliveLimits(max_connection_age_s=10), 0)
-    assert list(looks(clock, range(1000)).values()) == [Action.DRAIN]
+    assert list(looks(clock, range(1000)).values()) == [KeepaliveAction.DRAIN]
 
 
 def test_connections_opened_together_do_not_end_together() -> None:

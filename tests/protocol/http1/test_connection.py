@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.transport import MemoryTransport
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
-from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
+from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
 
 PLAIN = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
 OTHER = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
@@ -33,11 +33,11 @@ class Reader(HttpConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = True
 
-    def _message(self, head: Head, body: bytes | memoryview) -> bool:
+    def _message(self, head: HttpHead, body: bytes | memoryview) -> bool:
         self.messages.append((head.path, bytes(body)))
         return True
 
-    def _head_seen(self, head: Head) -> None:
+    def _head_seen(self, head: HttpHead) -> None:
         pass
 
     def _bad_message(self, error: HttpError) -> None:

@@ -18,7 +18,7 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.sender import FrameSender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.memory_budget import uncounted
 from tpx.protocol.tensors import Buffer
@@ -44,7 +44,7 @@ class Wire:
         self.raw = b""
         self.full_above = 1 << 60
         self.later: list[Callable[[], None]] = []
-        self.sender = Sender(cast("WriteBuffer", self), self.later.append, uncounted())
+        self.sender = FrameSender(cast("WriteBuffer", self), self.later.append, uncounted())
 
     def write(self, data: Buffer) -> None:
         self.writelines([data])

@@ -14,7 +14,7 @@ from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.connection import Http2Connection
-from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.sender import FrameSender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.memory_budget import Account
@@ -48,7 +48,7 @@ class IncomingCall(Stream):
 class Room:
     """The room that one connection has for answers; calls wait for it in the order in which they came."""
 
-    def __init__(self, sender: Sender, account: Account) -> None:
+    def __init__(self, sender: FrameSender, account: Account) -> None:
         self._sender = sender
         self._account = account
         self._waiting: dict[int, IncomingCall] = {}

@@ -15,12 +15,10 @@ from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.response_template import ResponseTemplate, template_of
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, Http2Connection
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import (
-    DEFAULT_WINDOW,
     END_STREAM,
     HEADER_BYTES,
-    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     MAX_WINDOW,
     PREFACE,
@@ -29,8 +27,7 @@ from tpx.protocol.http2.frames import (
     Setting,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.role import Event, Failed, GoingAway, Lost, SettingsChanged, StreamReset
-from tpx.protocol.http2.stream import STREAM_WINDOW
+from tpx.protocol.http2.role import Event, GoingAway, Lost, ProtocolViolated, SettingsChanged, StreamReset
 from tpx.protocol.tensors import Buffer
 
 _LAST_WORDS_S = 0.5
@@ -105,10 +102,15 @@ class GrpcClientConnection:
 
         `encoding` compresses the message; `timeout` is in gRPC's form, such as "500m" for 500 ms.
         """
-        block = request_block(
-            path, self._authority, dict(metadata or {}), tls=self._tls, encoding=encoding, timeout=timeout
-        )
+        block = self._request_block(path, metadata, encoding, timeout)
         return PreparedCall(block, frame_message(message, encoding))
+
+    def _request_block(
+        self, path: str, metadata: Mapping[str, str | bytes] | None, encoding: str, timeout: str
+    ) -> bytes:
+        return request_block(
+            path, self._authority, metadata or {}, tls=self._tls, encoding=encoding, timeout=timeout
+        )
 
     def call(self, prepared: PreparedCall, on_response: Callable[[GrpcResponse], None]) -> int:
         """Make a unary call; returns its stream id, 0 while it waits for the server's limit of streams."""
@@ -164,9 +166,7 @@ class GrpcClientConnection:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self._calls) >= self.max_concurrent_streams:
             raise WireError(f"the server takes no more than {self.max_concurrent_streams} calls at a time")
-        block = request_block(
-            path, self._authority, dict(metadata or {}), tls=self._tls, encoding=encoding, timeout=timeout
-        )
+        block = self._request_block(path, metadata, encoding, timeout)
         call = ClientCall(self.http2, self._next_id, on_end, self._end)
         call.on_message = on_message
         self._next_id += 2
@@ -239,17 +239,8 @@ class GrpcClientConnection:
 
     def opened(self, transport: asyncio.BaseTransport) -> None:  # noqa: ARG002 (the server's role needs it)
         """Send the preface and our settings."""
-        settings = {
-            Setting.HEADER_TABLE_SIZE: 0,  # header blocks of the server are then constant too
-            Setting.ENABLE_PUSH: 0,
-            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-            Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
-        }
-        self.http2.transport.write(
-            PREFACE
-            + frames.settings_frame(settings)
-            + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
-        )
+        # without a table header blocks of the server are constant, too
+        self.http2.greet({Setting.HEADER_TABLE_SIZE: 0, Setting.ENABLE_PUSH: 0}, PREFACE)
 
     def begin_read(self, data: bytes) -> int:
         """Take the responses that match the template, and learn it from two reads of the same size."""
@@ -330,7 +321,7 @@ class GrpcClientConnection:
                 self._start_waiting()
             case GoingAway():
                 self._take_goaway(event)
-            case Failed(error):
+            case ProtocolViolated(error):
                 self._lost_reason = error.message
                 self.closing = True
                 self.http2.discard()

@@ -14,8 +14,8 @@ _PINGS_APART_S = 60
 never noticed that a client had died."""
 
 
-class Action(Enum):
-    """Action of a connection after a look at its clock."""
+class KeepaliveAction(Enum):
+    """KeepaliveAction of a connection after a look at its clock."""
 
     NOTHING = auto()
     PING = auto()
@@ -78,7 +78,7 @@ class Keepalive:
             self._strikes += 1
         return self._strikes <= limits.max_ping_strikes
 
-    def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> Action:
+    def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> KeepaliveAction:
         """Return what to do now; called once a second. `last_stream` tells of calls that came and went,
         `wrote` of data that we sent, since the last look or PING."""
         if calls or last_stream != self._last_stream:
@@ -86,27 +86,27 @@ class Keepalive:
         if wrote:
             self._pings, self._wrote = 0, True
         action = self._look_at_age(tick)
-        return self._look_at_silence(tick, calls=calls) if action is Action.NOTHING else action
+        return self._look_at_silence(tick, calls=calls) if action is KeepaliveAction.NOTHING else action
 
-    def _look_at_age(self, tick: int) -> Action:
+    def _look_at_age(self, tick: int) -> KeepaliveAction:
         limits, age = self._limits, tick - self.opened
         old = self._age_s and age > self._age_s
         grace_s = limits.max_connection_age_grace_s
         if old and grace_s and age > self._age_s + grace_s:
-            return Action.END
+            return KeepaliveAction.END
         idle = limits.max_connection_idle_s and tick - self._busy > limits.max_connection_idle_s
         if (old or idle) and not self._drained:
             self._drained = True
-            return Action.DRAIN
-        return Action.NOTHING
+            return KeepaliveAction.DRAIN
+        return KeepaliveAction.NOTHING
 
-    def _look_at_silence(self, tick: int, *, calls: bool) -> Action:
+    def _look_at_silence(self, tick: int, *, calls: bool) -> KeepaliveAction:
         limits = self._limits
         if self._pinged is not None:
             if self.heard >= self._pinged:
                 self._pinged = None
             elif tick - self._pinged > limits.timeout_s:
-                return Action.DEAD
+                return KeepaliveAction.DEAD
         elif (
             tick - self.heard >= limits.time_s
             and (calls or limits.permit_without_calls)
@@ -114,8 +114,8 @@ class Keepalive:
         ):
             self._pinged = self._sent_ping = tick
             self._pings += 1
-            return Action.PING
-        return Action.NOTHING
+            return KeepaliveAction.PING
+        return KeepaliveAction.NOTHING
 
     def _may_ping(self, tick: int) -> bool:
         most = self._limits.max_pings_without_data

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpx.protocol.grpc.status import Status, percent_decode
@@ -130,7 +131,7 @@ class ResponseHead:
 def request_block(
     path: str,
     authority: str,
-    metadata: dict[str, str | bytes],
+    metadata: Mapping[str, str | bytes],
     *,
     tls: bool,
     encoding: str = "",

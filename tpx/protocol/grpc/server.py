@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tpx.protocol.grpc.backpressure import Shared
 from tpx.protocol.grpc.deadlines import MessageDeadlines
-from tpx.protocol.grpc.keepalive import Action, Keepalive
+from tpx.protocol.grpc.keepalive import Keepalive, KeepaliveAction
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
 from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, Http2Connection
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import (
     ACK,
-    DEFAULT_WINDOW,
     END_STREAM,
     HEADER_BYTES,
-    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     PREFACE,
     SETTINGS,
@@ -30,8 +28,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.glitches import GlitchBudget
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.role import Event, Failed, GoingAway, Lost, PingReceived, StreamReset
-from tpx.protocol.http2.stream import STREAM_WINDOW
+from tpx.protocol.http2.role import Event, GoingAway, Lost, PingReceived, ProtocolViolated, StreamReset
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
@@ -113,14 +110,11 @@ class GrpcServerConnection:
         http2, limits = self.http2, self._limits
         self._shared = Shared(http2, self._account, limits, self._inflater)
         http2.transport.coalesce_with(self._listener.coalescing_of(transport))
-        settings = {
-            Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
-            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-            Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
-            Setting.MAX_HEADER_LIST_SIZE: limits.max_metadata_bytes,
-        }
-        self._write(
-            frames.settings_frame(settings) + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+        http2.greet(
+            {
+                Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
+                Setting.MAX_HEADER_LIST_SIZE: limits.max_metadata_bytes,
+            }
         )
         self._listener.opened(self, transport)
 
@@ -243,7 +237,7 @@ class GrpcServerConnection:
             case GoingAway():
                 self._accept_up_to = self._last_stream
                 self._close_if_drained()
-            case Failed(error):
+            case ProtocolViolated(error):
                 self._write(frames.goaway(self._last_stream, error.error_code, error.message.encode()))
                 self._leave()
             case Lost():
@@ -388,11 +382,11 @@ class GrpcServerConnection:
         action = self._keepalive.look(
             tick, calls=bool(self._calls), last_stream=self._last_stream, wrote=self._has_written()
         )
-        if action is Action.PING:
+        if action is KeepaliveAction.PING:
             self._write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
-        elif action is Action.DRAIN:
+        elif action is KeepaliveAction.DRAIN:
             self.release()
-        elif action is not Action.NOTHING:
+        elif action is not KeepaliveAction.NOTHING:
             self.abort()
 
 

@@ -9,7 +9,7 @@ from copy import copy
 from tpx.errors import WireError
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
-from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_response_head
+from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_response_head
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import direct_write
 
@@ -29,7 +29,7 @@ class HttpResponse:
 
     __slots__ = ("_body", "_head_bytes", "end_ns", "first_byte_ns", "headers", "message", "status")
 
-    def __init__(self, head: Head, body: Buffer, first_byte_ns: int) -> None:
+    def __init__(self, head: HttpHead, body: Buffer, first_byte_ns: int) -> None:
         self.status = head.status
         self.headers: Mapping[bytes, bytes] = head.headers
         self.first_byte_ns = first_byte_ns
@@ -151,7 +151,7 @@ class HttpClientConnection(HttpConnection):
             self._complete(memoryview(self._until_close), b"")
         self._fail(f"connection lost: {exc}" if exc else "the server closed the connection")
 
-    def _message(self, head: Head, body: Buffer) -> bool:
+    def _message(self, head: HttpHead, body: Buffer) -> bool:
         if head.status < 200:
             return True
         on_response, self._on_response = self._on_response, None
@@ -167,13 +167,13 @@ class HttpClientConnection(HttpConnection):
         on_response(response)
         return True
 
-    def _begin_body(self, head: Head, first: bytes) -> bytes:
+    def _begin_body(self, head: HttpHead, first: bytes) -> bytes:
         if head.content_length < 0:
             self._head, self._until_close = head, bytearray(first)
             return b""
         return super()._begin_body(head, first)
 
-    def _head_seen(self, head: Head) -> None:
+    def _head_seen(self, head: HttpHead) -> None:
         pass
 
     def _bad_message(self, error: HttpError) -> None:

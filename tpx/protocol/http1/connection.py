@@ -12,7 +12,7 @@ from typing import cast
 
 from tpx.protocol.buffers import aligned
 from tpx.protocol.http1.chunked import ChunkedDecoder
-from tpx.protocol.http1.head import MAX_HEAD_BYTES, Head, HeadCache, HttpError, check_partial_head
+from tpx.protocol.http1.head import MAX_HEAD_BYTES, HeadCache, HttpError, HttpHead, check_partial_head
 from tpx.protocol.read_buffer import LARGE_BYTES, BufferedReader
 
 HEAD_END = b"\r\n\r\n"
@@ -49,20 +49,20 @@ class HttpConnection(BufferedReader):
         # the message being read
         self._pending = b""
         self._checked = 0  # of a head that is still incomplete
-        self._head: Head | None = None
+        self._head: HttpHead | None = None
         self._body: memoryview | None = None
         self._filled = 0
         self._chunks: ChunkedDecoder | None = None
         # the last message, if the last read brought all of it and nothing else; else its size is 0
-        self._last_head = Head()
+        self._last_head = HttpHead()
         self._last_bytes = 0
 
     @abstractmethod
-    def _message(self, head: Head, body: bytes | memoryview) -> bool:
+    def _message(self, head: HttpHead, body: bytes | memoryview) -> bool:
         """Take one complete message; False holds further ones back until `_resume`."""
 
     @abstractmethod
-    def _head_seen(self, head: Head) -> None:
+    def _head_seen(self, head: HttpHead) -> None:
         """A head whose body is still to come, or that needs something first. May raise HttpError."""
 
     def _may_begin(self, size: int) -> bool:  # noqa: ARG002 (a server's concern)
@@ -169,7 +169,7 @@ class HttpConnection(BufferedReader):
 
     _is_request_reader = True
 
-    def _begin_body(self, head: Head, first: bytes) -> bytes:
+    def _begin_body(self, head: HttpHead, first: bytes) -> bytes:
         """A body that is chunked, incomplete, announced by Expect, or ended by the connection.
 
         Returns what is left to read behind it.
@@ -235,7 +235,7 @@ class HttpConnection(BufferedReader):
 
     def _complete(self, body: bytes | memoryview, rest: bytes) -> bytes:
         """Hand over a message; returns what may be read behind it now."""
-        head, self._head = cast("Head", self._head), None
+        head, self._head = cast("HttpHead", self._head), None
         if self._message(head, body):
             return rest
         self._pending = rest

@@ -33,7 +33,7 @@ class HttpError(WireError):
         self.status = status
 
 
-class Head:
+class HttpHead:
     """One parsed head. Header names are lower case; of a repeated header the values are joined by ", "."""
 
     __slots__ = (
@@ -100,12 +100,12 @@ class _Collector:
 class HeadCache:
     """Parsed heads by their bytes."""
 
-    def __init__(self, parse: Callable[[bytes], Head]) -> None:
+    def __init__(self, parse: Callable[[bytes], HttpHead]) -> None:
         self._parse = parse
-        self._known: dict[bytes, Head] = {}
+        self._known: dict[bytes, HttpHead] = {}
         self.get = self._known.get
 
-    def add(self, raw: bytes) -> Head:
+    def add(self, raw: bytes) -> HttpHead:
         """Parse and remember. Raises HttpError."""
         head = self._parse(raw)
         if len(raw) <= _CACHED_HEAD_BYTES:
@@ -115,7 +115,7 @@ class HeadCache:
         return head
 
 
-def parse_request_head(raw: bytes) -> Head:
+def parse_request_head(raw: bytes) -> HttpHead:
     """A request's head, from its first byte to the empty line. Raises HttpError with the status to answer."""
     if len(raw) > MAX_HEAD_BYTES:
         _refuse_long(raw)
@@ -124,7 +124,7 @@ def parse_request_head(raw: bytes) -> Head:
     _feed(parser, raw)
     if not collector.target:
         raise HttpError(400, "malformed HTTP message: no request line")
-    head = Head()
+    head = HttpHead()
     head.raw = raw
     head.method = parser.get_method()
     line = _EMPTY_LINES.sub(b"", raw, count=1)
@@ -156,12 +156,12 @@ def parse_request_head(raw: bytes) -> Head:
     return head
 
 
-def parse_response_head(raw: bytes) -> Head:
+def parse_response_head(raw: bytes) -> HttpHead:
     """A response's head. `content_length` is -1 where the body ends with the connection."""
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, raw)
-    head = Head()
+    head = HttpHead()
     head.raw = raw
     head.status = parser.get_status_code()
     _take_headers(head, collector.pairs)
@@ -204,7 +204,7 @@ def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, ra
         raise HttpError(400, f"malformed HTTP message: {exc}") from exc
 
 
-def _take_headers(head: Head, pairs: list[tuple[bytes, bytes]]) -> None:
+def _take_headers(head: HttpHead, pairs: list[tuple[bytes, bytes]]) -> None:
     if len(pairs) > MAX_HEADERS:
         raise HttpError(431, f"more than {MAX_HEADERS} headers")
     headers = head.headers

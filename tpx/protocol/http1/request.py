@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.listener import address_of
 from tpx.protocol.tensors import Buffer
 
@@ -27,7 +27,7 @@ class HttpRequest:
         "_connection", "began_ns", "body", "head", "on_answered", "on_gone", "on_stall", "received_ns",
     )  # fmt: skip
 
-    def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
+    def __init__(self, connection: "HttpServerConnection", head: HttpHead, body: Buffer) -> None:
         self._connection = connection
         self.head = head
         self.body = body

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
-from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
+from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
 from tpx.protocol.http1.limits import HttpLimits
 from tpx.protocol.http1.request import STATUS_LINES, HttpRequest
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, has_left
@@ -20,7 +20,7 @@ from tpx.protocol.write_buffer import WriteBuffer
 _SILENT_S = 2
 """Without a byte of a body, when others wait for memory."""
 
-Judge = Callable[[Head], HttpError | None]
+Judge = Callable[[HttpHead], HttpError | None]
 """Says of a head, before its body is read, why the body need not be read at all."""
 
 
@@ -246,7 +246,7 @@ class HttpServerConnection(HttpConnection):
         if self._half_closed and self.request is None and not self._awaits_turn:
             self._end()
 
-    def _message(self, head: Head, body: Buffer) -> bool:
+    def _message(self, head: HttpHead, body: Buffer) -> bool:
         if self._stage is _Stage.CLOSED:
             return False
         self.request = request = HttpRequest(self, head, body)
@@ -265,7 +265,7 @@ class HttpServerConnection(HttpConnection):
         waits = self.request is not None or self._writing_paused or self._awaits_turn
         return not waits and self._stage is not _Stage.CLOSED
 
-    def _head_seen(self, head: Head) -> None:
+    def _head_seen(self, head: HttpHead) -> None:
         self._body_since = self._listener.tick
         error = self._judge(head) if self._judge is not None else None
         if error is not None:

@@ -15,21 +15,24 @@ from tpx.protocol.http2.control import ControlFrames
 from tpx.protocol.http2.frames import (
     CONTINUATION,
     DATA,
+    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     HEADER_BYTES,
     HEADERS,
+    MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     PADDED,
     PRIORITIZED,
     ErrorCode,
     Http2Error,
+    Setting,
     header_at,
 )
 from tpx.protocol.http2.glitches import GlitchBudget
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES
-from tpx.protocol.http2.role import Failed, Lost, Role
-from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.role import Lost, ProtocolViolated, Role
+from tpx.protocol.http2.sender import FrameSender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.memory_budget import Account, uncounted
 from tpx.protocol.read_buffer import BufferedReader, Turns
@@ -74,7 +77,7 @@ class Http2Connection(BufferedReader):
     )
 
     transport: WriteBuffer
-    sender: Sender
+    sender: FrameSender
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Http2Connection(BufferedReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = WriteBuffer(cast("asyncio.Transport", transport))
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self.sender = Sender(self.transport, self.later, self._account)
+        self.sender = FrameSender(self.transport, self.later, self._account)
         self._role.opened(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -358,6 +361,14 @@ class Http2Connection(BufferedReader):
         self.block = block
         self._begun += 1
 
+    # writing
+
+    def greet(self, settings: Mapping[Setting, int], preface: bytes = b"") -> None:
+        """Send our settings behind a client's preface, and open the windows in which the peer may send."""
+        sizes = {Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW, Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES}
+        window = frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+        self.transport.write(preface + frames.settings_frame({**sizes, **settings}) + window)
+
     # ending
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
@@ -375,4 +386,4 @@ class Http2Connection(BufferedReader):
 
     def fail(self, error: Http2Error) -> None:
         """End the connection for an error of the peer's."""
-        self._role.on_event(Failed(error))
+        self._role.on_event(ProtocolViolated(error))

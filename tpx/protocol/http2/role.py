@@ -34,7 +34,7 @@ class PingReceived(NamedTuple):
     ack: bool
 
 
-class Failed(NamedTuple):
+class ProtocolViolated(NamedTuple):
     """The peer broke the protocol: the connection has to end with GOAWAY."""
 
     error: Http2Error
@@ -46,7 +46,7 @@ class Lost(NamedTuple):
     error: Exception | None
 
 
-Event = StreamReset | GoingAway | SettingsChanged | PingReceived | Failed | Lost
+Event = StreamReset | GoingAway | SettingsChanged | PingReceived | ProtocolViolated | Lost
 
 
 class Role(Protocol):

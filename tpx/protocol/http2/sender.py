@@ -30,7 +30,7 @@ _VIEW_FROM_BYTES = 4 << 10
 _TAIL_BYTES = 64 << 10
 
 
-class Sender:
+class FrameSender:
     """Sends what the peer's windows allow and keeps the rest; nothing is written while the transport is full.
 
     A caller with little to send writes it itself, if `reserve` lets it.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tpx.errors import InvalidRequest, UsageError
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import HttpHead
 
 _RESERVED = frozenset(
     {
@@ -31,7 +31,7 @@ class HeaderForwarding:
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
 
-    def of_head(self, head: Head) -> dict[str, str]:
+    def of_head(self, head: HttpHead) -> dict[str, str]:
         """The parameters in an HTTP head, named as the client spells them. Raises InvalidRequest."""
         spelled: dict[str, bytes] = {}
         for line in reversed(head.raw.split(b"\r\n")[1:-2]):

@@ -18,7 +18,7 @@ from tpx.serving.frontends.grpc_stream import GrpcStreams
 from tpx.serving.frontends.grpc_verbs import Rpc
 
 
-class Relay(Protocol):
+class GrpcRelay(Protocol):
     """Hands calls on to the process that can answer them."""
 
     def relayed_rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
@@ -34,7 +34,7 @@ class GrpcFrontend:
         *,
         restrictions: Restrictions | None = None,
         forwarding: HeaderForwarding | None = None,
-        relay: Relay | None = None,
+        relay: GrpcRelay | None = None,
     ) -> None:
         """With a `relay`, another process answers all but inference; `plane` then infers and nothing else."""
         self._restrictions = restrictions

@@ -24,32 +24,35 @@ class GrpcHealth:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._watchers: set[_Watch] = set()
+        self._watchers: set[_HealthWatch] = set()
         self._looking: asyncio.TimerHandle | None = None
 
     def rpcs(self) -> list[Rpc]:
         check = unary_later(_SERVICE + "Check", "HealthCheckRequest", self._check, self._plane.tasks)
         return [
             Rpc(category="health", method=check),
-            Rpc(category="health", method=Method(_SERVICE + "Watch", stream=lambda call: _Watch(call, self))),
+            Rpc(
+                category="health",
+                method=Method(_SERVICE + "Watch", stream=lambda call: _HealthWatch(call, self)),
+            ),
         ]
 
     async def _check(self, request: messages.HealthCheckRequest) -> messages.HealthCheckResponse:  # noqa: ARG002
         return _health(ready=await self._plane.says_ready())
 
-    def enter(self, watch: "_Watch") -> None:
+    def enter(self, watch: "_HealthWatch") -> None:
         """Send a watcher the health, and from now on its changes."""
         self._watchers.add(watch)
         watch.tell(_health(ready=self._plane.ready()))
         if self._looking is None:
             self._look_later()
 
-    def part(self, watch: "_Watch") -> None:
+    def part(self, watch: "_HealthWatch") -> None:
         """Send a watcher the health for the last time."""
         self.leave(watch)
         watch.tell(_health(ready=self._plane.ready()))
 
-    def leave(self, watch: "_Watch") -> None:
+    def leave(self, watch: "_HealthWatch") -> None:
         """Forget a watcher."""
         self._watchers.discard(watch)
 
@@ -71,7 +74,7 @@ def _health(*, ready: bool) -> messages.HealthCheckResponse:
     return response(status=response.SERVING if ready else response.NOT_SERVING)
 
 
-class _Watch:
+class _HealthWatch:
     """The sink of one Watch: the health at once and whenever it changes, until the server ends."""
 
     __slots__ = ("_call", "_health", "_told")

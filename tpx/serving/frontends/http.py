@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from tpx.errors import TpxError
-from tpx.protocol.http1.head import Head, HttpError
+from tpx.protocol.http1.head import HttpError, HttpHead
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
 from tpx.serving.dataplane import DataPlane, InferencePlane
@@ -24,7 +24,7 @@ from tpx.serving.repository.discovery import check_name
 from tpx.serving.repository.on_demand import NotLoaded
 
 
-class Relay(Protocol):
+class HttpRelay(Protocol):
     """Hands requests on to the process that can answer them."""
 
     def relayed_routes(self, routes: Sequence[Route]) -> list[Route]:
@@ -42,7 +42,7 @@ class HttpFrontend:
         *,
         restrictions: Restrictions | None = None,
         forwarding: HeaderForwarding | None = None,
-        relay: Relay | None = None,
+        relay: HttpRelay | None = None,
     ) -> None:
         """With a `relay`, another process answers all but inference; `plane` then infers and nothing else."""
         self._restrictions = restrictions
@@ -74,7 +74,7 @@ class HttpFrontend:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, exc)
 
-    def judge(self, head: Head) -> HttpError | None:
+    def judge(self, head: HttpHead) -> HttpError | None:
         """Return why the body of this head is not read: its sender lacks a key."""
         if head.memo is None and self._restrictions is not None:
             try:
@@ -86,7 +86,7 @@ class HttpFrontend:
                 pass  # said in the answer, which need not end the connection
         return None
 
-    def _meaning(self, head: Head) -> Meaning:
+    def _meaning(self, head: HttpHead) -> Meaning:
         """Return what a method and path ask for. Raises HttpRefusal, TpxError."""
         path = _decode_path(head.path)
         for route in self.routes:
@@ -103,7 +103,7 @@ class HttpFrontend:
         raise HttpRefusal(404, "Not Found")
 
 
-def _admit(head: Head, key: Key | None) -> None:
+def _admit(head: HttpHead, key: Key | None) -> None:
     """Raise HttpRefusal where the head must show a key and does not."""
     if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
         raise HttpRefusal(403, f"This API is restricted, expecting header '{key.name}'")

@@ -14,7 +14,7 @@ import orjson
 from tpx.errors import InvalidRequest, TpxError, Unsupported
 from tpx.protocol.compression import ENCODINGS, inflate_if_short
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.json_values import JsonObject, json_data
@@ -66,7 +66,7 @@ class InferRoute:
         "response_encoding",
     )
 
-    def __init__(self, inference: "HttpInference", head: Head, match: re.Match[str]) -> None:
+    def __init__(self, inference: "HttpInference", head: HttpHead, match: re.Match[str]) -> None:
         self._inference = inference
         self.model_name, self.model_version = of_model(match)
         self.head_size = _head_size(head.headers.get(b"inference-header-content-length"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from tpx.errors import InvalidRequest, NotFound
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.protocol.json_values import JsonObject
@@ -29,7 +29,7 @@ class Route:
     template: str
     """{name} is a segment, {name*} one that may be empty; parts in brackets may be left out."""
     category: Category
-    verbs: Mapping[bytes, Callable[[Head, re.Match[str]], Meaning]]
+    verbs: Mapping[bytes, Callable[[HttpHead, re.Match[str]], Meaning]]
     pattern: re.Pattern[str] = field(init=False)
     """Matches the whole path."""
 

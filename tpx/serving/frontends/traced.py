@@ -29,7 +29,7 @@ def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -
     if trace is not None:
         trace.stamp("HTTP_RECV_START", request.began_ns)
         trace.stamp("HTTP_RECV_END", request.received_ns)
-        _Exchange(trace, infer, "HTTP", request.unsent).watch(request)
+        _TracedExchange(trace, infer, "HTTP", request.unsent).watch(request)
 
 
 def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> None:
@@ -38,7 +38,7 @@ def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> No
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", call.began_ns)
         trace.stamp("GRPC_WAITREAD_END", call.received_ns)
-        _Exchange(trace, infer, "GRPC", call.unsent).watch(call)
+        _TracedExchange(trace, infer, "GRPC", call.unsent).watch(call)
 
 
 def trace_stream(tracer: TraceSource, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
@@ -48,7 +48,7 @@ def trace_stream(tracer: TraceSource, infer: InferRequest, call: ServerCall, beg
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", began_ns)
         trace.stamp("GRPC_WAITREAD_END", call.received_ns)
-        _Exchange(trace, infer, "GRPC", lambda: 0).send_with_replies()
+        _TracedExchange(trace, infer, "GRPC", lambda: 0).send_with_replies()
     return call.received_ns
 
 
@@ -74,7 +74,7 @@ class _Answered(Protocol):
     on_answered: Callable[[Any], None] | None
 
 
-class _Exchange:
+class _TracedExchange:
     """Stands in for the trace and for the reply of a request. It ends when the model has said its last word
     and the kernel has taken the answer, or the client is gone."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tpx.protocol.grpc.status import Status
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.tensors import Buffer
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import ReceivedFrame
@@ -22,7 +22,7 @@ class RelayedRequest:
 
     def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
         asked = wire.decode(wire.HttpHead, frame.meta)
-        self.head = Head()
+        self.head = HttpHead()
         self.head.method, self.head.path = asked.method, asked.path
         self.body: Buffer = frame.payload
         self._peer = peer

@@ -10,7 +10,7 @@ from typing import cast
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
@@ -398,7 +398,7 @@ class RemotePlane:
     def relayed_routes(self, routes: Sequence[Route]) -> list[Route]:
         """Return routes whose verbs the engine answers."""
 
-        def verb(_: Head, __: re.Match[str]) -> Meaning:
+        def verb(_: HttpHead, __: re.Match[str]) -> Meaning:
             return self.relay_http
 
         return [

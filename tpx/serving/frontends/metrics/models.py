@@ -23,7 +23,7 @@ class _Names:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ModelRow:
     """A model at the moment of the page."""
 
     model: Served
@@ -37,19 +37,19 @@ class _Metric:
 
     name: str
     help: str
-    value: Callable[[_Row], float | None]
+    value: Callable[[_ModelRow], float | None]
     kind: Kind = "counter"
 
 
-def _microseconds(phase: str) -> Callable[[_Row], int]:
+def _microseconds(phase: str) -> Callable[[_ModelRow], int]:
     return lambda row: row.durations[phase].ns // 1000
 
 
-def _cache_count(phase: str) -> Callable[[_Row], int | None]:
+def _cache_count(phase: str) -> Callable[[_ModelRow], int | None]:
     return lambda row: row.durations[phase].count if _cached(row.model) else None
 
 
-def _cache_microseconds(phase: str) -> Callable[[_Row], int | None]:
+def _cache_microseconds(phase: str) -> Callable[[_ModelRow], int | None]:
     return lambda row: row.durations[phase].ns // 1000 if _cached(row.model) else None
 
 
@@ -153,7 +153,7 @@ class ModelFamilies:
 
     def of(self, models: Iterable[Served], now_ns: int) -> list[Family]:
         """Families that every model has, and of the others those that some model has."""
-        rows = [_Row(model, self._names_of(model), model.statistics.durations()) for model in models]
+        rows = [_ModelRow(model, self._names_of(model), model.statistics.durations()) for model in models]
         settings = self._settings
         counted = settings.counter_latencies
         families = [_family(_SUCCESS, rows), _failures(rows)]
@@ -184,13 +184,13 @@ class ModelFamilies:
         return names
 
 
-def _family(metric: _Metric, rows: Sequence[_Row]) -> Family:
+def _family(metric: _Metric, rows: Sequence[_ModelRow]) -> Family:
     values = [(row.names.text, metric.value(row)) for row in rows]
     lines = [(f"{{{text}}}", value) for text, value in values if value is not None]
     return Family(name=metric.name, kind=metric.kind, help=metric.help, lines=lines)
 
 
-def _failures(rows: Sequence[_Row]) -> Family:
+def _failures(rows: Sequence[_ModelRow]) -> Family:
     return Family(
         name="nv_inference_request_failure",
         kind="counter",
@@ -203,7 +203,7 @@ def _failures(rows: Sequence[_Row]) -> Family:
     )
 
 
-def _histogram(family: LatencyFamily, rows: Sequence[_Row]) -> Family:
+def _histogram(family: LatencyFamily, rows: Sequence[_ModelRow]) -> Family:
     lines: list[Line] = []
     for row in rows:
         kept, text = _distribution(row.model, family), row.names.text
@@ -216,7 +216,9 @@ def _histogram(family: LatencyFamily, rows: Sequence[_Row]) -> Family:
     return Family(name=family.name, kind="histogram", help=family.help, lines=lines)
 
 
-def _summary(family: LatencyFamily, rows: Sequence[_Row], shares: Sequence[float], now_ns: int) -> Family:
+def _summary(
+    family: LatencyFamily, rows: Sequence[_ModelRow], shares: Sequence[float], now_ns: int
+) -> Family:
     lines: list[Line] = []
     for row in rows:
         kept, text = _distribution(row.model, family), row.names.text
