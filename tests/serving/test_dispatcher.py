@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.datatypes import BY_NAME
 from tpx.serving.backends.contract import Arrays, Needs
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Refusal
+from tpx.serving.scheduling.base import Refusal, Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.scheduling.limiter import RateLimiter
@@ -400,3 +400,46 @@ def test_a_timeout_ends_while_others_have_the_turn() -> None:
             assert await first.answer(running) == doubled([[1, 1]])
 
     asyncio.run(scene())
+
+
+def medium_scene(scheduler: Scheduler) -> Scene:
+    """A model of 0.4 ms, which is not short and may be computed on the loop for a lone request."""
+    return Scene(scheduler, inline_below_ns=100_000, cost_ns=400_000)
+
+
+@pytest.mark.parametrize("scheduler", [DirectScheduler, lambda: DynamicBatcher(8)])
+def test_lone_requests_of_a_model_that_is_not_short_are_computed_on_the_loop(
+    scheduler: Callable[[], Scheduler],
+) -> None:
+    scene = medium_scene(scheduler())
+    for _ in range(160):
+        scene.add(request_of())
+        if scene.instance.batches:
+            scene.instance.finish()
+    assert len(scene.answers) == 160
+    assert len(scene.instance.here) == 160 - 16 - 8
+
+
+@pytest.mark.parametrize("scheduler", [DirectScheduler, lambda: DynamicBatcher(8)])
+def test_requests_with_company_stay_with_their_instance(scheduler: Callable[[], Scheduler]) -> None:
+    scene = medium_scene(scheduler())
+    for _ in range(100):
+        scene.add(request_of())
+        scene.add(request_of())
+        while scene.instance.batches:
+            scene.instance.finish()
+    assert len(scene.instance.here) == 0
+
+
+def test_nothing_is_computed_on_the_loop_before_what_the_instance_holds() -> None:
+    scene = medium_scene(DirectScheduler())
+    while not scene.instance.here:
+        scene.add(request_of())
+        if scene.instance.batches:
+            scene.instance.finish()
+    for _ in range(16):
+        scene.add(request_of())
+    assert len(scene.instance.batches) == 1
+    before = len(scene.instance.here)
+    scene.add(request_of())
+    assert len(scene.instance.here) == before

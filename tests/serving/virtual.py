@@ -12,6 +12,7 @@ from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import NoLimiter
 
 
@@ -62,7 +63,6 @@ class FakeInstance:
     """Implements Instance: holds its batches until the test has computed them."""
 
     name = "net_0"
-    compute = None
     alive = True
     failure = ""
     depth = 1
@@ -70,9 +70,19 @@ class FakeInstance:
     has_readiness_hook = False
     left = False
 
-    def __init__(self) -> None:
+    def __init__(self, cost_ns: int = 0) -> None:
+        """With a cost, the event loop may compute, too."""
         self.batches: list[Batch] = []
+        self.here: list[Batch] = []
+        """Computed on the event loop."""
+        self.compute: Callable[[Batch], None] | None = self._compute if cost_ns else None
+        self._cost_ns = cost_ns
         self._sink: CompletionSink | None = None
+
+    def _compute(self, batch: Batch) -> None:
+        self.here.append(batch)
+        batch.end(None)
+        batch.started_ns = batch.ended_ns - self._cost_ns
 
     @property
     def held(self) -> int:
@@ -90,6 +100,7 @@ class FakeInstance:
         """Have the first batch computed."""
         batch = self.batches.pop(0)
         batch.end(None)
+        batch.cost_ns = self._cost_ns
         assert self._sink is not None
         self._sink.computed(batch)
         return batch
@@ -104,20 +115,28 @@ class FakeInstance:
 class Scene:
     """A dispatcher with one instance; implements Answers and notes when requests were refused."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, inline_below_ns: int = 0, cost_ns: int = 0) -> None:
         self.loop = VirtualLoop()
-        self.instance = FakeInstance()
+        self.instance = FakeInstance(cost_ns)
+        self.arrivals = Arrivals()
         self.answers: list[Batch] = []
         self.refusals: list[tuple[int, InferRequest, TpxError]] = []
         loop = cast("Any", self.loop)
         self.dispatcher = Dispatcher(
-            scheduler, loop, self, NoLimiter(), inline_below_ns=0, clock=lambda: self.loop.now_ns
+            scheduler,
+            loop,
+            self,
+            NoLimiter(),
+            inline_below_ns=inline_below_ns,
+            arrivals=self.arrivals,
+            clock=lambda: self.loop.now_ns,
         )
         self.dispatcher.join(self.dispatcher.queue_for(Needs()), self.instance)
 
     def add(self, request: InferRequest) -> InferRequest:
         """Have a request arrive now."""
         request.arrived_ns = self.loop.now_ns
+        self.arrivals.count += 1
         self.dispatcher.add(request)
         self.loop.run(self.loop.now_ns)
         return request

@@ -20,11 +20,13 @@ from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
-from tpx.serving.scheduling.inline import InlinePolicy
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy, LonePolicy
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
 _BATCHES_AT_ONCE = 64
 """Computed on the event loop before it turns to anything else."""
+_LONE = 10
+"""Times the limit of short executions: what a lone request may take on the event loop."""
 _PURGE_S = 0.05
 """Between purges of cancelled requests: clients leave many at a time, and queues are long."""
 
@@ -124,8 +126,10 @@ class Dispatcher:
         limiter: Limiter,
         *,
         inline_below_ns: int,
+        arrivals: Arrivals,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
+        """`arrivals` counts the requests to all models, before they come here."""
         self._scheduler = scheduler
         self._clock = clock
         self._affinity = scheduler.affinity
@@ -133,6 +137,9 @@ class Dispatcher:
         self._loop = loop
         self._answers = answers
         self._inline = InlinePolicy(inline_below_ns)
+        self._lone = LonePolicy(_LONE * inline_below_ns, arrivals)
+        self._immediate = False
+        """Every request goes alone, to whichever instance is free."""
         self._numbers = itertools.count()
         self._shared = self._new_queue(FREE)
         self._queues: list[InstanceQueue] = []
@@ -160,6 +167,8 @@ class Dispatcher:
         """Have one more instance compute; on the event loop, once there are requests."""
         if queue not in self._queues:
             self._queues.append(queue)
+            scheduler = self._scheduler
+            self._immediate = self._queues == [self._shared] and not (scheduler.waits or scheduler.timed)
             self._affinity.open_instance(queue.index, self._clock())
             self._loop.call_soon_threadsafe(queue.admission.enter)
         queue.instances.append(instance)
@@ -241,6 +250,8 @@ class Dispatcher:
     def add(self, request: InferRequest) -> None:
         """Take a request; it may be answered before this returns. Raises RequestError."""
         scheduler = self._scheduler
+        if self._immediate and self._computed_at_once(request):
+            return
         scheduler.add(request)
         if not scheduler.waits:
             self._look()
@@ -248,6 +259,33 @@ class Dispatcher:
             # after everything that has arrived with this request was read
             self._look_scheduled = True
             self._loop.call_soon(self._look)
+
+    def _computed_at_once(self, request: InferRequest) -> bool:
+        """Compute a request on the event loop, if it may be and nothing is in its way: the short form of
+        `_look`."""
+        queue = self._shared
+        row_size = request.head.row_size
+        policy: InlinePolicy | LonePolicy = self._inline
+        if row_size > policy.row_size:
+            policy = self._lone
+        if row_size > policy.row_size or queue.held or self._looking or self._look_scheduled:
+            return False
+        compute = queue.instances[0].compute if queue.instances else None
+        if compute is None or request.cancelled:
+            return False
+        batch = Batch((request,))
+        self._looking = True
+        try:
+            compute(batch)
+            cost_ns = batch.ended_ns - batch.started_ns
+            if cost_ns >= policy.usual_ns:
+                policy.measured_here(cost_ns, row_size)
+            queue.answered(batch)
+        finally:
+            self._looking = False
+        if len(self._scheduler):
+            self._look()
+        return True
 
     def again(self, request: InferRequest) -> None:
         """Take a request once more, because its model wants it."""
@@ -269,9 +307,10 @@ class Dispatcher:
 
     def released(self, queue: InstanceQueue, batch: Batch) -> None:
         """Look for more work: an instance of a queue is done with a batch."""
-        self._inline.measured_in_thread(
-            batch.cost_ns, batch.requests[0].head.row_size if batch.requests else 0
-        )
+        row_size = batch.requests[0].head.row_size if batch.requests else 0
+        self._inline.measured_in_thread(batch.cost_ns, row_size)
+        alone = not queue.held and len(batch.requests) == 1
+        self._lone.measured_in_thread(batch.cost_ns, row_size, alone=alone)
         if queue is not self._shared:
             self._finished(queue, batch)
             self._drop(queue)
@@ -361,15 +400,21 @@ class Dispatcher:
         batch = self._batch(requests)
         if batch is None:
             return True
-        batch.long = inline.is_long(batch.requests[0].head.row_size)
+        row_size = batch.requests[0].head.row_size
+        batch.long = inline.is_long(row_size)
         compute = queue.instances[0].compute
-        if inline.open and not held and not batch.long and compute is not None:
+        policy: InlinePolicy | LonePolicy = inline
+        if row_size > inline.row_size and len(batch.requests) == 1 and not len(self._scheduler):
+            policy = self._lone
+        if not held and row_size <= policy.row_size and compute is not None:
             compute(batch)
-            inline.measured_here(batch.ended_ns - batch.started_ns, batch.requests[0].head.row_size)
+            policy.measured_here(batch.ended_ns - batch.started_ns, row_size)
             if queue is not self._shared:
                 self._finished(queue, batch)
             queue.answered(batch)
         else:
+            if not held:
+                self._lone.handed_over()
             queue.submit(batch)
         return True
 

@@ -31,6 +31,7 @@ from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.signature import Signature
 from tpx.serving.stacking.base import Stacking
@@ -55,6 +56,8 @@ class Parts:
     preserve_ordering: bool = False
     namespace: str = ""
     limiter: Limiter = field(default_factory=NoLimiter)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """Of all models of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +124,9 @@ class ServedModel:
             self,
             parts.limiter,
             inline_below_ns=inline_below_ns if parts.opened.inline else 0,
+            arrivals=parts.arrivals,
         )
+        self._arrivals = parts.arrivals
         self._in_flight = 0
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
@@ -261,6 +266,7 @@ class ServedModel:
             )
         request.arrived_ns = _clock()
         self._in_flight += 1
+        self._arrivals.count += 1
         try:
             self._add(request)
         except TpxError as error:

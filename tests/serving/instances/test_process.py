@@ -14,6 +14,7 @@ from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.instances.process import ProcessInstance
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.direct import DirectScheduler
+from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import NoLimiter
 from tpx.serving.stacking.base import Stacking
 
@@ -61,7 +62,12 @@ class Bench:
         loop = SimpleNamespace(call_soon_threadsafe=lambda _: None)
         self.kept = Kept()
         dispatcher = Dispatcher(
-            DirectScheduler(), cast("Any", loop), self.kept, NoLimiter(), inline_below_ns=0
+            DirectScheduler(),
+            cast("Any", loop),
+            self.kept,
+            NoLimiter(),
+            inline_below_ns=0,
+            arrivals=Arrivals(),
         )
         self.queue = dispatcher.queue_for(Needs())
         self.remotes = [FakeRemote(), FakeRemote()]

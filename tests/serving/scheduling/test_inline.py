@@ -1,6 +1,8 @@
 """Where a model is computed: what executions have cost decides, and preemption does not."""
 
-from tpx.serving.scheduling.inline import InlinePolicy
+from itertools import pairwise
+
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy, LonePolicy
 
 BELOW_NS = 100_000
 SHORT_NS = 20_000
@@ -89,3 +91,93 @@ def test_a_model_near_the_limit_stays_on_the_loop_while_most_executions_are_shor
         else:
             near.measured_in_thread(cost_ns, ROW)
     assert here > 200
+
+
+LONE_NS = 1_000_000
+MEDIUM_NS = 400_000
+
+
+class Alone:
+    """A policy for lone requests, and the requests that come to the server."""
+
+    def __init__(self) -> None:
+        self.arrivals = Arrivals()
+        self.policy = LonePolicy(LONE_NS, self.arrivals)
+
+    def request(self, *, cost_ns: int = MEDIUM_NS, company: int = 0, row_size: int = ROW) -> bool:
+        """Have a request come, and others while an instance computes it; return whether the loop did."""
+        self.arrivals.count += 1
+        if row_size <= self.policy.row_size:
+            self.policy.measured_here(cost_ns, row_size)
+            return True
+        self.policy.handed_over()
+        self.arrivals.count += company
+        self.policy.measured_in_thread(cost_ns, row_size, alone=True)
+        return False
+
+    def until_here(self, most: int = 5000) -> int:
+        """Return how many lone requests go to instances before the loop computes one."""
+        return next(count for count in range(most) if self.request())
+
+
+def test_the_loop_computes_lone_requests_and_looks_for_company_now_and_then() -> None:
+    scene = Alone()
+    assert scene.until_here() == 16
+    here = [scene.request() for _ in range(170)]
+    assert here.count(False) == 10
+    assert not any(first is second is False for first, second in pairwise(here))
+
+
+def test_under_load_the_choice_stays_with_the_instances() -> None:
+    scene = Alone()
+    assert not any(scene.request(company=1) for _ in range(1000))
+    scene.until_here()
+    here = [scene.request(company=1) for _ in range(1000)]
+    assert here.count(True) <= 15
+    assert not any(here[16:])
+
+
+def test_requests_to_other_models_are_company() -> None:
+    scene = Alone()
+    for n in range(200):
+        assert not scene.request(company=n % 8 == 0)
+
+
+def test_what_takes_longer_than_the_limit_stays_with_the_instances() -> None:
+    scene = Alone()
+    assert not any(scene.request(cost_ns=LONE_NS) for _ in range(100))
+    assert not any(scene.request(row_size=2 * ROW, cost_ns=5 * LONE_NS) for _ in range(100))
+
+
+def test_larger_rows_than_any_that_were_quick_go_to_an_instance_first() -> None:
+    scene = Alone()
+    scene.until_here()
+    assert not scene.request(row_size=2 * ROW)
+    assert scene.request(row_size=2 * ROW)
+
+
+def test_lone_requests_that_wait_without_the_cpu_hold_up_the_loop_ever_more_rarely() -> None:
+    scene = Alone()
+    counts = []
+    for _ in range(4):
+        counts.append(scene.until_here())
+        scene.policy.measured_here(5 * LONE_NS, ROW)
+    assert counts == [16, 32, 64, 128]
+
+
+def test_no_lone_request_is_computed_on_the_loop_without_a_limit() -> None:
+    never = LonePolicy(0, Arrivals())
+    for _ in range(100):
+        never.handed_over()
+        never.measured_in_thread(SHORT_NS, ROW, alone=True)
+    assert never.row_size < 0
+
+
+def test_executions_that_change_nothing_need_not_be_reported() -> None:
+    short = policy()
+    for _ in range(7):
+        assert not short.usual_ns
+        short.measured_here(SHORT_NS, ROW)
+    assert short.usual_ns == BELOW_NS
+    short.measured_here(4_000_000, ROW)
+    assert not short.usual_ns

@@ -44,6 +44,7 @@ from tpx.serving.repository.overrides import relative_paths
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
 from tpx.serving.repository.table import Recipe
 from tpx.serving.repository.warmup import warm_up
+from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.signature import Signature
 
@@ -123,6 +124,7 @@ class Loader:
     ) -> None:
         self.settings = settings
         self._completions = completions
+        self._arrivals = Arrivals()
         self._loop = loop
 
     def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> WantedModel:
@@ -261,6 +263,7 @@ class Loader:
                     preserve_ordering=config.dynamic_batching.preserve_ordering,
                     namespace=source.namespace,
                     limiter=self.settings.limiter,
+                    arrivals=self._arrivals,
                 ),
                 self._loop,
                 inline_below_ns=self.settings.inline_below_ns,

@@ -1,5 +1,7 @@
 """Where a batch is computed: on the event loop, or by an instance of its own thread."""
 
+_NONE = -1
+"""No rows, not even empty ones."""
 _MAX_RELUCTANCE = 16
 _PREEMPTED = 4
 """Times the limit: an execution on the loop that takes longer may have been preempted."""
@@ -22,7 +24,10 @@ class InlinePolicy:
     A request with larger rows than any that was short shows in a thread what it takes.
     """
 
-    __slots__ = ("_below_ns", "_left", "_probation", "_reluctance", "_short_row_size", "_since_failure")
+    __slots__ = (
+        "_below_ns", "_left", "_probation", "_reluctance", "_short_row_size", "_since_failure", "row_size",
+        "usual_ns",
+    )  # fmt: skip
 
     def __init__(self, below_ns: int) -> None:
         """`below_ns` is the limit; 0 computes nothing on the loop."""
@@ -34,7 +39,11 @@ class InlinePolicy:
         """Executions that the next failure on the loop costs."""
         self._since_failure = 0
         """Short executions on the loop."""
-        self._short_row_size = -1
+        self._short_row_size = _NONE
+        self.row_size = _NONE
+        """Rows of up to so many bytes are computed on the loop at present."""
+        self.usual_ns = 0
+        """Executions on the loop that take less change nothing: they need not be reported."""
 
     @property
     def open(self) -> bool:
@@ -61,6 +70,7 @@ class InlinePolicy:
             self._left = self._probation
             self._probation = min(_LONGEST_PROBATION, 2 * self._probation)
             self._short_row_size = min(self._short_row_size, row_size - 1)
+        self._decide()
 
     def measured_in_thread(self, cost_ns: int, row_size: int) -> None:
         """Take into account an execution by an instance, by the CPU time of its thread; 0 is unknown."""
@@ -74,7 +84,94 @@ class InlinePolicy:
             self._short_row_size = max(self._short_row_size, row_size)
         elif not self.open or row_size <= self._short_row_size:
             self._exceeded(cost_ns, row_size)
+        self._decide()
+
+    def _decide(self) -> None:
+        self.row_size = self._short_row_size if self.open else _NONE
+        self.usual_ns = self._below_ns if not self._reluctance and self._probation == 1 else 0
 
     def _exceeded(self, cost_ns: int, row_size: int) -> None:
         self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // self._below_ns))
         self._short_row_size = min(self._short_row_size, row_size - 1)
+
+
+_LONE_IN_A_ROW = 16
+"""Before the loop computes them; and of so many on the loop, one is computed by an instance."""
+_MOST_LONE_IN_A_ROW = 1024
+
+
+class Arrivals:
+    """Counts the requests to all models of a server."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class LonePolicy:
+    """Decides whether the event loop computes a lone request itself that is not short.
+
+    While the loop computes it cannot see what comes. That requests are alone shows while instances compute
+    them: no other request comes to any model. After several such requests in a row the loop computes, and an
+    instance still computes one in several, so that further clients are noticed. Under load another request
+    comes nearly always, so that the choice stays with the instances.
+    """
+
+    __slots__ = (
+        "_arrivals", "_below_ns", "_handed_over_at", "_in_a_row", "_left_here", "_needed", "_row_size",
+        "row_size",
+    )  # fmt: skip
+    usual_ns = 0
+
+    def __init__(self, below_ns: int, arrivals: Arrivals) -> None:
+        """`below_ns` is the limit; 0 computes nothing on the loop."""
+        self._below_ns = below_ns
+        self._arrivals = arrivals
+        self._handed_over_at = 0
+        self._in_a_row = 0
+        self._needed = _LONE_IN_A_ROW
+        self._left_here = 0
+        """Executions on the loop before an instance computes one."""
+        self._row_size = _NONE
+        """The largest rows that took less than the limit."""
+        self.row_size = _NONE
+        """Rows of up to so many bytes are computed on the loop at present."""
+
+    def handed_over(self) -> None:
+        """Note that an instance computes from now on, while the others have nothing to do."""
+        self._handed_over_at = self._arrivals.count
+
+    def measured_in_thread(self, cost_ns: int, row_size: int, *, alone: bool) -> None:
+        """Take into account an execution by an instance, by the CPU time of its thread; 0 is unknown.
+
+        `alone`: of one request, with nothing else in the hands of the instances when it ended.
+        """
+        if not (self._below_ns and cost_ns):
+            return
+        if not alone or self._arrivals.count != self._handed_over_at:
+            self._in_a_row = 0
+        elif cost_ns < self._below_ns:
+            self._in_a_row = min(self._needed, self._in_a_row + 1)
+            self._row_size = max(self._row_size, row_size)
+        else:
+            self._row_size = min(self._row_size, row_size - 1)
+        self._left_here = _LONE_IN_A_ROW if self._in_a_row == self._needed else 0
+        self._decide()
+
+    def measured_here(self, cost_ns: int, row_size: int) -> None:
+        """Take into account an execution on the event loop, by its wall time."""
+        if cost_ns < self._below_ns:
+            self._left_here -= 1
+            if not self._left_here:
+                self._needed = max(_LONE_IN_A_ROW, self._needed - 1)
+                self._in_a_row = self._needed
+        else:
+            # it waits without using the CPU, or was preempted
+            self._left_here = self._in_a_row = 0
+            self._needed = min(_MOST_LONE_IN_A_ROW, 2 * self._needed)
+            self._row_size = min(self._row_size, row_size - 1)
+        self._decide()
+
+    def _decide(self) -> None:
+        self.row_size = self._row_size if self._left_here else _NONE
