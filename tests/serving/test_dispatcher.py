@@ -35,6 +35,7 @@ class Counting:
     def __init__(self, scheduler: DynamicBatcher) -> None:
         self._scheduler = scheduler
         self.waits = scheduler.waits
+        self.rows_at_once = scheduler.rows_at_once
         self.timed = scheduler.timed
         self.affinity = scheduler.affinity
         self.asked = 0

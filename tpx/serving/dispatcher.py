@@ -322,6 +322,27 @@ class Dispatcher:
         self._affinity.finished(batch.requests, self._clock())
         queue.admission.done(self._scheduler)
 
+    # requests that are computed as they come
+
+    @property
+    def rows_at_once(self) -> int:
+        """Return the most rows that `idle` is asked for; 0 where batches are the scheduler's to make."""
+        return self._scheduler.rows_at_once
+
+    def idle(self, row_size: int) -> bool:
+        """Return whether a batch of rows of so many bytes, which is here now, may be computed on the loop
+        without asking the scheduler: nothing waits, no instance computes."""
+        queue, inline = self._shared, self._inline
+        if queue.held or not inline.open or len(self._scheduler):
+            return False
+        return bool(queue.instances) and not inline.is_long(row_size)
+
+    def computed_here(self, cost_ns: int, row_size: int) -> bool:
+        """Note what such a batch has cost; return whether the next one may be computed so, too."""
+        inline = self._inline
+        inline.measured_here(cost_ns, row_size)
+        return inline.open and not inline.is_long(row_size)
+
     # dispatch
 
     def _look_soon(self) -> None:

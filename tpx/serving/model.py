@@ -21,6 +21,7 @@ from tpx.serving.backends.contract import (
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, InstanceQueue
+from tpx.serving.express import Express
 from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
@@ -67,6 +68,8 @@ class Placed:
     spec: InstanceSpec
     instance: Instance
     queue: InstanceQueue
+    kept: KeptBindings | None = None
+    """Its bindings, if it computes with some."""
 
 
 def plan_regroup(
@@ -132,8 +135,10 @@ class ServedModel:
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
         self._reply = self._send if self._order is None else self._order.reply
         self._finish = self._reply if self._cache is None else self._keep_and_reply
-        plain = self._cache is None and self._order is None
-        self._add = self._dispatcher.add if plain else self._look_up
+        self._plain = self._cache is None and self._order is None and not self.decoupled
+        self._add = (
+            self._look_up if self._cache is not None or self._order is not None else self._dispatcher.add
+        )
 
     def prepare(
         self, specs: Sequence[InstanceSpec], config: ModelConfig, completions: Completions
@@ -183,6 +188,7 @@ class ServedModel:
     def _prepare(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
         executor: Any = self._opened.executor(spec, config)
         queue = self._dispatcher.queue_for(spec.needs)
+        kept = None
         instance: Instance
         if isinstance(executor, RemoteExecutor):
             executor.use(self._stacking)
@@ -192,12 +198,11 @@ class ServedModel:
             if self.decoupled and isinstance(executor, DecoupledExecutor):
                 work = DecoupledWork(spec.name, executor, self._stacking)
             else:
-                kept = None
                 if isinstance(executor, Binds) and isinstance(self._stacking, PlainStacking):
                     kept = KeptBindings(executor, batched=self.max_batch_size > 0)
                 work = BatchWork(spec.name, executor, self._stacking, kept)
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
-        return Placed(spec=spec, instance=instance, queue=queue)
+        return Placed(spec=spec, instance=instance, queue=queue, kept=kept)
 
     @property
     def healthy(self) -> bool:
@@ -273,6 +278,16 @@ class ServedModel:
             self._in_flight -= 1
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
+
+    def express(self, head: RequestHead) -> Express | None:
+        """Return the short way of requests with this head, None if they have to go the usual one."""
+        kept = self._placed[0].kept if self._placed else None
+        if not self._plain or kept is None or head.total_size < 0 or self.statistics.latencies is not None:
+            return None
+        most = self._dispatcher.rows_at_once // head.batch_size
+        if not most and self._dispatcher.rows_at_once == 1:
+            most = 1  # no batches: a request of several rows goes alone
+        return Express(head, self._dispatcher, self.statistics, kept, most) if most else None
 
     def cancelled(self) -> None:
         """Note that one of its requests was cancelled."""

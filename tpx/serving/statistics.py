@@ -135,6 +135,31 @@ class ModelStatistics:
         if self.latencies is not None and requests:
             self.latencies.executed(batch, now_ns)
 
+    def computed(
+        self,
+        executions: int,
+        count: int,
+        batch_size: int,
+        phases_ns: tuple[int, int, int, int],
+        now_ns: int,
+    ) -> None:
+        """Count executions of `count` requests of this batch size each, which were answered at once.
+
+        `phases_ns` are the sums over the executions: waiting, input, inference and output.
+        """
+        waited_ns, input_ns, infer_ns, output_ns = phases_ns
+        requests, rows = executions * count, count * batch_size
+        self._success_count += requests
+        self._success_ns += count * sum(phases_ns)
+        self._queue_ns += count * waited_ns
+        self._input_ns += count * input_ns
+        self._infer_ns += count * infer_ns
+        self._output_ns += count * output_ns
+        self.inference_count += executions * rows
+        self.execution_count += executions
+        self._count_size(rows, input_ns, infer_ns, output_ns, executions)
+        self._last_ns = now_ns
+
     def answered(self, request: "InferRequest", times: "Computation", now_ns: int) -> None:
         """A request was answered before the batch that it is part of has ended: the execution, and its rows,
         count when that is told as `executed`."""
@@ -169,11 +194,13 @@ class ModelStatistics:
             self.latencies.observe("compute_infer", infer_ns, now_ns)
             self.latencies.observe("compute_output", output_ns, now_ns)
 
-    def _count_size(self, size: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    def _count_size(
+        self, size: int, input_ns: int, infer_ns: int, output_ns: int, executions: int = 1
+    ) -> None:
         sizes = self.batches.get(size)
         if sizes is None:
             sizes = self.batches[size] = BatchStatistics()
-        sizes.count += 1
+        sizes.count += executions
         sizes.compute_input_ns += input_ns
         sizes.compute_infer_ns += infer_ns
         sizes.compute_output_ns += output_ns

@@ -1,13 +1,13 @@
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
 from tpx.serving.processes.channel import ChannelBroken, Descriptors, FrameChannel, ReceivedFrame
-from tpx.serving.processes.ring import RING_BYTES
+from tpx.serving.processes.ring import RING_BYTES, Arrived
 
 MIB = 1 << 20
 KIND = 7
@@ -28,7 +28,11 @@ def _end(descriptors: Descriptors, *, is_engine: bool) -> _End:
     )
     frames: list[ReceivedFrame] = []
     broken: list[Exception] = []
-    return _End(FrameChannel(own, frames.append, broken.append, is_engine=is_engine), frames, broken)
+
+    def take(channel: FrameChannel, arrived: Iterator[Arrived]) -> None:
+        frames.extend(frame for each in arrived if (frame := channel.open(each)) is not None)
+
+    return _End(FrameChannel(own, take, broken.append, is_engine=is_engine), frames, broken)
 
 
 @asynccontextmanager
@@ -131,7 +135,7 @@ def test_memory_that_may_shrink_is_refused() -> None:
         os.ftruncate(memory, 4096)
         descriptors = Descriptors.received([memory, os.eventfd(0), os.eventfd(0)])
         with pytest.raises(ChannelBroken):
-            FrameChannel(descriptors, lambda _: None, lambda _: None, is_engine=True)
+            FrameChannel(descriptors, lambda *_: None, lambda _: None, is_engine=True)
         descriptors.close()
 
     asyncio.run(run())

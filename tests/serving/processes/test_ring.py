@@ -1,6 +1,11 @@
-from tpx.serving.processes.ring import COUNTERS_BYTES, INLINE, RING_BYTES, FrameRing
+import struct
+
+import pytest
+
+from tpx.serving.processes.ring import COUNTERS_BYTES, INLINE, RING_BYTES, Fields, FrameRing
 
 HEAD = (1, 2, 3, 4, 5)
+HEAD_SIZE = struct.Struct("=I")
 
 
 def _ends() -> tuple[FrameRing, FrameRing]:
@@ -15,12 +20,18 @@ def _write(ring: FrameRing, data: bytes, meta: bytes = b"") -> bool:
     return room is not None
 
 
+def _read(ring: FrameRing) -> tuple[Fields, bytes] | None:
+    for fields, data in ring.frames(2):  # one may fill the end of the ring
+        return fields, bytes(data)
+    return None
+
+
 def test_a_frame_is_seen_once_it_is_published() -> None:
     writer, reader = _ends()
     assert _write(writer, b"data", b"meta")
-    assert reader.read() is None
+    assert _read(reader) is None
     writer.publish()
-    assert reader.read() == ((48, *HEAD, 4, 4, INLINE), b"metadata")
+    assert _read(reader) == ((48, *HEAD, 4, 4, INLINE), b"metadata")
 
 
 def test_a_ring_that_is_full_takes_nothing_until_the_reader_has_consumed() -> None:
@@ -28,9 +39,9 @@ def test_a_ring_that_is_full_takes_nothing_until_the_reader_has_consumed() -> No
     while _write(writer, bytes(8000)):
         pass
     writer.publish()
-    assert reader.read() is not None
+    assert _read(reader) is not None
     assert not _write(writer, bytes(8000))
-    while reader.read() is not None:
+    while _read(reader) is not None:
         pass
     reader.consumed()
     assert _write(writer, bytes(8000))
@@ -43,7 +54,7 @@ def test_frames_of_all_sizes_survive_the_end_of_the_ring() -> None:
         data = bytes([size % 251]) * size
         assert _write(writer, data)
         writer.publish()
-        got = reader.read()
+        got = _read(reader)
         assert got is not None
         assert got[1] == data
         reader.consumed()
@@ -70,6 +81,34 @@ def test_a_writer_that_waits_for_room_is_told_of_it() -> None:
     _write(writer, b"1")
     writer.publish()
     writer.writer_waits[0] = 1
-    reader.read()
+    _read(reader)
     assert reader.consumed()
     assert not reader.consumed()
+
+
+def test_short_frames_survive_the_end_of_the_ring() -> None:
+    writer, reader = _ends()
+    for number in range(RING_BYTES // 20):
+        data = number.to_bytes(8, "little") * (1 + number % 5)
+        assert writer.append(HEAD, data)
+        writer.publish()
+        assert _read(reader) == ((-(-(40 + len(data)) // 8) * 8, *HEAD, 0, len(data), INLINE), data)
+        reader.consumed()
+
+
+def test_a_short_frame_finds_no_room_in_a_full_ring() -> None:
+    writer, reader = _ends()
+    while writer.append(HEAD, bytes(1000)):
+        pass
+    writer.publish()
+    assert len(list(reader.frames(RING_BYTES))) == RING_BYTES // 1040
+
+
+def test_a_frame_that_reaches_beyond_the_ring_is_refused() -> None:
+    memory = memoryview(bytearray(COUNTERS_BYTES + RING_BYTES))
+    writer, reader = FrameRing(memory, 0), FrameRing(memory, 0)
+    _write(writer, b"data")
+    HEAD_SIZE.pack_into(memory, COUNTERS_BYTES, RING_BYTES + 8)
+    writer.publish()
+    with pytest.raises(ValueError, match="before the end of the ring"):
+        list(reader.frames(1))

@@ -9,7 +9,7 @@ from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Tensor
 from tpx.serving.backends.contract import Binding, Binds
 from tpx.serving.batch import Arrays, Batch
-from tpx.serving.request import InferResponse, TensorSpec
+from tpx.serving.request import InferResponse, RequestHead, TensorSpec
 from tpx.serving.stacking.plain import RowOutputs, client_shape
 
 _clock = time.perf_counter_ns
@@ -33,7 +33,7 @@ class KeptBindings:
     def __init__(self, executor: Binds, *, batched: bool) -> None:
         self._executor = executor
         self._batched = batched
-        self._kept: dict[_Key, _BoundRows | None] = {}
+        self._kept: dict[_Key, BoundRows | None] = {}
         """None: these shapes cannot be bound."""
         self._seen: dict[_Key, None] = {}
 
@@ -48,9 +48,14 @@ class KeptBindings:
         except (ExecutionError, ValueError):
             # outputs of other shapes than before, say: the usual way tells what is wrong, if anything is
             self._kept[key] = None
+            bound.alive = False
             batch.responses = []
             return False
         return True
+
+    def known(self, head: RequestHead, size: int) -> "BoundRows | None":
+        """Return what computes `size` rows of requests with this head, if that is bound."""
+        return self._kept.get((head.batch_key, size))
 
     def learn(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> None:
         """Bind the shapes of a batch that was computed, if they have come before."""
@@ -63,14 +68,16 @@ class KeptBindings:
             self._seen[key] = None
             return
         if len(self._kept) >= _MAX_BINDINGS:
-            del self._kept[next(iter(self._kept))]
+            _end(self._kept.pop(next(iter(self._kept))))
         self._kept[key] = self._bound(batch, inputs, outputs)
 
     def clear(self) -> None:
         """Release the memory of all bindings."""
+        for bound in self._kept.values():
+            _end(bound)
         self._kept.clear()
 
-    def _bound(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> "_BoundRows | None":
+    def _bound(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> "BoundRows | None":
         arrays = [*inputs.values(), *outputs.values()]
         sizes = [0 if array.dtype.hasobject else array.nbytes for array in arrays]
         if not all(sizes) or sum(sizes) > _MAX_BYTES:
@@ -79,31 +86,44 @@ class KeptBindings:
         if binding is None:
             return None
         names = [bound.spec.name for bound in batch.requests[0].head.inputs]
-        return _BoundRows(binding, names, batch.size if self._batched else 0)
+        return BoundRows(binding, names, batch.size if self._batched else 0)
 
 
-class _BoundRows:
+def _end(bound: "BoundRows | None") -> None:
+    if bound is not None:
+        bound.alive = False
+
+
+class BoundRows:
     """One binding, and where the rows of requests lie in it."""
 
-    __slots__ = ("_binding", "_inputs", "_outputs", "_rows")
+    __slots__ = ("_binding", "_outputs", "_rows", "alive", "inputs", "run")
 
     def __init__(self, binding: Binding, names: list[str], rows: int) -> None:
         self._binding = binding
-        self._inputs = [binding.inputs[name] for name in names]
         self._outputs: dict[str, _BoundOutput] = {}
         self._rows = rows
+        self.inputs = [binding.inputs[name] for name in names]
+        self.run = binding.run
+        """Compute the outputs of the inputs. Raises ExecutionError."""
+        self.alive = True
+        """False once its instance does not use it any more."""
+
+    def output(self, spec: TensorSpec) -> "_BoundOutput":
+        """Return the memory of an output. Raises ExecutionError for one that is not as configured."""
+        return self._outputs.get(spec.name) or self._output(spec)
 
     def compute(self, batch: Batch) -> None:
         """Raises ExecutionError, and ValueError for buffers of another size."""
         requests = batch.requests
         if len(requests) == 1:
-            for memory, data in zip(self._inputs, requests[0].buffers, strict=True):
+            for memory, data in zip(self.inputs, requests[0].buffers, strict=True):
                 memory[:] = data
         else:
-            for index, memory in enumerate(self._inputs):
+            for index, memory in enumerate(self.inputs):
                 memory[:] = b"".join([request.buffers[index] for request in requests])
         batch.gathered_ns = _clock()
-        self._binding.run()
+        self.run()
         batch.computed_ns = _clock()
         outputs, responses = self._outputs, batch.responses
         start = 0
@@ -130,21 +150,21 @@ class _BoundRows:
 class _BoundOutput:
     """The memory of an output, of which requests get copies."""
 
-    __slots__ = ("_data", "_row_bytes", "_rows", "_shape")
+    __slots__ = ("_rows", "_shape", "data", "row_bytes")
 
     def __init__(self, data: memoryview, shape: tuple[int, ...], rows: int) -> None:
-        self._data = data
+        self.data = data
         self._shape = shape
         self._rows = rows
-        self._row_bytes = len(data) // rows if rows else 0
+        self.row_bytes = len(data) // rows if rows else 0
 
     def tensor(self, spec: TensorSpec, start: int, count: int) -> Tensor:
         """Return a copy of `count` rows, or of everything where there are no rows."""
         rows, shape = self._rows, self._shape
         if not rows or count == rows:
-            data = bytes(self._data)
+            data = bytes(self.data)
         else:
-            data = bytes(self._data[start * self._row_bytes : (start + count) * self._row_bytes])
+            data = bytes(self.data[start * self.row_bytes : (start + count) * self.row_bytes])
             shape = (count, *shape[1:])
         if spec.model_dims is not spec.dims:
             shape = client_shape(spec, shape, batched=rows > 0)

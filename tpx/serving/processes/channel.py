@@ -10,7 +10,7 @@ import mmap
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ import numpy as np
 from tpx.errors import Overloaded
 from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.processes.heap import Heap
-from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, FrameHead, FrameRing
+from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, Arrived, FrameHead, FrameRing
 
 HEAP_BYTES = 32 << 30
 """Addresses for the blocks of one direction, not memory: two of the largest messages that gRPC can have."""
@@ -86,8 +86,8 @@ class ReceivedFrame:
     payload: Buffer
 
 
-OnFrame = Callable[[ReceivedFrame], None]
-"""Takes a frame; what it raises breaks the channel."""
+OnFrames = Callable[["FrameChannel", Iterator[Arrived]], None]
+"""Takes frames; what it raises breaks the channel."""
 _Waiting = tuple[FrameHead, bytes, Sequence[Buffer], int]
 
 
@@ -97,7 +97,7 @@ class FrameChannel:
     def __init__(
         self,
         descriptors: Descriptors,
-        on_frame: OnFrame,
+        on_frames: OnFrames,
         on_broken: Callable[[Exception], None],
         *,
         is_engine: bool,
@@ -118,7 +118,7 @@ class FrameChannel:
         self._theirs = range(theirs, theirs + HEAP_BYTES)
         self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
         self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
-        self._on_frame = on_frame
+        self._on_frames = on_frames
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
@@ -128,7 +128,7 @@ class FrameChannel:
         """Their blocks that are viewed here, by the id of the reference: arrays have no hash."""
         self._done: deque[int] = deque()
         """Their blocks that nobody here views any more."""
-        self._scheduled = False
+        self._scheduled = self._takes_on = False
         self._closed = False
         self._draining = False
         """Publish at its end what was sent meanwhile."""
@@ -164,9 +164,7 @@ class FrameChannel:
         """As `send`; what most frames are sent by."""
         if self._closed:
             return
-        size = 0
-        for part in parts:
-            size += len(part)
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         frame = head, meta, parts, size
         if size + len(meta) > INLINE_BYTES and not self._heap.fits(len(meta) + size + _ALIGNMENT):
             raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
@@ -175,6 +173,13 @@ class FrameChannel:
                 self.on_backlog(True)
             self._waiting.append(frame)
         if not self._draining:
+            self._schedule()
+
+    def post_inline(self, head: FrameHead, data: Buffer) -> None:
+        """As `post`, with at most INLINE_BYTES, which are copied at once."""
+        if self._waiting or not self._outgoing.append(head, data):
+            self.post(head, b"", (bytes(data),))
+        elif not self._draining:
             self._schedule()
 
     def _schedule(self) -> None:
@@ -237,53 +242,50 @@ class FrameChannel:
             os.eventfd_read(self._woken)
         self.drain()
 
+    def _take_on(self) -> None:
+        self._takes_on = False
+        self.drain()
+
     def drain(self) -> None:
         """Take what has come, within bounds, and send what waited for room."""
-        if self.closed:
+        if self._closed:
             return
         incoming = self._incoming
         incoming.sleeps[0] = 0
         self._draining = True
         try:
-            left = self._take(_AT_ONCE)
+            self._on_frames(self, incoming.frames(_AT_ONCE))
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
             self._on_broken(exc)
             return
         finally:
             self._draining = False
-        if left is None:
+        if self.closed:
             return
         if incoming.consumed():
             self._signal()
-        self.let_go()
-        self._send_waiting()
+        if self._done:
+            self.let_go()
+        if self._waiting:
+            self._send_waiting()
         self.publish()
-        if not left or not incoming.fall_asleep():
-            self._loop.call_soon(self.drain)
+        if not incoming.fall_asleep() and not self._takes_on:
+            self._takes_on = True
+            self._loop.call_soon(self._take_on)
 
-    def _take(self, left: int) -> int | None:
-        """Take at most so many frames; returns how many less it were, None if one has closed the channel."""
-        incoming = self._incoming
-        while left:
-            got = incoming.read()
-            if got is None:
-                break
-            left -= 1
-            fields, data = got
-            _, kind, flags, number, template, generation, meta_size, size, place = fields
-            if kind == RELEASE:
-                self._heap.give(number | template << 32)
-                continue
-            meta: Buffer = b""
-            payload: Buffer = data
-            if place != INLINE:
-                meta, payload = self._block(place, meta_size, size)
-            elif meta_size:
-                meta, payload = data[:meta_size], data[meta_size:]
-            self._on_frame(ReceivedFrame(kind, flags, number, template, generation, meta, payload))
-            if self.closed:
-                return None
-        return left
+    def open(self, arrived: Arrived) -> ReceivedFrame | None:
+        """Return a frame with what belongs to it, None for one that was the channel's own. Raises
+        ChannelBroken, KeyError."""
+        fields, data = arrived
+        _, kind, flags, number, template, generation, meta_size, size, place = fields
+        if kind == RELEASE:
+            self._heap.give(number | template << 32)
+            return None
+        if place != INLINE:
+            meta, payload = self._block(place, meta_size, size)
+        else:
+            meta, payload = bytes(data[:meta_size]), bytes(data[meta_size:])
+        return ReceivedFrame(kind, flags, number, template, generation, meta, payload)
 
     def _block(self, place: int, meta_size: int, size: int) -> tuple[Buffer, Buffer]:
         """The meta data, copied, and a view of the payload that holds the block until nobody has it."""

@@ -95,7 +95,7 @@ class FrontendProcess:
             await loop.sock_connect(sock, self._seat.engine)
             descriptors = Descriptors.new()
             channel = self._channel = FrameChannel(
-                descriptors, self._plane.on_frame, self._on_broken, is_engine=False
+                descriptors, self._plane.on_frames, self._on_broken, is_engine=False
             )
             try:
                 socket.send_fds(

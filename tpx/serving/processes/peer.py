@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import socket
-import struct
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -14,8 +14,11 @@ from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
+from tpx.serving.express import Express
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.outputs import put_into_place, takes_long
+from tpx.serving.instances.kept import BoundRows
+from tpx.serving.model import ServedModel
 from tpx.serving.offload import Postponed
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import (
@@ -27,21 +30,24 @@ from tpx.serving.processes.channel import (
     ReceivedFrame,
 )
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
+from tpx.serving.processes.ring import INLINE, Arrived, Fields
 from tpx.serving.processes.traces import add_stamps, read_caller
-from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
+from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace
 
 log = logging.getLogger(__name__)
 
-HELLO_BYTES = 256
+_clock = time.perf_counter_ns
 _GENERATIONS = 0xFFFFFFFF
-_HELLO_S = 5
-_LOOK_EVERY_S = 0.1
-_START_S = 60
-"""For the frontends to connect and to listen."""
-_WORD = struct.Struct("=3i")
+_TURN_NS = 2_000_000
+"""The most that frames of one frontend are taken for before the event loop turns to anything else."""
+_PUBLISH_NS = 30_000
+"""Answers that were computed in one turn wait no longer for each other."""
+_RUN = 64
+"""The most requests that go the short way together."""
+_INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 
 
 class Hub(Protocol):
@@ -59,16 +65,32 @@ class Hub(Protocol):
         """Tell all frontends when models have changed."""
 
 
-class _Known:
-    """A request without its tensors, and its head as long as no model changes."""
+_NOTHING = FrameTemplate(b"")
 
-    __slots__ = ("generation", "head", "request", "sizes")
+
+class _Known:
+    """A request without its tensors; its head, and its short way, as long as no model changes."""
+
+    __slots__ = ("bound", "express", "generation", "head", "outputs", "request", "sizes", "template")
 
     def __init__(self, meta: Buffer) -> None:
         self.request = wire.decode(wire.Request, meta)
         self.sizes = self.request.sizes
         self.head: RequestHead | None = None
         self.generation = -1
+        self.express: Express | None = None
+        self.bound: BoundRows | None = None
+        """The memory that has the outputs of the requests that were computed last."""
+        self.template = _NOTHING
+        """What responses from there say."""
+        self.outputs: list[tuple[memoryview, int]] = []
+        """The outputs there, and the bytes of each that belong to one request."""
+
+    def learn(self, head: RequestHead, generation: int) -> None:
+        """Note the head of the request, and its short way if its model has one."""
+        self.head, self.generation = head, generation
+        self.bound = None
+        self.express = head.model.express(head) if isinstance(head.model, ServedModel) else None
 
 
 class Peer:
@@ -80,7 +102,7 @@ class Peer:
         self._plane = hub.plane
         self.index = index
         self.serving = False
-        self.channel = FrameChannel(descriptors, self._on_frame, self._on_broken, is_engine=True)
+        self.channel = FrameChannel(descriptors, self._on_frames, self._on_broken, is_engine=True)
         self.channel.on_backlog = self._on_backlog
         self._sock = sock
         self._requests: list[_Known | None] = [None] * wire.TEMPLATES
@@ -106,6 +128,9 @@ class Peer:
             FrameKind.TRACE: self._take_trace,
             FrameKind.SERVING: self._take_serving,
         }
+        self._run: tuple[_Known, list[int]]
+        """Requests that are being computed the short way: what is known of them, and their numbers."""
+        self._published_ns = 0
         self._placing: dict[int, int] = {}
         """Responses of a request that are put into shared memory beside the event loop."""
 
@@ -140,6 +165,103 @@ class Peer:
         """Hold back models that produce more than the frontend takes."""
         for number, infer in self._in_flight.items():
             infer.stall(waits or number in self._stalled)
+
+    def _on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
+        """Take frames for a limited time; requests that can go the short way together do."""
+        self._hub.announce_generation()
+        ends_ns = _clock() + _TURN_NS
+        known: _Known | None = None
+        numbers: list[int] = []
+        tensors: list[memoryview] = []
+        for arrived in frames:
+            fields, data = arrived
+            quick = self._quick(fields)
+            if numbers and (quick is not known or len(numbers) == _RUN):
+                self._compute(known, numbers, tensors)
+                numbers, tensors = [], []
+            if quick is not None:
+                known = quick
+                numbers.append(fields[3])
+                tensors.append(data)
+            else:
+                frame = channel.open(arrived)
+                if frame is not None:
+                    self._on_frame(frame)
+                    if channel.closed:
+                        return
+            if not numbers and _clock() > ends_ns:
+                return
+        if numbers:
+            self._compute(known, numbers, tensors)
+
+    def _quick(self, fields: Fields) -> _Known | None:
+        """Return what is known of a request that can go the short way."""
+        _, kind, flags, _, template, generation, meta_size, size, place = fields
+        if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
+            return None
+        known = self._requests[template]
+        if known is None or known.express is None or known.express.size != size:
+            return None
+        plane = self._plane
+        if not known.generation == plane.generation == generation or plane.stopping:
+            return None
+        return known
+
+    def _compute(self, known: _Known | None, numbers: list[int], tensors: list[memoryview]) -> None:
+        """Compute requests, and answer them."""
+        assert known is not None
+        assert known.express is not None
+        self._published_ns = came_ns = _clock()
+        self._run = known, numbers
+        done = known.express.compute(tensors, came_ns, self._answer)
+        for number, data in zip(numbers[done:], tensors[done:], strict=True):
+            frame = ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", bytes(data))
+            self._start(frame, known)
+
+    def _answer(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
+        """Answer requests of the run that were computed together."""
+        known, numbers = self._run
+        if known.bound is not bound:
+            self._learn_outputs(known, bound)
+        number_of = known.template.number_in(self._responses)
+        append, outputs = self.channel.post_inline, known.outputs
+        for index in range(count):
+            if len(outputs) == 1:
+                data, size = outputs[0]
+                if count > 1:
+                    data = data[index * size : (index + 1) * size]
+            else:
+                rows = [each[index * size : (index + 1) * size] for each, size in outputs]
+                data = memoryview(b"".join(rows))
+            if number_of is None:
+                number_of = known.template.define_in(self._responses)
+                head = _RESPONSE, Flag.FINAL | Flag.DEFINES, numbers[first], number_of, 0
+                self.channel.post(head, known.template.meta, (bytes(data),))
+            else:
+                append((_RESPONSE, _FINAL, numbers[first + index], number_of, 0), data)
+        if now_ns - self._published_ns > _PUBLISH_NS:
+            self._published_ns = now_ns
+            self.channel.publish()
+
+    def _learn_outputs(self, known: _Known, bound: BoundRows) -> None:
+        express = known.express
+        assert express is not None
+        outputs = express.tensors(bound)
+        known.bound = bound
+        known.template = self._template(express.head, InferResponse(outputs))
+        known.outputs = [
+            (bound.output(wanted.spec).data, len(tensor.data))
+            for wanted, tensor in zip(express.head.outputs, outputs, strict=True)
+        ]
+
+    def _template(self, head: RequestHead, response: InferResponse) -> FrameTemplate:
+        """Return what all responses to such requests with outputs of these shapes say."""
+        key = rendering_key(self._key, response.outputs, None)
+        known: FrameTemplate | None = head.rendered.get(key)
+        if known is None:
+            known = FrameTemplate(_meta(response.outputs, response, None))
+            head.remember_rendered(key, known)
+        return known
 
     def _on_frame(self, frame: ReceivedFrame) -> None:
         if frame.kind == FrameKind.INFER:
@@ -312,7 +434,7 @@ class Peer:
             decoded = known.request.request(wire.cut(frame.payload, known.sizes))
         head = self._plane.bind(decoded)
         if frame.template != NO_TEMPLATE and head.reusable:
-            known.head, known.generation = head, self._plane.generation
+            known.learn(head, self._plane.generation)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, frame.number)
 
     def _trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
@@ -404,11 +526,7 @@ class Peer:
             meta = _meta(outputs, response, infer.head if described else None)
             flags |= Flag.DESCRIBES if described else 0
         else:
-            key = rendering_key(self._key, outputs, None)
-            known: FrameTemplate | None = infer.head.rendered.get(key)
-            if known is None:
-                known = FrameTemplate(_meta(outputs, response, None))
-                infer.head.remember_rendered(key, known)
+            known = self._template(infer.head, response)
             number_of = known.number_in(self._responses)
             if number_of is None:
                 template = known.define_in(self._responses)

@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -21,6 +21,7 @@ from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, ReceivedFrame
+from tpx.serving.processes.ring import INLINE, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.on_demand import NotLoaded
@@ -31,6 +32,7 @@ from tpx.serving.signature import Signature
 log = logging.getLogger(__name__)
 
 _NUMBERS = 1 << 32
+_INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 _DOWN = "the engine of this server does not run; it is being started again"
 
 OnAnswer = Callable[[ReceivedFrame], None]
@@ -128,6 +130,29 @@ class _RemoteOrigin:
         return wire.encode(self._request)
 
 
+class _KnownResponse:
+    """A response without its data."""
+
+    __slots__ = ("_sizes", "_tensors", "head")
+
+    def __init__(self, head: wire.WireResponse) -> None:
+        self.head = head
+        self._tensors = [(tensor.name, tensor.datatype, tensor.shape) for tensor in head.tensors]
+        self._sizes = [tensor.size for tensor in head.tensors]
+
+    def response(self, payload: Buffer) -> InferResponse:
+        """Return the response with these tensors. Raises ValueError for other sizes."""
+        buffers = wire.cut(payload, self._sizes)
+        response = InferResponse(
+            [Tensor(*each, data) for each, data in zip(self._tensors, buffers, strict=True)]
+        )
+        response.parameters = self.head.parameters
+        return response
+
+
+_UNKNOWN = _KnownResponse(wire.WireResponse([], None, None))
+
+
 class RemotePlane:
     """Implements InferencePlane, and hands all other verbs on."""
 
@@ -150,7 +175,7 @@ class RemotePlane:
         self._in_flight: dict[int, InferRequest] = {}
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
         self._requests = Templates()
-        self._responses: list[wire.WireResponse | None] = []
+        self._responses: list[_KnownResponse] = []
 
     # the channel
 
@@ -159,7 +184,7 @@ class RemotePlane:
         self._channel = channel
         self._sessions += 1
         self._requests = Templates()
-        self._responses = [None] * len(self._requests.known)
+        self._responses = [_UNKNOWN] * len(self._requests.known)
 
     def lose(self) -> None:
         """The engine has gone: whatever waits for it fails."""
@@ -183,8 +208,21 @@ class RemotePlane:
         """Tell whether the server was ready a moment ago; false without an engine."""
         return self._channel is not None and bool(self._channel.gauges[READY])
 
-    def on_frame(self, frame: ReceivedFrame) -> None:
+    def on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Take what the engine has sent."""
+        responses = self._responses
+        for arrived in frames:
+            (_, kind, flags, number, template, *_, place), data = arrived
+            if kind == _RESPONSE and flags == _FINAL and place == INLINE and template != NO_TEMPLATE:
+                infer = self._in_flight.pop(number, None)
+                if infer is not None:  # most responses
+                    _reply(infer, responses[template].response(bytes(data)))
+                continue
+            frame = channel.open(arrived)
+            if frame is not None:
+                self._take(frame)
+
+    def _take(self, frame: ReceivedFrame) -> None:
         kind = frame.kind
         if kind == FrameKind.RESPONSE:
             self._take_response(frame)
@@ -308,10 +346,17 @@ class RemotePlane:
             raise NotReady(_DOWN)
         origin = infer.head.origin
         assert isinstance(origin, _RemoteOrigin)
-        flags, number = 0, self._number()
+        number = self._next = (self._next + 1) % _NUMBERS
         template, meta, buffers = origin.template, b"", infer.buffers
-        if infer.backpressure is not None:
-            flags = Flag.PACED
+        generation = channel.gauges[GENERATION]
+        if template is not None and infer.backpressure is None and infer.trace is None:  # most requests
+            known = template.number_in(self._requests)
+            if known is not None:
+                channel.post((_INFER, 0, number, known, generation), b"", buffers)
+                infer.backpressure = _Holder(self, number)
+                self._in_flight[number] = infer
+                return
+        flags = 0 if infer.backpressure is None else Flag.PACED
         if template is not None:
             known = template.number_in(self._requests)
             if known is None:
@@ -326,8 +371,8 @@ class RemotePlane:
             meta = self.tracer.started(infer, number, meta)
             flags |= Flag.TRACED
         channel.send(
-            FrameKind.INFER, flags=flags, number=number, template=known,
-            generation=channel.gauges[GENERATION], meta=meta, parts=buffers,
+            FrameKind.INFER, flags=flags, number=number, template=known, generation=generation,
+            meta=meta, parts=buffers,
         )  # fmt: skip
         infer.backpressure = _Holder(self, number)
         self._in_flight[number] = infer
@@ -340,24 +385,19 @@ class RemotePlane:
         number, flags = frame.number, frame.flags
         infer = self._in_flight.get(number)
         if flags & Flag.DEFINES:
-            self._responses[frame.template] = wire.decode(wire.WireResponse, frame.meta)
+            self._responses[frame.template] = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
         if infer is None:
             return
         if flags & Flag.ERROR:
             response = InferResponse([], wire.decode(wire.Error, frame.meta).error())
         else:
-            known = self._responses[frame.template] if frame.template != NO_TEMPLATE else None
-            if known is None:
-                known = wire.decode(wire.WireResponse, frame.meta)
-            buffers = wire.cut(frame.payload, [tensor.size for tensor in known.tensors])
-            outputs = [
-                Tensor(tensor.name, tensor.datatype, tensor.shape, data)
-                for tensor, data in zip(known.tensors, buffers, strict=True)
-            ]
-            response = InferResponse(outputs)
-            response.parameters = known.parameters
-            if known.described is not None:
-                infer.head = _described(infer.head, known.described)
+            if frame.template != NO_TEMPLATE:
+                known = self._responses[frame.template]
+            else:
+                known = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
+            response = known.response(frame.payload)
+            if known.head.described is not None:
+                infer.head = _described(infer.head, known.head.described)
         if flags & Flag.FINAL:
             del self._in_flight[number]
         else:

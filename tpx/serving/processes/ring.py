@@ -8,6 +8,9 @@ it looks a last time: between the two each needs a full barrier.
 
 import struct
 import threading
+from collections.abc import Iterator
+
+from tpx.protocol.tensors import Buffer
 
 RING_BYTES = 1 << 20
 COUNTERS_BYTES = 512
@@ -24,6 +27,8 @@ _fence_lock = threading.Lock()
 FrameHead = tuple[int, int, int, int, int]
 """FrameKind, flags, number, template, generation: their meaning is that of who writes and reads frames."""
 Fields = tuple[int, int, int, int, int, int, int, int, int]
+Arrived = tuple[Fields, memoryview]
+"""A frame's head, and what is in the ring of it: valid until `consumed`."""
 
 
 def fence() -> None:
@@ -33,7 +38,7 @@ def fence() -> None:
 
 
 class FrameRing:
-    """One direction. The writer uses `write` and `publish`, the reader `read` and `consumed`."""
+    """One direction. The writer uses `write` and `publish`, the reader `frames` and `consumed`."""
 
     def __init__(self, memory: memoryview, start: int) -> None:
         counters = [memory[start + i * 128 : start + i * 128 + 8].cast("Q") for i in range(4)]
@@ -71,6 +76,26 @@ class FrameRing:
             at += len(meta)
         return frames[at : at + payload_size]
 
+    def append(self, head: FrameHead, data: Buffer) -> bool:
+        """Write a frame without meta data that the reader does not see yet; returns False if the ring is
+        full."""
+        size = len(data)
+        need = (HEAD.size + size + _ALIGNMENT - 1) & -_ALIGNMENT
+        here = self._at
+        at = here % RING_BYTES
+        if RING_BYTES - at < need or here + need - self._read[0] > RING_BYTES:
+            room = self.write(head, b"", size, INLINE)
+            if room is None:
+                return False
+            room[:] = data
+            return True
+        frames = self._frames
+        HEAD.pack_into(frames, at, need, *head, 0, size, INLINE)
+        at += HEAD.size
+        frames[at : at + size] = data
+        self._at = here + need
+        return True
+
     def publish(self) -> bool:
         """Show the reader what was written; returns whether it has to be woken."""
         if self._written[0] == self._at:
@@ -93,29 +118,33 @@ class FrameRing:
         self.sleeps[0] = 0
         return False
 
-    def read(self) -> tuple[Fields, bytes] | None:
-        """Return the next frame and what is in the ring of it, None if there is none."""
-        if self._written[0] == self._at:
-            return None
-        at = self._at % RING_BYTES
-        left = RING_BYTES - at
-        if left < HEAD.size:
-            self._at += left
-            return self.read()
-        fields: Fields = HEAD.unpack_from(self._frames, at)
-        size, kind = fields[0], fields[1]
-        if not HEAD.size <= size <= left:
-            raise ValueError(f"a frame of {size} bytes, {left} before the end of the ring")
-        self._at += size
-        if kind == _SKIP:
-            return self.read()
-        if fields[8] != INLINE:
-            return fields, b""
-        at += HEAD.size
-        end = at + fields[6] + fields[7]
-        if end > at - HEAD.size + size:
-            raise ValueError(f"a frame of {size} bytes with {fields[6]} and {fields[7]} bytes in it")
-        return fields, bytes(self._frames[at:end])
+    def frames(self, most: int) -> Iterator[Arrived]:
+        """Yield the frames that have come and come meanwhile, `most` of them. Raises ValueError."""
+        frames, unpack, written = self._frames, HEAD.unpack_from, self._written
+        here = self._at
+        come = written[0]
+        for _ in range(most):
+            if here == come:
+                come = written[0]
+                if here == come:
+                    return
+            at = here % RING_BYTES
+            left = RING_BYTES - at
+            if left < HEAD.size:
+                self._at = here = here + left
+                continue
+            fields: Fields = unpack(frames, at)
+            size = fields[0]
+            if not HEAD.size <= size <= left:
+                raise ValueError(f"a frame of {size} bytes, {left} before the end of the ring")
+            self._at = here = here + size
+            if fields[1] == _SKIP:
+                continue
+            start = at + HEAD.size
+            end = start if fields[8] != INLINE else start + fields[6] + fields[7]
+            if end > at + size:
+                raise ValueError(f"a frame of {size} bytes with {fields[6]} and {fields[7]} bytes in it")
+            yield fields, frames[start:end]
 
     def consumed(self) -> bool:
         """Let the writer use the room of what was read; returns whether it waits for it."""

@@ -68,6 +68,9 @@ class Scheduler(Protocol):
 
     waits: bool
     """More requests may make a better batch: look only after all that have arrived are in."""
+    rows_at_once: int
+    """While nothing waits and an instance is idle, requests of up to so many rows that can be stacked leave
+    together at once; 0 where only `take` can tell."""
     timed: bool
     """Something may happen because time has passed: `expire` and `wake_ns` are asked."""
 

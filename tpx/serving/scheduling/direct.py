@@ -11,6 +11,7 @@ class DirectScheduler:
     """A queue."""
 
     waits = False
+    rows_at_once = 1
     timed = False
     affinity: Affinity = NO_AFFINITY
 

@@ -39,6 +39,7 @@ class DynamicBatcher:
         self._policed = PolicyQueue(policies) if policies is not None and not policies.plain else None
         self._queue: deque[InferRequest] | PolicyQueue = deque() if self._policed is None else self._policed
         self.timed = max_queue_delay_ns > 0 or self._policed is not None
+        self.rows_at_once = 0 if self.timed or self._preferred else self._max
 
     def add(self, request: InferRequest) -> None:
         self._queue.append(request)

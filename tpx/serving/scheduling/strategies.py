@@ -16,6 +16,7 @@ class DirectSequences:
     """
 
     waits = True
+    rows_at_once = 0
     timed = True
 
     def __init__(
@@ -62,6 +63,7 @@ class OldestSequences:
     """Each sequence has one request at a time in the dynamic batcher of its instance, oldest first."""
 
     waits = True
+    rows_at_once = 0
     timed = True
 
     def __init__(self, table: SequenceTable, new_batcher: Callable[[], DynamicBatcher]) -> None:

@@ -1,0 +1,196 @@
+"""Requests of frontends that the engine computes without scheduler and dispatcher: the same answers."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.serving.onnx_files import doubling, graph, node, value, write_model
+from tpx.errors import TpxError
+from tpx.options import build
+from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.logs import LogControl
+from tpx.serving.options import ServeConfig
+from tpx.serving.processes.channel import Descriptors, FrameChannel
+from tpx.serving.processes.remote import RemotePlane
+from tpx.serving.processes.supervisor import EngineSeat
+from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.server import Server
+
+
+@dataclass(slots=True)
+class _Seats:
+    """A frontend's plane and the engine that it asks, in one process."""
+
+    server: Server
+    plane: RemotePlane
+    channel: FrameChannel
+    answers: dict[int, InferResponse] = field(default_factory=dict)
+
+    async def known(self, model: str) -> None:
+        done = asyncio.Event()
+        failed: list[TpxError] = []
+        self.plane.ask(model, "", done.set, failed.append)
+        await done.wait()
+        assert not failed
+
+    async def infer(self, model: str, rows: Sequence[Any], name: str = "x") -> list[Any]:
+        """Send requests together; return the outputs of each."""
+        answers: dict[int, InferResponse] = {}
+        for index, values in enumerate(rows):
+            array = np.array(values, np.float32)
+            decoded = DecodedRequest(
+                model_name=model, default_binary=True, inputs=[Tensor.from_numpy(name, array)]
+            )
+            head = self.plane.bind(decoded)
+
+            def keep(_: InferRequest, response: InferResponse, index: int = index) -> None:
+                answers[index] = response
+
+            self.plane.infer(InferRequest(head, [decoded.inputs[0].data], keep, None))
+        async with asyncio.timeout(20):
+            while len(answers) < len(rows):  # noqa: ASYNC110 (an answer sets no event)
+                await asyncio.sleep(0)
+        assert not any(answer.error for answer in answers.values())
+        return [[t.numpy().tolist() for t in answers[index].outputs] for index in range(len(rows))]
+
+    def statistics(self, model: str) -> Any:
+        return self.server.repository.get(model, "").statistics
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+@asynccontextmanager
+async def _serve(repository: Path) -> AsyncIterator[_Seats]:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("")
+    listening.listen()
+    started, says_started = os.pipe()
+    ports = {"allow_http": False, "allow_grpc": False, "allow_metrics": False}
+    mode = {"model_control_mode": "explicit", "load_model": ("*",)}
+    config = build(ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports})
+    seat = EngineSeat(listening=listening, count=0, bound={}, metrics=(), started=says_started)
+    server = Server(config, None, seat)
+    await server.start()
+    plane = RemotePlane(LogControl(config.logging.settings), 1000)
+    welcome = asyncio.Event()
+    plane.on_state = lambda _: welcome.set()
+    sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, listening.getsockname())
+    descriptors = Descriptors.new()
+    channel = FrameChannel(descriptors, plane.on_frames, _fail, is_engine=False)
+    fds = [descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend]
+    socket.send_fds(sock, [b"\0"], fds)
+    await welcome.wait()
+    plane.use(channel)
+    try:
+        yield _Seats(server, plane, channel)
+    finally:
+        channel.close()
+        sock.close()
+        await server.stop()
+        listening.close()
+        plane.offload.close()
+        os.close(started)
+        os.close(says_started)
+
+
+ROUNDS = 12
+"""Shapes are bound when they come for the second time, and only short executions are computed at once."""
+
+
+def test_requests_that_come_together_get_their_own_answers(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4 dynamic_batching {}")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            asked = 0
+            for turn in range(ROUNDS):
+                for count in (1, 3, 4, 11):
+                    rows = [[[turn, number]] for number in range(count)]
+                    wanted = [[[[2 * turn, 2 * number]]] for number in range(count)]
+                    assert await seats.infer("double", rows) == wanted
+                    asked += count
+            statistics = seats.statistics("double")
+            sizes = statistics.batches
+            assert statistics.inference_count == asked == sum(n * each.count for n, each in sizes.items())
+            assert statistics.execution_count == sum(each.count for each in sizes.values()) < asked
+            assert max(sizes) == 4
+            durations = statistics.durations()
+            assert durations["success"].count == asked
+            phases = ("queue", "compute_input", "compute_infer", "compute_output")
+            assert durations["success"].ns >= sum(durations[phase].ns for phase in phases)
+
+    asyncio.run(run())
+
+
+def test_requests_of_several_rows_and_of_other_models_are_not_mixed(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 8 dynamic_batching {}")
+    write_model(tmp_path, "plain", doubling("batch", "n"), "max_batch_size: 8")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            await seats.known("plain")
+            for turn in range(ROUNDS):
+                rows = [[[turn, k], [k, 1]] if k % 2 else [[turn, k, k]] for k in range(9)]
+                wanted = [[(2 * np.array(each)).tolist()] for each in rows]
+                answers = await asyncio.gather(seats.infer("double", rows), seats.infer("plain", rows))
+                assert list(answers) == [wanted, wanted]
+            assert seats.statistics("plain").inference_count == ROUNDS * (5 + 4 * 2)
+
+    asyncio.run(run())
+
+
+def test_all_outputs_of_a_model_are_answered(tmp_path: Path) -> None:
+    nodes = [node("Add", ["x", "x"], ["y"]), node("ReduceSum", ["x"], ["z"], keepdims=1)]
+    model = graph(
+        nodes, [value("x", "FP32", "batch", 2)], [value("y", "FP32", "batch", 2), value("z", "FP32", 1, 1)]
+    )
+    write_model(tmp_path, "two", model, "max_batch_size: 0")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("two")
+            for turn in range(ROUNDS):
+                rows = [[[turn, k], [k, 1]] for k in range(5)]
+                wanted = [[(2 * np.array(each)).tolist(), [[turn + 2 * each[0][1] + 1]]] for each in rows]
+                assert await seats.infer("two", rows) == wanted
+
+    asyncio.run(run())
+
+
+def test_a_model_that_was_loaded_anew_answers(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            for _ in range(ROUNDS):
+                assert await seats.infer("double", [[[1, 2]]]) == [[[[2, 4]]]]
+            write_model(tmp_path, "double", negating(), "max_batch_size: 4")
+            await seats.server.control.load("double", None)
+            await seats.known("double")
+            for _ in range(ROUNDS):
+                assert await seats.infer("double", [[[1, 2]]]) == [[[[-1, -2]]]]
+
+    asyncio.run(run())
+
+
+def negating() -> Any:
+    """y = -x."""
+    return graph(
+        [node("Neg", ["x"], ["y"])], [value("x", "FP32", "batch", "n")], [value("y", "FP32", "batch", "n")]
+    )
