@@ -56,7 +56,8 @@ class Option:
     """From the value of a YAML key, where that is more than text or a list of texts; raises ValueError."""
     minimum: float | None = None
     maximum: float | None = None
-    """Bounds of a number, both included; `maximum` needs `minimum`."""
+    above: float | None = None
+    """Bounds of a number, or of each of several: `minimum` and `maximum` are included, `above` is not."""
     default_text: str = ""
     """The default as help and documents show it, where its value says too little."""
     counted: bool = False
@@ -263,6 +264,10 @@ def build(config: type[C], chosen: Mapping[str, object]) -> C:
     ]
     if missing:
         raise UsageError(f"missing: {', '.join(missing)}")
+    for field in fields_of(config):
+        values = chosen.get(field.name)
+        for value in values if isinstance(values, tuple) else () if values is None else (values,):
+            _in_range(field, field.flag, value)
     left = dict(chosen)
     made = _made(config, left)
     if left:
@@ -319,7 +324,10 @@ def _convert(field: Field, text: str, name: str) -> object:
 
 
 def _in_range(field: Field, name: str, value: Any) -> Any:
-    low, high = field.option.minimum, field.option.maximum
+    low, high, above = field.option.minimum, field.option.maximum, field.option.above
+    if above is not None and not above < value <= (value if high is None else high):
+        bounds = f"above {above:g}" + ("" if high is None else f", up to {high:g}")
+        raise UsageError(f"{name} must be {bounds}, got {value}")
     if low is not None and not low <= value <= (value if high is None else high):
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
         raise UsageError(f"{name} must be {bounds}, got {value}")

@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_wa
         while process.poll() is None and (journal.stat().st_size if journal.exists() else 0) == before:
             time.sleep(0.005)
         try:
-            process.wait(chance.uniform(0.0, 0.25))
+            process.wait(chance.uniform(0.0, 0.6))
             break
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)

@@ -6,6 +6,7 @@ varies is combined. The schema is that of ModelConfig; an error names the path o
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,28 @@ class BadField(ValueError):
         super().__init__(f"{label(path)}: {message}" if path else message)
         self.path = path
         self.message = message
+
+
+def integer(value: object) -> int:
+    """A whole number, also as text."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"expected an integer, got {value!r}")
+    return value
+
+
+def stepped(value: Mapping[object, object]) -> tuple[int, ...]:
+    """Return the integers from `start` to `stop`, which is included, by `step`. Raises ValueError."""
+    if set(value) - {"start", "stop", "step"} or not {"start", "stop"} <= set(value):
+        raise ValueError("expected a value, a list, or start, stop and step")
+    try:
+        start, stop, step = (integer(value.get(key, 1)) for key in ("start", "stop", "step"))
+    except ValueError as exc:
+        raise ValueError("start, stop and step are integers") from exc
+    if step < 1 or start > stop:
+        raise ValueError(f"start {start} to stop {stop} by step {step} has no values")
+    return tuple(range(start, stop + 1, step))
 
 
 def label(path: Path) -> str:
@@ -155,7 +178,10 @@ def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
         return value
     if not _is_repeated(field):
         if isinstance(value, Mapping) and field.message_type is None:
-            return _stepped(value, path)
+            try:
+                return stepped(value)
+            except ValueError as exc:
+                raise BadField(path, str(exc)) from exc
         if not isinstance(value, list):
             return [value]
         if not value:
@@ -207,16 +233,6 @@ def _is_repeated(field: "FieldDescriptor") -> bool:
 
 def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
-def _stepped(value: Mapping[Any, Any], path: Path) -> Sequence[int]:
-    bounds = [value.get("start"), value.get("stop"), value.get("step", 1)]
-    if set(value) - {"start", "stop", "step"} or not all(type(each) is int for each in bounds):
-        raise BadField(path, "expected a value, a list, or start, stop and step")
-    start, stop, step = bounds
-    if step < 1 or start > stop:
-        raise BadField(path, f"start {start} to stop {stop} by step {step} has no values")
-    return range(start, stop + 1, step)
 
 
 def _scalar(value: Any, field: Any, path: Path) -> Any:

@@ -134,7 +134,7 @@ class Profile:
             self._journal.append(self._start(command))
             await self._measure_server()
             for number, group in enumerate(self._groups, 1):
-                if not self._stop.is_set() and group.name not in self._earlier.unavailable:
+                if not self._stop.is_set() and not self._earlier.unavailable(group.name):
                     self._progress.begin(number)
                     await self._profile(group)
         except ServerLost as exc:
@@ -213,7 +213,7 @@ class Profile:
 
     async def _read(self, model: str) -> ModelRead:
         """The model's own configuration, from the journal or from a server."""
-        known = self._earlier.models.get(model)
+        known = self._earlier.read(model)
         if known is not None:
             return known
         self._observe(ModelStarted(model=model))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tpx.analyzer.config_sweep import BadField
+from tpx.analyzer.config_sweep import BadField, integer, stepped
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Bound, Constraint, Objective
 from tpx.errors import UsageError
@@ -54,7 +54,7 @@ def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
 def numbers(value: object) -> tuple[int, ...]:
     """`4`, `"1,2,4"`, `[1, 2, 4]`, or `{start: 1, stop: 4, step: 1}` with its stop included."""
     if isinstance(value, Mapping):
-        return _stepped(value)
+        return stepped(value)
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     return tuple(integer(item) for item in items)
 
@@ -74,15 +74,6 @@ def seconds(value: object) -> float:
     if found is None or isinstance(value, bool):
         raise ValueError(f"expected a time as 90s, 20m or 1.5h, got {value!r}")
     return float(found.group(1)) * _UNITS[found.group(2)]
-
-
-def integer(value: object) -> int:
-    """A whole number, also as text."""
-    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"expected an integer, got {value!r}")
-    return value
 
 
 def number(value: Any) -> float:
@@ -156,18 +147,6 @@ def read_constraints(value: object) -> tuple[Constraint, ...]:
                 raise ValueError(f"expected min or max, got {', '.join(limits) or 'nothing'}")
             found += [_constraint(tag, "max" if b == "max" else "min", limit) for b, limit in limits.items()]
     return tuple(found)
-
-
-def _stepped(value: Mapping[object, object]) -> tuple[int, ...]:
-    if set(value) - {"start", "stop", "step"} or not {"start", "stop"} <= set(value):
-        raise ValueError("expected a value, a list, or start, stop and step")
-    try:
-        start, stop, step = (integer(value.get(key, 1)) for key in ("start", "stop", "step"))
-    except ValueError as exc:
-        raise ValueError("start, stop and step are integers") from exc
-    if step < 1 or start > stop:
-        raise ValueError(f"start {start} to stop {stop} by step {step} has no values")
-    return tuple(range(start, stop + 1, step))
 
 
 def _objective(tag: str, weight: object) -> Objective:

@@ -9,7 +9,7 @@ from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.analyzer.values import Flags, flags, from_yaml_text, read_constraints, read_objectives
 from tpx.errors import UsageError
-from tpx.options import flag_of, option
+from tpx.options import option
 from tpx.perf.settings import Shape, parse_shape
 
 _MAP = "{KEY: VALUE}"
@@ -54,17 +54,17 @@ class GoalSpec:
     allow_partial: bool = option(
         False, "do not exit with 130 when Ctrl-C cuts the run short: judge what it measured"
     )
-    num_configs_per_model: int = option(3, "best configurations that the report draws and shows in detail")
-    num_top_model_configs: int = option(0, "best configurations over all models, shown together; 0: none")
+    num_configs_per_model: int = option(
+        3, "best configurations that the report draws and shows in detail", minimum=0
+    )
+    num_top_model_configs: int = option(
+        0, "best configurations over all models, shown together; 0: none", minimum=0
+    )
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or for goals that do not go together."""
         if self.weighting is not None:
             raise UsageError("weighting is of one model: give it as a key of that model in profile_models")
-        if self.num_configs_per_model < 0:
-            raise UsageError(f"--num-configs-per-model must not be negative: {self.num_configs_per_model}")
-        if self.num_top_model_configs < 0:
-            raise UsageError(f"--num-top-model-configs must not be negative: {self.num_top_model_configs}")
         if self.num_top_model_configs and not (self.constraints or self._budgets()):
             raise UsageError(
                 "--num-top-model-configs compares models by constraints that hold for all of them: "
@@ -114,12 +114,12 @@ class MeasurementSpec:
         metavar="generic|LLM",
     )
     measurement_interval: int = option(
-        1000, "milliseconds of a measurement window, of which a trial has one to three"
+        1000, "milliseconds of a measurement window, of which a trial has one to three", minimum=1
     )
     stability_percentage: float = option(
-        10.0, "width of the interval of throughput that ends a trial, in percent"
+        10.0, "width of the interval of throughput that ends a trial, in percent", above=0
     )
-    max_trials: int = option(10, "windows that one measurement has at most")
+    max_trials: int = option(10, "windows that one measurement has at most", minimum=1)
     shape: tuple[Shape, ...] = option(
         (),
         "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
@@ -145,7 +145,7 @@ class MeasurementSpec:
         read=flags,
     )
     perf_analyzer_timeout: int = option(
-        600, "seconds after which a measurement has failed", metavar="SECONDS"
+        600, "seconds after which a measurement has failed", metavar="SECONDS", minimum=1
     )
     perf_analyzer_max_auto_adjusts: int = option(
         10, "an unstable measurement goes on: see --max-trials", inert=True
@@ -157,41 +157,25 @@ class MeasurementSpec:
     perf_output: bool = option(False, "show each measurement as tpx perf would")
     perf_output_path: Path | None = option(None, "the same into a file", metavar="FILE")
 
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
-        for name in ("measurement_interval", "max_trials", "perf_analyzer_timeout"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{flag_of(name)} must be at least 1, not {getattr(self, name)}")
-        if not self.stability_percentage > 0:
-            raise UsageError(f"--stability-percentage must be above 0, not {self.stability_percentage:g}")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSpec:
     """Figures that are watched while the server is measured, or idle."""
 
     monitoring_interval: float = option(
-        1.0, "seconds between two readings of memory and GPUs", "-i", metavar="SECONDS"
+        1.0, "seconds between two readings of memory and GPUs", "-i", metavar="SECONDS", above=0
     )
     price_per_hour: float | None = option(
         None,
         "price of the machine: reports then tell what a million inferences cost",
         metavar="PRICE",
+        above=0,
     )
     duration_seconds: float = option(
-        3.0, "seconds that the server is watched without a model", "-d", metavar="SECONDS"
+        3.0, "seconds that the server is watched without a model", "-d", metavar="SECONDS", minimum=0
     )
     collect_cpu_metrics: bool = option(
         False, "memory of the server as columns of the tables and CSV files too"
     )
     always_report_gpu_metrics: bool = option(False, "show figures of GPUs also of models that are cpu_only")
     dcgm_disable: bool = option(False, "tpx makes no use of DCGM; only with launch mode remote", inert=True)
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
-        if not self.monitoring_interval > 0:
-            raise UsageError(f"--monitoring-interval must be above 0, not {self.monitoring_interval:g}")
-        if self.price_per_hour is not None and not self.price_per_hour > 0:
-            raise UsageError(f"--price-per-hour must be above 0, not {self.price_per_hour:g}")
-        if not self.duration_seconds >= 0:
-            raise UsageError(f"--duration-seconds must not be negative: {self.duration_seconds:g}")

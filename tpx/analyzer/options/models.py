@@ -180,7 +180,7 @@ class ModelsSpec:
         read=read_models,
     )
     cpu_only_composing_models: tuple[str, ...] = option(
-        (), "composing models that stay on the CPU", metavar="A,B", comma=True, read=words
+        (), "composing models that stay on the CPU", metavar="A,B", comma=True
     )
     output_model_repository_path: Path = option(
         Path("output_model_repository"),

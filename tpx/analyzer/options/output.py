@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.analyzer.objectives import BACKEND_PARAMETER, COLUMNS, METRICS
-from tpx.analyzer.values import words
 from tpx.errors import UsageError
 from tpx.options import flag_of, nearest, option
 
@@ -52,17 +51,16 @@ class OutputSpec:
         "metrics-server-only.csv", "name of the CSV file of the server without models"
     )
     inference_output_fields: tuple[str, ...] = option(
-        (), "columns of the table of inferences", metavar="TAG,TAG", comma=True, read=words
+        (), "columns of the table of inferences", metavar="TAG,TAG", comma=True
     )
     gpu_output_fields: tuple[str, ...] = option(
-        (), "columns of the table of GPUs", metavar="TAG,TAG", comma=True, read=words
+        (), "columns of the table of GPUs", metavar="TAG,TAG", comma=True
     )
     server_output_fields: tuple[str, ...] = option(
         (),
         "columns of the table of the bare server",
         metavar="TAG,TAG",
         comma=True,
-        read=words,
     )
     skip_summary_reports: bool = option(False, "no report of the whole run but those that are named")
     skip_detailed_reports: bool = option(False, "no reports of single configurations")

@@ -7,10 +7,7 @@ from tpx.analyzer.options.models import ModelParameters
 from tpx.analyzer.search.loads import LoadSpace, PlateauRule
 from tpx.analyzer.search.spec import Span
 from tpx.analyzer.values import numbers
-from tpx.errors import UsageError
 from tpx.options import option
-
-SEARCH_MODES = ("brute", "quick", "optuna", "budgeted", "pareto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +17,7 @@ class StrategySpec:
     run_config_search_mode: Literal["brute", "quick", "optuna", "budgeted", "pareto"] | None = option(
         None,
         "how the space is searched (brute, unless other options or the model ask for another mode)",
-        metavar="|".join(SEARCH_MODES),
+        metavar="brute|quick|optuna|budgeted|pareto",
         common=True,
     )
     run_config_search_disable: bool = option(False, "measure only what is listed, search nothing")
@@ -29,7 +26,7 @@ class StrategySpec:
     run_config_search_min_model_batch_size: int = option(1, "least max_batch_size, of models that batch")
     run_config_search_max_model_batch_size: int = option(128, "greatest max_batch_size, of models that batch")
     run_config_search_max_binary_search_steps: int = option(
-        5, "halvings towards the highest load that keeps the constraints"
+        5, "halvings towards the highest load that keeps the constraints", minimum=0
     )
     concurrency_sweep_disable: bool = option(False, "quick and optuna: do not sweep the loads of the best")
     early_exit_enable: bool = option(
@@ -45,11 +42,6 @@ class StrategySpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        if self.run_config_search_max_binary_search_steps < 0:
-            raise UsageError(
-                "--run-config-search-max-binary-search-steps must not be negative: "
-                f"{self.run_config_search_max_binary_search_steps}"
-            )
         _ = self.instances, self.max_batch_sizes
 
     @property

@@ -56,7 +56,9 @@ class ServerSpec:
     client_protocol: Literal["http", "grpc"] = option(
         "grpc", "protocol of the load", metavar="http|grpc", common=True
     )
-    client_max_retries: int = option(50, "seconds that a server and its model have to become ready", "-r")
+    client_max_retries: int = option(
+        50, "seconds that a server and its model have to become ready", "-r", minimum=1
+    )
     reload_model_disable: bool = option(False, "remote: never load or unload, measure what is loaded")
     triton_server_flags: Flags = option(
         {},
@@ -85,8 +87,6 @@ class ServerSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one that the launch mode has no use for."""
-        if self.client_max_retries < 1:
-            raise UsageError(f"--client-max-retries must be at least 1, not {self.client_max_retries}")
         if self.reload_model_disable and self.triton_launch_mode != "remote":
             raise UsageError(
                 "--reload-model-disable goes with --triton-launch-mode remote only: a server that is started "
@@ -125,7 +125,7 @@ class DockerSpec:
         {}, "labels of it", metavar=_MAP, parse=from_yaml_text(environment), read=environment
     )
     triton_docker_mounts: tuple[str, ...] = option(
-        (), "further mounts of it", metavar="HOST:DEST:MODE", comma=True, read=words
+        (), "further mounts of it", metavar="HOST:DEST:MODE", comma=True
     )
     triton_docker_shm_size: str = option("", "size of its /dev/shm", metavar="SIZE")
 

@@ -116,80 +116,111 @@ class Run:
     @classmethod
     def from_records(cls, records: Iterable[journal.Record]) -> "Run":
         """Return the run that these records tell; MeasurementError when they do not begin with its start."""
-        started, ended, server = None, None, None
-        told: dict[str, _Told] = defaultdict(_Told)
-        for record in records:
-            match record:
-                case journal.RunStarted():
-                    started = record
-                case journal.RunEnded():
-                    ended = record
-                case journal.ServerMeasured():
-                    server = record.server
-                case journal.RunResumed():
-                    ended = None
-                    for model in told.values() if record.retry else ():
-                        model.retry()
-                case journal.Configured():
-                    told[record.configuration.variant.model].configurations.append(record.configuration)
-                case _:
-                    told[record.model].take(record)
+        told = RunRecords.of(records)
+        started = told.started
         if started is None:
             raise MeasurementError("the journal does not begin with the start of a run")
-        measured_ns = sum(model.duration_ns for model in told.values())
         return cls(
             started=started,
-            models=tuple(told[name].model(name, started) for name in started.models),
-            server_only=server,
-            outcome=ended.outcome if ended else "unfinished",
-            elapsed_ns=ended.elapsed_ns if ended else measured_ns,
-            reason=ended.reason if ended else "",
+            models=tuple(told.models[name].model(name, started) for name in started.models),
+            server_only=told.server,
+            outcome=told.ended.outcome if told.ended else "unfinished",
+            elapsed_ns=told.elapsed_ns,
+            reason=told.ended.reason if told.ended else "",
         )
 
 
 @dataclass(slots=True)
-class _Told:
+class RunRecords:
+    """The state of a run, as its records so far tell it."""
+
+    started: journal.RunStarted | None = None
+    ended: journal.RunEnded | None = None
+    server: ServerOnly | None = None
+    retried: bool = False
+    """Trials that failed were carried out again, which may have led the search elsewhere."""
+    elapsed_ns: int = 0
+    models: "defaultdict[str, ModelRecords]" = field(default_factory=lambda: defaultdict(ModelRecords))
+
+    @classmethod
+    def of(cls, records: Iterable[journal.Record]) -> "RunRecords":
+        """Return the state after these records."""
+        told = cls()
+        for record in records:
+            told._take(record)
+        return told
+
+    def retry(self) -> None:
+        """Try again what failed: the search decides anew and its finalists race anew."""
+        self.ended, self.retried = None, True
+        for model in self.models.values():
+            model.retry()
+
+    def _take(self, record: journal.Record) -> None:
+        match record:
+            case journal.RunStarted():
+                self.started = record
+            case journal.RunEnded():
+                self.ended, self.elapsed_ns = record, record.elapsed_ns
+            case journal.ServerMeasured():
+                self.server = record.server
+            case journal.RunResumed():
+                self.ended = None
+                if record.retry:
+                    self.retry()
+            case journal.Configured():
+                self.models[record.configuration.variant.model].configurations.append(record.configuration)
+            case _:
+                self.elapsed_ns += self.models[record.model].take(record)
+
+
+@dataclass(slots=True)
+class ModelRecords:
     """The state of one model, as its records so far tell it."""
 
     configurations: list[Configuration] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    outdated: list[Failure] = field(default_factory=list)
+    """Failures of the search that are tried again."""
     decisions: list[Decision] = field(default_factory=list)
     preparations: list[journal.Prepared] = field(default_factory=list)
     unavailable: journal.ModelFailed | None = None
-    fingerprint: str = ""
+    read: journal.ModelRead | None = None
 
-    @property
-    def duration_ns(self) -> int:
-        return sum(m.duration_ns for m in self.measurements) + sum(f.duration_ns for f in self.failures)
-
-    def take(self, record: _OfModel) -> None:
+    def take(self, record: _OfModel) -> int:
+        """Add a record; return the nanoseconds that its trial took."""
         match record:
             case journal.Measured(measurement=measurement):
                 self._replace_failure(measurement)
                 self.measurements.append(measurement)
+                return measurement.duration_ns
             case journal.Failed(failure=failure):
                 self._replace_failure(failure)
                 self.failures.append(failure)
+                return failure.duration_ns
             case journal.Decided(decision=decision):
                 self.decisions.append(decision)
             case journal.Prepared():
                 self.preparations.append(record)
             case journal.ModelFailed():
                 self.unavailable = record
-            case journal.ModelRead(fingerprint=fingerprint):
-                self.fingerprint = fingerprint
+            case journal.ModelRead():
+                self.read = record
+        return 0
 
     def _replace_failure(self, outcome: Outcome) -> None:
         """A trial that was carried out again is told by its last outcome."""
         again = (outcome.variant, outcome.load, outcome.round)
-        self.failures = [f for f in self.failures if (f.variant, f.load, f.round) != again]
+        for failures in (self.failures, self.outdated):
+            failures[:] = [f for f in failures if (f.variant, f.load, f.round) != again]
 
     def retry(self) -> None:
-        """Try again what failed: the search decides anew and its finalists race anew."""
+        """Forget the decisions and final rounds; failures stand until they are tried again."""
         self.decisions, self.unavailable = [], None
         self.measurements = [m for m in self.measurements if not m.round]
-        self.failures = [f for f in self.failures if not f.round]
+        self.outdated += [f for f in self.failures if not f.round]
+        self.failures = []
 
     def model(self, name: str, started: journal.RunStarted) -> ModelRun:
         last = self._last_round()
@@ -199,7 +230,7 @@ class _Told:
             decisions=tuple(self.decisions),
             unavailable=self.unavailable,
             preparations=tuple(self.preparations),
-            fingerprint=self.fingerprint,
+            fingerprint=self.read.fingerprint if self.read else "",
             tolerance_percent=started.tolerance_percent,
             final_rounds=started.final_rounds,
         )
@@ -210,7 +241,9 @@ class _Told:
             configuration=configuration,
             measurements=tuple(m for m in own if not m.round),
             repetitions=tuple(m for m in own if 0 < m.round <= last),
-            failures=tuple(f for f in self.failures if f.variant == configuration.variant.name),
+            failures=tuple(
+                f for f in (*self.outdated, *self.failures) if f.variant == configuration.variant.name
+            ),
         )
 
     def _last_round(self) -> float:

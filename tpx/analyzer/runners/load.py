@@ -23,7 +23,7 @@ from tpx.perf.levels import Level
 from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
-from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
+from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
@@ -143,69 +143,59 @@ def level_of(config: SessionSpec, load: Load) -> Level:
 
 
 def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
-    """A level's figures, those of its last windows together."""
-    windows = level.windows
+    """Return the figures of a level's last windows together, with its cost."""
+    estimates, streaming, windows = level.estimates, level.streaming, level.windows
+    p99 = estimates.at(99.0) if estimates else None
+    doubts = ("" if level.stable else level.reason, f"{level.failed} requests failed" if level.failed else "")
     return Measurement(
         variant=variant,
         load=load,
         throughput=level.throughput_infer_per_s,
-        latency=_latency(level.latency) if level.latency else Latency(),
+        latency=_latency(level.latency) or Latency(),
         breakdown=_breakdown(level.server, level.client),
-        answers=None if level.streaming is None else _answers(level.streaming),
+        answers=None
+        if streaming is None
+        else Answers(
+            first=_latency(streaming.first_response) or Latency(),
+            between=_latency(streaming.inter_response),
+            throughput=streaming.units_per_s or streaming.responses_per_s,
+        ),
         stable=level.stable,
-        note=_note(level),
+        note="; ".join(filter(None, doubts)),
         requests=level.requests,
-        throughput_range=_range(level.estimates.throughput if level.estimates else None),
-        p99_range=_range(_p99(level.estimates)),
+        throughput_range=_range(estimates.throughput if estimates else None),
+        p99_range=_range(p99.interval if p99 else None),
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
     )
-
-
-def _p99(estimates: Estimates | None) -> Interval | None:
-    found = estimates.at(99.0) if estimates else None
-    return found.interval if found else None
 
 
 def _range(interval: Interval | None) -> Range | None:
     return None if interval is None else Range(low=interval.low, high=interval.high)
 
 
-def _answers(streaming: Streaming) -> Answers:
-    between = streaming.inter_response
-    return Answers(
-        first=_latency(streaming.first_response),
-        between=None if between is None else _latency(between),
-        throughput=streaming.units_per_s or streaming.responses_per_s,
-    )
-
-
-def _latency(summary: LatencySummary) -> Latency:
+def _latency(summary: LatencySummary | None) -> Latency | None:
+    if summary is None:
+        return None
     known = {f"p{each}_ns": summary.percentiles_ns.get(each) for each in (25, 50, 75, 90, 95, 99)}
     return Latency(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
 
 
 def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> Breakdown:
     """Means per request; a figure that nobody counted is absent."""
-    send_recv_ns = None if client is None else client.send_ns + client.receive_ns
-    wait_ns = None if client is None else client.wait_ns
+    own = Breakdown()
+    if client is not None:
+        sent_ns = client.send_ns + client.receive_ns
+        own = Breakdown(client_send_recv_ns=sent_ns, client_response_wait_ns=client.wait_ns)
     if server is None or not server.success_count:
-        return Breakdown(client_send_recv_ns=send_recv_ns, client_response_wait_ns=wait_ns)
+        return own
     computed = max(1, server.compute_count)
-    return Breakdown(
+    return replace(
+        own,
         queue_ns=server.queue_ns // max(1, server.queue_count),
         compute_input_ns=server.compute_input_ns // computed,
         compute_infer_ns=server.compute_infer_ns // computed,
         compute_output_ns=server.compute_output_ns // computed,
-        client_send_recv_ns=send_recv_ns,
-        client_response_wait_ns=wait_ns,
     )
-
-
-def _note(level: LevelResult) -> str:
-    parts = [] if level.stable else [level.reason]
-    if level.failed:
-        parts.append(f"{level.failed} requests failed")
-    return "; ".join(part for part in parts if part)
 
 
 async def _side_by_side(

@@ -5,7 +5,7 @@ Groups of options are part of it as they are.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpx.analyzer.config_sweep import ConfigSweep
@@ -13,15 +13,16 @@ from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.values import integer, numbers, seconds, words
+from tpx.analyzer.values import numbers, seconds
 from tpx.errors import UsageError
-from tpx.options import flag_of, option
+from tpx.options import option
 
 if TYPE_CHECKING:
     from tpx.analyzer.variants import ModelFacts
 
 Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
+DEFAULT_TOLERANCE = 0.01
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
 """Percent of the space that optuna tries where neither a share nor a number is given."""
@@ -59,17 +60,15 @@ class Extras:
     """Axes beyond instances and batch sizes, Model Analyzer's two."""
 
     search_threads: bool = option(False, "threads of an instance, so that all instances fit the cores")
-    cores: int | None = option(None, "processors for all instances together (those of this machine)")
+    cores: int | None = option(
+        None, "processors for all instances together (those of this machine)", minimum=1
+    )
     queue_delays: tuple[int, ...] = option(
-        (), "max_queue_delay_microseconds to try", metavar="N,N", comma=True, read=numbers
+        (), "max_queue_delay_microseconds to try", metavar="N,N", comma=True, read=numbers, minimum=0
     )
     search_without_batching: bool = option(False, "try batch sizes without the dynamic batcher too")
-    execution_providers: tuple[str, ...] = option(
-        (),
-        "accelerators to try: openvino, cuda, tensorrt",
-        metavar="A,B",
-        comma=True,
-        read=words,
+    execution_providers: tuple[Literal["openvino", "cuda", "tensorrt"], ...] = option(
+        (), "accelerators to try: openvino, cuda, tensorrt", metavar="A,B", comma=True
     )
     graph_levels: tuple[int, ...] = option(
         (),
@@ -77,29 +76,17 @@ class Extras:
         metavar="N,N",
         comma=True,
         read=numbers,
+        minimum=-1,
+        maximum=2,
     )
     precisions: tuple[str, ...] = option(
         (), "precisions of tensorrt and openvino to try: FP16, INT8", metavar="A,B", comma=True
     )
     accuracy_tolerance: float = option(
-        0.01, "by how much answers of such a variant may differ from the default's, relatively"
+        DEFAULT_TOLERANCE,
+        "by how much answers of such a variant may differ from the default's, relatively",
+        above=0,
     )
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
-        if self.cores is not None and self.cores < 1:
-            raise UsageError(f"--cores must be at least 1, not {self.cores}")
-        if not self.accuracy_tolerance > 0:
-            raise UsageError(f"--accuracy-tolerance must be above 0, not {self.accuracy_tolerance:g}")
-        negative = [str(delay) for delay in self.queue_delays if delay < 0]
-        if negative:
-            raise UsageError(f"--queue-delays must not be negative: {', '.join(negative)}")
-        for level in self.graph_levels:
-            if integer(level) not in (-1, 0, 1, 2):
-                raise UsageError(f"--graph-levels are -1, 0, 1 and 2, not {level}")
-        for provider in self.execution_providers:
-            if provider not in ("openvino", "cuda", "tensorrt"):
-                raise UsageError(f"--execution-providers are openvino, cuda and tensorrt, not '{provider}'")
 
     @property
     def processors(self) -> int:
@@ -109,14 +96,7 @@ class Extras:
     @property
     def any(self) -> bool:
         """Return whether anything beyond instances and batch sizes varies."""
-        return bool(
-            self.search_threads
-            or self.queue_delays
-            or self.search_without_batching
-            or self.execution_providers
-            or self.graph_levels
-            or self.precisions
-        )
+        return replace(self, cores=None, accuracy_tolerance=DEFAULT_TOLERANCE) != Extras()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +120,9 @@ class Limits:
         parse=seconds,
         read=seconds,
         common=True,
+        above=0,
     )
-    max_measurements: int | None = option(None, "measurements of each model at most; as --budget")
+    max_measurements: int | None = option(None, "measurements of each model at most; as --budget", minimum=1)
     final_rounds: int = option(
         5, "rounds at most in which the best and the default are measured again; 0: none"
     )
@@ -151,17 +132,12 @@ class Limits:
         "metrics whose best compromises are searched; the mode is pareto then",
         metavar="TAG,TAG",
         comma=True,
-        read=words,
     )
     finalists: int = 3
     """Beside the default."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        if self.max_measurements is not None and self.max_measurements < 1:
-            raise UsageError(f"--max-measurements must be at least 1, not {self.max_measurements}")
-        if self.budget is not None and self.budget <= 0:
-            raise UsageError("--budget must be above 0")
         if self.final_rounds < 0 or self.final_rounds == 1:
             raise UsageError(
                 "--final-rounds must be 0, which repeats nothing, or at least 2: one round has no interval"
@@ -179,36 +155,31 @@ class OptunaTrials:
     min_percentage_of_search_space: float | None = option(
         None,
         "least share of the space to try, in percent (5, unless --optuna-min-trials is given)",
+        above=0,
+        maximum=100,
     )
     max_percentage_of_search_space: float | None = option(
         None,
         "greatest share of the space to try, in percent (10, unless --optuna-max-trials is given)",
+        above=0,
+        maximum=100,
     )
     optuna_min_trials: int | None = option(
-        None, "least number of trials; where a share is given too, the greater of both"
+        None, "least number of trials; where a share is given too, the greater of both", minimum=1
     )
     optuna_max_trials: int | None = option(
-        None, "greatest number of trials; where a share is given too, the less of both"
+        None, "greatest number of trials; where a share is given too, the less of both", minimum=1
     )
-    optuna_early_exit_threshold: int = option(10, "trials without an improvement that end the search")
+    optuna_early_exit_threshold: int = option(
+        10, "trials without an improvement that end the search", minimum=0
+    )
     use_concurrency_formula: bool = option(
         False, "load of a trial: 2 x instances x batch size, instead of a choice"
     )
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        if self.optuna_early_exit_threshold < 0:
-            raise UsageError(
-                f"--optuna-early-exit-threshold must not be negative: {self.optuna_early_exit_threshold}"
-            )
-        for name in ("optuna_min_trials", "optuna_max_trials"):
-            trials = getattr(self, name)
-            if trials is not None and trials < 1:
-                raise UsageError(f"{flag_of(name)} must be at least 1, not {trials}")
         low, high = self.min_percentage_of_search_space, self.max_percentage_of_search_space
-        for name, share in (("min", low), ("max", high)):
-            if share is not None and not 0 < share <= 100:
-                raise UsageError(f"--{name}-percentage-of-search-space must be above 0, up to 100: {share:g}")
         if high is None and self.optuna_max_trials is None:
             high = MOST_PERCENT
         if low is not None and high is not None and low > high:
