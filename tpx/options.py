@@ -18,6 +18,7 @@ unambiguous prefixes, `-b4`, `-b 4`, `--` before words that are no options. A bo
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,6 +176,21 @@ def given(config: Any) -> dict[str, Any]:
 def refuse(flag: str, reason: str) -> NoReturn:
     """Raise the message for a bad value of a flag."""
     raise UsageError(f"Failed to parse {flag}. {reason}")
+
+
+def check_range(
+    config: Any, *names: str, above: float = -math.inf, least: float = -math.inf, end: str = "."
+) -> None:
+    """Raise UsageError for an option of a group whose number is not above or at least a bound, or not finite.
+
+    An option that is None was not given. `end` follows the bound in the message.
+    """
+    bound = f"> {above}" if above > least else f">= {least}"
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (above < value < math.inf and value >= least):
+            short = config.__dataclass_fields__[name].metadata["option"].names[:1]
+            refuse(" ".join((flag_of(name), *(f"({s})" for s in short))), f"The value must be {bound}{end}")
 
 
 def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ from tpx.cli.messages import complain, fitted, terminal_width
 from tpx.errors import MeasurementError
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
-from tpx.perf.observer import Progress
+from tpx.perf.observer import Observer, Progress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
@@ -64,8 +64,8 @@ def every_step(verbose: int) -> Iterator[None]:
         log.setLevel(level)
 
 
-class Terminal:
-    """An Observer that prints results as they come, and where stderr is a terminal shows how it goes."""
+class Terminal(Observer):
+    """Prints results as they come, and where stderr is a terminal shows how it goes."""
 
     def __init__(self, config: SessionSpec) -> None:
         self._config = config

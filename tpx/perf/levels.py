@@ -64,7 +64,7 @@ class LoadKind:
 
 CONCURRENCY = LoadKind(
     name="concurrency",
-    opener="closed:open_load",
+    opener="closed:open_requests",
     option="concurrency_range",
     rival="Concurrency",
     label="Concurrency",
@@ -107,7 +107,7 @@ PERIODIC_CONCURRENCY = LoadKind(
 )
 SESSION_CONCURRENCY = LoadKind(
     name="session_concurrency",
-    opener="sessions:open_load",
+    opener="closed:open_sessions",
     flag="--session-concurrency",
     option="session_concurrency",
     rival="SessionConcurrency",
@@ -129,13 +129,13 @@ FIXED_SCHEDULE = LoadKind(
 )
 SINGLE_STREAM = LoadKind(
     name="single_stream",
-    opener="closed:open_load",
+    opener="closed:open_requests",
     label="Single stream",
     unit="queries in flight",
 )
 MULTI_STREAM = LoadKind(
     name="multi_stream",
-    opener="queries:open_load",
+    opener="closed:open_queries",
     label="Multi stream",
     unit="samples a query",
     queries=True,

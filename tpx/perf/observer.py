@@ -4,7 +4,6 @@ measured."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol
 
 import numpy as np
 
@@ -38,48 +37,29 @@ class Progress:
     """The server's own account of the last window."""
 
 
-class Observer(Protocol):
-    """Hears about a run as it happens."""
+class Observer:
+    """Hears about a run as it happens; this one ignores everything."""
 
-    progress_interval_s: float
+    progress_interval_s = 0.0
     """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
 
     def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
-        """The server has said what the model is, and its requests are made; the levels follow, each by these
-        settings."""
-
-    def level_started(self, level: Level) -> None: ...
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def level_finished(self, result: LevelResult) -> None: ...
-
-    def notice(self, text: str) -> None:
-        """Something that the user should know, once."""
-
-
-class Silent:
-    """An Observer that does nothing."""
-
-    progress_interval_s = 0.0
-
-    def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
-        """Ignore it."""
+        """Hear what the model is and that its requests are made; the levels follow by these settings."""
 
     def level_started(self, level: Level) -> None:
-        """Ignore it."""
+        """Hear that a level begins."""
 
     def progress(self, progress: Progress) -> None:
-        """Ignore it."""
+        """Hear how a level goes."""
 
     def level_finished(self, result: LevelResult) -> None:
-        """Ignore it."""
+        """Hear what became of a level."""
 
     def notice(self, text: str) -> None:
-        """Ignore it."""
+        """Hear something that the user should know, once."""
 
 
-SILENT = Silent()
+SILENT = Observer()
 
 
 class ProgressMeter:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import UsageError
-from tpx.options import one_of, option, refuse
+from tpx.options import check_range, one_of, option, refuse
 from tpx.perf.loops import Poll
 from tpx.processors import usable_processors
 
@@ -102,17 +102,11 @@ class PaceSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one of other arrivals."""
-        if not 0 < self.gamma_shape < float("inf"):
-            refuse("--gamma-shape", "The value must be > 0.")
+        check_range(self, "gamma_shape", "burst_size", "max_connections", "num_of_sequences", above=0)
+        if self.max_threads < 0:
+            refuse("--max-threads", "The value must be > 0.")
         if self.gamma_shape != 1 and self.request_distribution != "gamma":
             raise UsageError("--gamma-shape is of --request-distribution gamma")
-        for flag, value in (
-            ("--burst-size", self.burst_size),
-            ("--max-connections", self.max_connections),
-            ("--num-of-sequences", self.num_of_sequences),
-        ):
-            if value <= 0:
-                refuse(flag, "The value must be > 0.")
         if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
             raise UsageError(
                 "--poll busy needs a processor of its own, and this process may use "
@@ -120,8 +114,6 @@ class PaceSpec:
             )
         if self.burst_size != 1 and self.request_distribution != "burst":
             raise UsageError("--burst-size is of --request-distribution burst")
-        if self.max_threads < 0:
-            refuse("--max-threads", "The value must be > 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

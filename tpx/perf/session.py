@@ -23,7 +23,7 @@ from tpx.perf.measure.verdict import level_result
 from tpx.perf.measure.wakeups import FEW_IN_FLIGHT, processors_awake
 from tpx.perf.observer import SILENT, Observer, ProgressMeter
 from tpx.perf.options import SessionSpec
-from tpx.perf.recording import wall_offset_ns
+from tpx.perf.records import wall_offset_ns
 from tpx.perf.results import LevelResult, Sections
 from tpx.perf.settings import LevelSettings
 

@@ -18,8 +18,7 @@ from tpx.errors import MeasurementError, UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.base import Region
 from tpx.perf.connecting import open_model
-from tpx.perf.inputs.cuda_memory import CudaMemory
-from tpx.perf.inputs.shared_memory import SharedTensors, SystemMemory
+from tpx.perf.inputs.shared_memory import CudaMemory, SharedTensors, SystemMemory
 from tpx.perf.options import SessionSpec
 from tpx.perf.run import event_loop, run
 from tpx.protocol.tensors import Tensor

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tpx.perf.loads.ring import Gathering, Ring, Telling
-from tpx.perf.recording import response_times
-from tpx.perf.records import ROW, Records, Rows
+from tpx.perf.records import ROW, Records, Rows, response_times
 
 
 def rows(*ends: int) -> Rows:

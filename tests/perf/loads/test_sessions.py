@@ -9,7 +9,7 @@ from tests.perf.conftest import FakeClient
 from tests.perf.loads.test_closed import until
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import Conversation, Turn
-from tpx.perf.loads.sessions import SessionLoad, session_figures
+from tpx.perf.loads.closed import SessionLoad, session_figures
 from tpx.perf.results import Sessions
 
 DELAY_NS = 15_000_000

@@ -18,7 +18,7 @@ from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.limits import workers_for
 from tpx.perf.loads.workers import WorkerPool
-from tpx.perf.observer import Progress, Silent
+from tpx.perf.observer import Observer, Progress
 from tpx.perf.options import SessionSpec
 from tpx.perf.plan import LoadPlan, PaceSpec
 from tpx.perf.report.model import Report
@@ -29,13 +29,13 @@ from tpx.perf.settings import LevelSettings
 SERVERS = {"http": http_server, "grpc": grpc_server}
 
 
-def ran(protocol: str, behaviour: Behaviour, *words: str, observer: Silent | None = None) -> Report:
+def ran(protocol: str, behaviour: Behaviour, *words: str, observer: Observer | None = None) -> Report:
     with SERVERS[protocol](behaviour) as url:
         config = from_argv(
             SessionSpec, ["-i", protocol, "-u", url, "-m", "net", "-p", "100", "-s", "500", *words]
         )
         with asyncio.Runner(loop_factory=event_loop) as runner:
-            return runner.run(run(config, observer=observer or Silent()))
+            return runner.run(run(config, observer=observer or Observer()))
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_failures_of_all_workers_are_counted_with_the_servers_words() -> None:
     assert error.message == "failed on purpose with 503"
 
 
-class Murderer(Silent):
+class Murderer(Observer):
     """Ends one of the workers as soon as a level has begun."""
 
     def level_started(self, level: Level) -> None:
@@ -141,7 +141,7 @@ def test_what_nobody_expected_in_a_worker_is_an_error_and_not_a_wait_for_ever() 
 
 @pytest.mark.slow
 def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
-    class Gone(Silent):
+    class Gone(Observer):
         def level_started(self, level: Level) -> None:
             servers.pop().__exit__(None, None, None)
 
@@ -155,7 +155,7 @@ def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
     assert _workers() == []
 
 
-class Interrupting(Silent):
+class Interrupting(Observer):
     """Sets the event when there have been answers, as whoever presses Ctrl-C may see."""
 
     progress_interval_s = 0.05

@@ -23,7 +23,7 @@ from tests.serving.onnx_files import accumulator, write_model
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.levels import Level
-from tpx.perf.observer import Progress, Silent
+from tpx.perf.observer import Observer, Progress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
@@ -176,7 +176,7 @@ def workers() -> list[int]:
     return [c.pid for c in children if any("spawn_main" in word for word in c.cmdline())]
 
 
-class Interrupting(Silent):
+class Interrupting(Observer):
     """Sets the event once a level has had answers, as Ctrl-C does."""
 
     progress_interval_s = 0.1
@@ -224,7 +224,7 @@ def test_an_interrupt_keeps_what_sequences_had_and_leaves_none_open(live: Live) 
     assert workers() == []
 
 
-class Ending(Silent):
+class Ending(Observer):
     """Sends a signal to one of the workers once the level of that number has had answers."""
 
     progress_interval_s = 0.1
@@ -242,7 +242,7 @@ class Ending(Silent):
             os.kill(workers()[0], self._number)
 
 
-def ran(observer: Silent, *words: str) -> Report:
+def ran(observer: Observer, *words: str) -> Report:
     config = from_argv(SessionSpec, ["--workers", "2", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config, observer=observer))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.perf.measure.scenarios import least_queries, most_over, shown
+from tpx.perf.measure.collectors import least_queries, most_over, shown
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tpx.errors import WireError
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.levels import Level
 from tpx.perf.measure.level import HOPELESS_FAILURES
-from tpx.perf.observer import Progress, Silent
+from tpx.perf.observer import Observer, Progress
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelSettings
 
@@ -247,7 +247,7 @@ def test_an_interrupt_before_the_first_answer_is_told_as_that() -> None:
     assert result.reason == "Concurrency 1 was interrupted before a request was answered."
 
 
-class Listener(Silent):
+class Listener(Observer):
     """Remembers what it was told."""
 
     progress_interval_s = 0.02

@@ -4,8 +4,7 @@ import numpy as np
 
 from tpx.perf.measure.collectors import streaming_figures
 from tpx.perf.measure.ledger import index_after
-from tpx.perf.recording import response_times
-from tpx.perf.records import Arrivals, Records
+from tpx.perf.records import Arrivals, Records, response_times
 
 MS = 1_000_000
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tpx.perf.metrics.page import PageReader, Scrape
-from tpx.perf.metrics.scraper import summarize
+from tpx.perf.metrics.scraper import PageReader, Scrape, summarize
 
 PAGE = b"""\
 # HELP nv_inference_count Inferences

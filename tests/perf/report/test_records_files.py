@@ -11,9 +11,8 @@ from tests.perf.conftest import make_records
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
-from tpx.perf.recording import LevelRecords
-from tpx.perf.records import Records
-from tpx.perf.report.recorders import JsonLines, TextFile
+from tpx.perf.records import LevelRecords, Records
+from tpx.perf.report.recorders import JsonLines, RecorderFile
 
 OFFSET = 10**18
 
@@ -60,7 +59,7 @@ def test_responses_of_a_stream_have_their_times_and_sequences_their_number(tmp_p
 
 
 def test_a_file_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
-    file = TextFile(tmp_path / "a")
+    file = RecorderFile(tmp_path / "a", 0)
     file.write(b"half")
     assert not (tmp_path / "a").exists()
     file.close()
@@ -68,7 +67,7 @@ def test_a_file_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
 
 
 def test_a_run_that_came_to_nothing_leaves_no_file(tmp_path: Path) -> None:
-    file = TextFile(tmp_path / "a")
+    file = RecorderFile(tmp_path / "a", 0)
     file.write(b"half")
     file.abandon()
     assert list(tmp_path.iterdir()) == []
@@ -76,7 +75,7 @@ def test_a_run_that_came_to_nothing_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"cannot write .*/no/a: No such file"):
-        TextFile(tmp_path / "no" / "a")
+        RecorderFile(tmp_path / "no" / "a", 0)
 
 
 def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
@@ -84,11 +83,11 @@ def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        file = TextFile(pipe)
+        file = RecorderFile(pipe, 0)
         file.write(b"a line\n")
         file.close()
         assert os.read(reading, 100) == b"a line\n"
-        TextFile(pipe).abandon()
+        RecorderFile(pipe, 0).abandon()
     finally:
         os.close(reading)
     assert stat.S_ISFIFO(pipe.stat().st_mode)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import one_of, option, refuse
+from tpx.options import check_range, one_of, option, refuse
 from tpx.perf.clients.base import RequestFields
 from tpx.protocol.v2 import Parameter
 
@@ -105,12 +105,10 @@ class WireSpec:
             raise UsageError("Cannot specify --async and --sync simultaneously.")
         if self.streaming and self.sync:
             raise UsageError("can not use streaming with synchronous API")
-        if self.trace_rate is not None and self.trace_rate <= 0:
-            refuse("--trace-rate", "The value must be > 0.")
+        check_range(self, "trace_rate", above=0)
+        check_range(self, "log_frequency", least=0)
         if self.trace_count is not None and self.trace_count < -1:
             refuse("--trace-count", "The value must be >= 0 or set to -1 (default).")
-        if self.log_frequency is not None and self.log_frequency < 0:
-            refuse("--log-frequency", "The value must be >= 0.")
 
     def calls_asynchronously(self, *, sequences: bool = False) -> bool:
         """Return True if perf_analyzer would send without waiting for answers: over streams always, and by

@@ -2,6 +2,6 @@
 
 `base` has the options, `dataset` opens the data: streams of `steps`, read from JSON (`json_files`, by
 `values`) or directories, or made (`makers`). `requests` makes every request once and a `feed` of them,
-or one of `sequences`; `validation` compares responses, `shared_memory` (`cuda_memory`) holds tensors
+or one of `sequences`; `validation` compares responses, `shared_memory` holds tensors
 that the server shares.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import one_of, option, refuse
+from tpx.options import check_range, one_of, option, refuse
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.settings import Shape, parse_shape
 from tpx.protocol.datatypes import BY_NAME
@@ -193,12 +193,8 @@ class InputSpec:
         """Raise UsageError for a value out of range, or data of two kinds."""
         if self.batch_size <= 0:
             refuse("-b (batch size)", "The value must be > 0.")
-        if self.string_length <= 0:
-            refuse("--string-length", "The value must be > 0")
-        if self.seed < 0:
-            refuse("--seed", "The value must be >= 0.")
-        if self.output_shared_memory_size < 0:
-            refuse("--output-shared-memory-size", "The value must be >= 0.")
+        check_range(self, "string_length", above=0, end="")
+        check_range(self, "seed", "output_shared_memory_size", least=0)
         kinds = {text if text in ("zero", "random") else "files" for text in self.input_data}
         if len(kinds) > 1:
             raise UsageError(f"--input-data: {' and '.join(sorted(kinds))} can not be combined; see --input")
@@ -296,8 +292,7 @@ class SequenceSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        if not 0 <= self.sequence_length_variation < float("inf"):
-            refuse("--sequence-length-variation", "The value must be >= 0.0.")
+        check_range(self, "sequence_length_variation", least=0.0)
 
     @property
     def length(self) -> int:

@@ -2,8 +2,10 @@
 unregistered by those names only."""
 
 import asyncio
+import ctypes
 import logging
 import math
+import mmap
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,7 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tpx.errors import TpxError, UsageError, WireError
+from tpx.cuda_driver import LIBRARY, CudaDriver, CudaError
+from tpx.errors import MeasurementError, TpxError, Unsupported, UsageError, WireError
 from tpx.perf.clients.base import Control, Region, Registrar
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.inputs.base import SharedMemoryKind
@@ -59,13 +62,10 @@ class SystemMemory:
             raise UsageError(f"--shared-memory: cannot create {self._path}: {exc.strerror}") from exc
 
     def write(self, offset: int, data: Buffer) -> None:
-        view = memoryview(data).cast("B")
         try:
-            while len(view):
-                count = os.pwrite(self._fd, view, offset)
-                view, offset = view[count:], offset + count
+            _write(self._fd, offset, data)
         except OSError as exc:
-            raise self._full(offset + len(view), exc) from exc
+            raise self._full(offset + len(data), exc) from exc
 
     def region(self, byte_size: int) -> Region:
         try:
@@ -88,6 +88,13 @@ class SystemMemory:
             f"--shared-memory: {self._path} cannot hold {size} bytes: {error.strerror}; use fewer steps, or "
             "a larger /dev/shm"
         )
+
+
+def _write(fd: int, offset: int, data: Buffer) -> None:
+    view = memoryview(data).cast("B")
+    while len(view):
+        count = os.pwrite(fd, view, offset)
+        view, offset = view[count:], offset + count
 
 
 class SharedTensors:
@@ -195,7 +202,71 @@ async def shared_tensors(
 def open_memory(kind: SharedMemoryKind, name: str) -> Memory:
     """New memory of a kind. Raises Unsupported for a GPU's where there is none."""
     if kind == "cuda":
-        from tpx.perf.inputs.cuda_memory import CudaMemory
-
         return CudaMemory(name)
     return SystemMemory(name)
+
+
+DEVICE = 0
+HANDLE_BYTES = 64
+
+
+class _GpuMemoryHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
+
+
+class CudaMemory:
+    """Implements Memory of the first GPU, which a server on this machine opens by CUDA's interprocess
+    communication: gathered in memory of this machine, and copied when its size is known."""
+
+    def __init__(self, name: str, library: str = LIBRARY) -> None:
+        """Raises UsageError on a machine without a driver or a GPU."""
+        self._name = name
+        self._address = 0
+        self._fd = -1
+        try:
+            self._driver = CudaDriver(library)
+        except Unsupported as exc:
+            raise UsageError(
+                f"--shared-memory cuda: {exc.message}; this machine needs an NVIDIA GPU and its driver"
+            ) from exc
+        self._fd = os.memfd_create(name, os.MFD_CLOEXEC)
+
+    def write(self, offset: int, data: Buffer) -> None:
+        _write(self._fd, offset, data)
+
+    def region(self, byte_size: int) -> Region:
+        os.ftruncate(self._fd, byte_size)
+        try:
+            with mmap.mmap(self._fd, byte_size) as host, self._driver.on(DEVICE):
+                handle = self._copied(host, byte_size)
+        except (CudaError, OSError) as exc:
+            raise MeasurementError(
+                f"--shared-memory cuda: {byte_size} bytes cannot be shared: {exc}"
+            ) from exc
+        return Region(name=self._name, byte_size=byte_size, handle=handle, device=DEVICE)
+
+    def _copied(self, host: mmap.mmap, byte_size: int) -> bytes:
+        driver, address, handle = self._driver, ctypes.c_uint64(), _GpuMemoryHandle()
+        driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(byte_size))
+        self._address = address.value
+        source = ctypes.c_char.from_buffer(host)
+        try:
+            driver.call("cuMemcpyHtoD_v2", address, ctypes.byref(source), ctypes.c_size_t(byte_size))
+            # the copy returns when it has taken the data; the server must not look before they are there
+            driver.call("cuCtxSynchronize")
+            driver.call("cuIpcGetMemHandle", ctypes.byref(handle), address)
+        finally:
+            del source  # or the mapping could not be closed
+        return bytes(handle)
+
+    def registered(self) -> None:
+        """The handle has no name that could be taken away."""
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        address, self._address = self._address, 0
+        if address:
+            with self._driver.on(DEVICE):
+                self._driver.call("cuMemFree_v2", ctypes.c_uint64(address))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import flag_of, given, one_of, option, refuse
+from tpx.options import check_range, flag_of, given, one_of, option, refuse
 from tpx.perf.levels import (
     CUSTOM_INTERVALS,
     FIXED_SCHEDULE,
@@ -75,12 +75,9 @@ class LoadSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or loads that do not go together."""
-        if self.warmup_request_count < 0:
-            refuse("--warmup-request-count", "The value must be >= 0.")
-        if self.request_count is not None and self.request_count <= 0:
-            refuse("--request-count", "The value must be > 0.")
-        if self.request_period <= 0:
-            refuse("--request-period", "The value must be > 0")
+        check_range(self, "warmup_request_count", least=0)
+        check_range(self, "request_count", above=0)
+        check_range(self, "request_period", above=0, end="")
         if self.session_concurrency is not None and self.session_concurrency <= 0:
             refuse("--session-concurrency", "Session concurrency must be > 0.")
         if self.fixed_schedule and self.request_count:
@@ -161,14 +158,7 @@ class ScenarioSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one of a scenario that is not the run's."""
-        for flag, value in (
-            ("--min-duration", self.min_duration),
-            ("--min-query-count", self.min_query_count),
-            ("--samples-per-query", self.samples_per_query),
-            ("--offline-samples", self.offline_samples),
-        ):
-            if not 0 < value < float("inf"):
-                refuse(flag, "The value must be > 0.")
+        check_range(self, "min_duration", "min_query_count", "samples_per_query", "offline_samples", above=0)
         timed = ("single-stream", "multi-stream", "server")
         owners = {"samples_per_query": ("multi-stream",), "offline_samples": ("offline",)}
         for name in given(self):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import flag_of, given, one_of, option, refuse
+from tpx.options import check_range, flag_of, given, one_of, option, refuse
 from tpx.perf.objectives import Objective, parse_objectives
 from tpx.perf.settings import ErrorBudget, parse_budget
 
@@ -54,16 +54,10 @@ class WindowSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        if self.measurement_interval is not None and self.measurement_interval <= 0:
-            refuse("--measurement-interval (-p)", "The value must be > 0 msec.")
-        if self.measurement_request_count <= 0:
-            refuse("--measurement-request-count", "The value must be > 0.")
-        if not self.stability_percentage >= 0:
-            refuse("--stability-percentage (-s)", "The value must be >= 0.0.")
-        if self.max_trials is not None and self.max_trials <= 0:
-            refuse("--max-trials (-r)", "The value must be > 0.")
-        if self.latency_threshold < 0:
-            refuse("--latency-threshold (-l)", "The value must be >= 0 msecs.")
+        check_range(self, "measurement_interval", above=0, end=" msec.")
+        check_range(self, "measurement_request_count", "max_trials", above=0)
+        check_range(self, "stability_percentage", least=0.0)
+        check_range(self, "latency_threshold", least=0, end=" msecs.")
         if self.percentile != -1 and not 0 < self.percentile < 100:
             refuse("--percentile", "The value must be -1 for not reporting or in range (0, 100).")
 
@@ -217,10 +211,7 @@ class CourseSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
-        if not 0 <= self.warmup_seconds < float("inf"):
-            refuse("--warmup-seconds", "The value must be >= 0.")
-        if not 0 <= self.cooldown_seconds < float("inf"):
-            refuse("--cooldown-seconds", "The value must be >= 0.")
+        check_range(self, "warmup_seconds", "cooldown_seconds", least=0)
         keys = [label.key for label in self.labels]
         if len(set(keys)) < len(keys):
             raise UsageError("--labels: a key is given more than once")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import UsageError
-from tpx.options import flag_of, given, option, refuse
+from tpx.options import check_range, flag_of, given, option, refuse
 from tpx.perf.metrics.figures import MetricsPlace
 
 
@@ -116,8 +116,7 @@ class MetricsSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or options that do not go together."""
-        if self.metrics_interval is not None and self.metrics_interval <= 0:
-            refuse("--metrics-interval", "The value must be > 0 msecs.")
+        check_range(self, "metrics_interval", above=0, end=" msecs.")
         for name in ("metrics_url", "metrics_interval", "metric"):
             if name in given(self) and not self.collect_metrics:
                 flag = flag_of(name)

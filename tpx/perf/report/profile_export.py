@@ -13,34 +13,32 @@ from tpx.perf.capture import Capture
 from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.clients.outputs import read_outputs
 from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE, Level
-from tpx.perf.recording import LevelRecords, Piece, ResponseTimes
-from tpx.perf.records import SUCCESS, Records
-from tpx.perf.report.recorders import TextFile
+from tpx.perf.records import SUCCESS, LevelRecords, Piece, Records, ResponseTimes
+from tpx.perf.report.recorders import RecorderFile
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 WHOLE_TIME = (0, 2**64 - 1)
 """The window of a periodic concurrency, which has none."""
 
 
-class ProfileExport:
+class ProfileExport(RecorderFile):
     """Implements Recorder."""
 
     def __init__(self, path: Path, capture: Capture, service: tuple[str, str], offset_ns: int) -> None:
         """`service` is its kind and endpoint, as perf_analyzer names them."""
-        self._file = TextFile(path)
+        super().__init__(path, offset_ns)
         self._capture = capture
         self._service = service
-        self._offset_ns = offset_ns
         self._inputs: dict[int, bytes] = {}
         self._failed = 0
         self._levels = 0
-        self._file.write(b'{"experiments":[')
+        self.write(b'{"experiments":[')
 
     def begin(self, records: Records) -> None:
         self._capture.begin(records)
 
     def record(self, level: LevelRecords) -> None:
-        write = self._file.write
+        write = self.write
         write(b",{" if self._levels else b"{")
         self._levels += 1
         write(b'"experiment":' + orjson.dumps(_experiment(level.level)) + b',"requests":[')
@@ -48,7 +46,7 @@ class ProfileExport:
         for request in self._requests(level):
             write(separator + request)
             separator = b","
-        boundaries = [t + self._offset_ns for t in level.borders_ns]
+        boundaries = [t + self.offset_ns for t in level.borders_ns]
         if level.level.kind is PERIODIC_CONCURRENCY:
             boundaries = list(WHOLE_TIME)
         write(b'],"window_boundaries":' + orjson.dumps(boundaries) + b"}")
@@ -57,11 +55,8 @@ class ProfileExport:
         kind, endpoint = self._service
         tail = {"version": __version__, "service_kind": kind, "endpoint": endpoint}
         ours = {"tpx": {"failed_requests": self._failed}}
-        self._file.write(b"]," + orjson.dumps(tail | ours)[1:])
-        self._file.close()
-
-    def abandon(self) -> None:
-        self._file.abandon()
+        self.write(b"]," + orjson.dumps(tail | ours)[1:])
+        super().close()
 
     def _requests(self, level: LevelRecords) -> Iterator[bytes]:
         for piece in level.pieces():
@@ -78,7 +73,7 @@ class ProfileExport:
             key, place = stored.get(numbers[i], (-1, -1))
             yield b"".join(
                 (
-                    b'{"timestamp":%d' % (start_ns + self._offset_ns),
+                    b'{"timestamp":%d' % (start_ns + self.offset_ns),
                     b',"sequence_id":%d' % sequence if sequence else b"",
                     b',"request_inputs":',
                     self._input(key),
@@ -92,7 +87,7 @@ class ProfileExport:
 
     def _arrivals(self, times: ResponseTimes, row: int) -> list[int]:
         came: list[int] = (
-            times.times_ns[times.starts[row] : times.starts[row + 1]] + self._offset_ns
+            times.times_ns[times.starts[row] : times.starts[row + 1]] + self.offset_ns
         ).tolist()
         return came
 

@@ -11,8 +11,7 @@ import orjson
 
 from tpx.errors import MeasurementError
 from tpx.perf.options import SessionSpec
-from tpx.perf.recording import LevelRecords, Piece, Recorder
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, LevelRecords, Piece, Recorder, Records
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
@@ -21,11 +20,15 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 1 << 20
 
 
-class TextFile:
-    """Written beside its place; `close` puts it there. A device or a pipe is written to as it is.
-    Raises MeasurementError where that fails."""
+class RecorderFile:
+    """The common part of Recorders: a file that is written beside its place; `close` puts it there.
 
-    def __init__(self, path: Path) -> None:
+    A device or a pipe is written to as it is. Raises MeasurementError where that fails. `offset_ns` added to
+    a time gives nanoseconds since 1970, from a clock that does not jump.
+    """
+
+    def __init__(self, path: Path, offset_ns: int) -> None:
+        self.offset_ns = offset_ns
         self._path = path
         self._as_it_is = path.exists() and not path.is_file()
         self._beside = path if self._as_it_is else path.with_name(f".{path.name}.part")
@@ -33,6 +36,9 @@ class TextFile:
             self._file = self._beside.open("wb", buffering=BUFFER_BYTES)
         except OSError as exc:
             raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
+
+    def begin(self, records: Records) -> None:
+        """Keep nothing: everything to be written is in the records."""
 
     def write(self, data: bytes) -> None:
         try:
@@ -60,21 +66,14 @@ class TextFile:
 _TIMES = ("intended_ns", "start_ns", "sent_ns", "first_byte_ns", "end_ns")
 
 
-class JsonLines:
-    """Implements Recorder. Times are nanoseconds since 1970, from a clock that does not jump."""
-
-    def __init__(self, path: Path, offset_ns: int) -> None:
-        self._file = TextFile(path)
-        self._offset_ns = offset_ns
-
-    def begin(self, records: Records) -> None:
-        """Keep nothing: everything to be written is in the records."""
+class JsonLines(RecorderFile):
+    """Implements Recorder: a line of JSON for each request."""
 
     def record(self, level: LevelRecords) -> None:
         for piece in level.pieces():
-            self._write(level, piece)
+            self._write_piece(level, piece)
 
-    def _write(self, level: LevelRecords, piece: Piece) -> None:
+    def _write_piece(self, level: LevelRecords, piece: Piece) -> None:
         rows, times = piece.rows, piece.times
         at = np.arange(piece.numbers.start, piece.numbers.stop)
         windows = np.searchsorted(np.asarray(level.indices[1:]), at, "right").tolist()
@@ -82,7 +81,7 @@ class JsonLines:
         head = {"mode": level.level.mode, "value": level.level.value}
         for i in range(len(rows)):
             line: dict[str, object] = head | {"window": windows[i] + 1}
-            line |= {name: columns[name][i] + self._offset_ns for name in _TIMES}
+            line |= {name: columns[name][i] + self.offset_ns for name in _TIMES}
             line["latency_us"] = (columns["end_ns"][i] - columns["intended_ns"][i]) / 1000
             status = columns["status"][i]
             line["ok"] = status == SUCCESS
@@ -91,19 +90,13 @@ class JsonLines:
                 line["error"] = failure.code if failure is not None else str(status)
             if len(level.records.arrivals):
                 arrived = times.times_ns[times.starts[i] : times.starts[i + 1]]
-                line["responses_ns"] = (arrived + self._offset_ns).tolist()
+                line["responses_ns"] = (arrived + self.offset_ns).tolist()
             model, line["step"] = divmod(columns["step"][i], 1 << MODEL_SHIFT)
             if model:
                 line["model"] = model
             if columns["sequence"][i]:
                 line["sequence"] = columns["sequence"][i]
-            self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-
-    def close(self) -> None:
-        self._file.close()
-
-    def abandon(self) -> None:
-        self._file.abandon()
+            self.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
 
 _EXPORTED_KINDS = {"inprocess": "triton_c_api"}
