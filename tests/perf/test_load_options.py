@@ -44,8 +44,8 @@ def test_intervals_are_one_level_at_their_mean_rate(tmp_path: Path) -> None:
     file = tmp_path / "gaps"
     file.write_text("100000\n110000\n\n130000.5\n")
     config = parse("--request-intervals", str(file))
-    assert config.load_plan.intervals is not None
-    assert config.load_plan.intervals.gaps_ns == (100_000_000, 110_000_000, 130_000_500)
+    assert config.level_settings.intervals is not None
+    assert config.level_settings.intervals.gaps_ns == (100_000_000, 110_000_000, 130_000_500)
     assert config.levels.mode == "custom_intervals"
     assert config.levels.start == pytest.approx(3 / 0.3400005)
 
@@ -61,19 +61,19 @@ def test_a_periodic_range_takes_its_period_from_its_own_option() -> None:
     words = (
         "--periodic-concurrency-range 2:10:4 --request-period 3 -i grpc --streaming --profile-export-file p"
     )
-    plan = parse(*words.split()).load_plan
+    plan = parse(*words.split()).level_settings
     assert plan.periodic == PeriodicRange(start=2, end=10, step=4, period=3)
 
 
 def test_pace_options_reach_the_plan() -> None:
     words = "--request-distribution GAMMA --gamma-shape 0.5 --on-late skip --max-connections 7 --seed 3"
     rate = ("--request-rate-range", "9", "--num-of-sequences", "9", "--serial-sequences")
-    plan = parse(*words.split(), *rate).load_plan
+    plan = parse(*words.split(), *rate).level_settings
     pace = plan.pace
     assert (pace.request_distribution, pace.gamma_shape) == ("gamma", 0.5)
     assert (pace.on_late, pace.max_connections, pace.serial_sequences) == ("skip", 7, True)
     assert (plan.seed, plan.sequences) == (3, 9)
-    burst = parse("--request-distribution", "burst", "--burst-size", "8").load_plan.pace
+    burst = parse("--request-distribution", "burst", "--burst-size", "8").level_settings.pace
     assert (burst.request_distribution, burst.burst_size) == ("burst", 8)
 
 
@@ -87,8 +87,8 @@ def test_a_closed_loop_has_no_use_for_what_is_of_an_open_one(words: str) -> None
 
 @pytest.mark.parametrize(("words", "workers"), [((), 0), (("--workers", "auto"), 0), (("--workers", "3"), 3)])
 def test_workers_are_a_number_or_automatic(words: tuple[str, ...], workers: int) -> None:
-    assert parse(*words).load_plan.pace.workers == workers
-    assert parse(*words, "--max-threads", "2").load_plan.pace.max_threads == 2
+    assert parse(*words).level_settings.pace.workers == workers
+    assert parse(*words, "--max-threads", "2").level_settings.pace.max_threads == 2
 
 
 @pytest.mark.parametrize(

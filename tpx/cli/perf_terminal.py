@@ -95,7 +95,7 @@ class Terminal(Observer):
         self._shown = Shown(
             protocol=config.target.protocol,
             with_engine=settings.with_engine,
-            polls=settings.poll == "busy",
+            polls=settings.pace.poll == "busy",
             decoupled=model.decoupled,
             verbose=config.output.verbose > 0,
         )

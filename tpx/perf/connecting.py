@@ -207,8 +207,7 @@ def _fitting_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescript
 
 
 def with_declared(model: ModelDescription, declared: tuple[TensorSpec, ...]) -> ModelDescription:
-    """Return the model with the inputs that its server does not list. Raises UsageError where it lists
-    some."""
+    """Return the model with inputs that its server does not list. Raises UsageError where it lists some."""
     if not declared:
         return model
     if model.inputs:

@@ -135,7 +135,7 @@ SINGLE_STREAM = LoadKind(
 )
 MULTI_STREAM = LoadKind(
     name="multi_stream",
-    opener="closed:open_queries",
+    opener="queries:open_load",
     label="Multi stream",
     unit="samples a query",
     queries=True,

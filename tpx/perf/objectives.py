@@ -167,8 +167,7 @@ def _unit(text: str, quantity: Quantity, unit: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """How many of how many requests were on the wrong side; `effect` dependent requests say as much as one
-    independent one."""
+    """How many requests were on the wrong side; `effect` dependent ones say as much as an independent one."""
 
     violations: int
     requests: int

@@ -1,5 +1,4 @@
-"""Reporting the progress of a run: the seam to what shows it, and the figures of a level that is being
-measured."""
+"""Reporting the progress of a run: the seam to what shows it, and the figures of a level until now."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

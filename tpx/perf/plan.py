@@ -1,8 +1,7 @@
-"""How load is put on, whatever its level: arrivals, what late requests become, connections, and each worker's
-share of it."""
+"""How load is put on, whatever its level: arrivals, late requests, connections, shares of workers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -155,18 +154,6 @@ class PeriodicRange:
 
     def __str__(self) -> str:
         return f"{self.start}:{self.end}:{self.step}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadPlan:
-    """The settings of a load beside its level."""
-
-    pace: PaceSpec = field(default_factory=PaceSpec)
-    intervals: Intervals | None = None
-    periodic: PeriodicRange | None = None
-    seed: int = 0
-    sequences: int = 0
-    """How many sequences an open loop keeps open; 0 where requests belong to none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,8 +163,7 @@ class Records:
         rows["status"][at] = status
 
     def since(self, index: int) -> Rows:
-        """The rows from `index` on; a copy where they span blocks, else a view of rows that no longer
-        change."""
+        """Return the rows from `index` on: a view of rows that no longer change, or a copy across blocks."""
         per_block = self._limit // ROW_BYTES
         parts = [block for i, block in enumerate(self._full) if (i + 1) * per_block > index]
         parts.append(self._block[: self._offset // ROW_BYTES])
@@ -237,8 +236,7 @@ class ResponseTimes:
 
 
 def response_times(records: Records, numbers: range, begins: int | None = None) -> ResponseTimes:
-    """Return those of some rows of `records`; `begins` is how many responses the rows before had, where that
-    is known."""
+    """Return those of some rows; `begins` is how many responses the rows before had, if that is known."""
     rows = records.between(numbers.start, numbers.stop)
     if not len(records.arrivals):
         came = rows["responses"] > 0

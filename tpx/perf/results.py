@@ -224,8 +224,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFigures:
-    """The part of one of several models in a level; `latency` is None where none of its requests
-    succeeded."""
+    """The part of one of several models in a level; `latency` is None where no request succeeded."""
 
     model: str
     weight: float
@@ -288,8 +287,7 @@ class WakeUps:
 
 
 class Sections(TypedDict, total=False):
-    """Figures that only some levels have, by the names of the fields of LevelResult; each collector gives its
-    own."""
+    """Figures that only some levels have, by their fields in LevelResult; each collector gives its own."""
 
     streaming: Streaming | None
     open_loop: OpenLoop | None
@@ -387,8 +385,7 @@ class LevelResult:
 
     @property
     def network_ns(self) -> int:
-        """Mean time per request between the client's waiting and the server's accounted times; never below
-        0."""
+        """Mean time per request between the client's waiting and the server's accounted times, at least 0."""
         if self.client is None or self.server is None or not self.server.success_count:
             return 0
         return max(0, self.client.wait_ns - self.server.accounted_ns)

@@ -21,8 +21,7 @@ from tpx.perf.settings import LevelSettings
 __all__ = ["event_loop", "run"]
 
 MOST_STEPS, MOST_DOUBLINGS = 1 << 16, 64
-"""Steps from its start at which the search of a range without an end is given up, by addition or by a
-factor."""
+"""Steps, by addition or by a factor, after which the search of a range without an end is given up."""
 
 Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
 Course = Generator[float, bool, None]
@@ -144,8 +143,7 @@ async def sweep(
 
 
 def within_limits(result: LevelResult) -> bool:
-    """Return whether more load may be tried: an unstable or borderline level under the latency limit does not
-    end a range."""
+    """Return whether more load may be tried; an unstable or borderline level does not end a range."""
     return result.verdict not in (Verdict.OVER_LIMIT, Verdict.ERRORS)
 
 

@@ -18,7 +18,7 @@ from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.target import TargetSpec
-from tpx.perf.plan import LoadPlan, PaceSpec
+from tpx.perf.plan import PaceSpec
 from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics
 from tpx.perf.session import Session
@@ -73,7 +73,7 @@ async def self_test(seconds: float = 1.0) -> SelfTest:
         interval_ms=int(seconds * 1000),
         one_window=True,
         warmup_s=seconds / 4,
-        load=LoadPlan(pace=PaceSpec(max_connections=CONNECTIONS)),
+        pace=PaceSpec(max_connections=CONNECTIONS),
     )
     results: dict[str, tuple[LevelResult, ...]] = {}
     for protocol in ("http", "grpc"):

@@ -53,8 +53,7 @@ async def model_tree(
 
 
 class ServerStatistics:
-    """Reads a model's counters. A server without the statistics extension has none, and every answer is
-    None."""
+    """Reads a model's counters; every answer is None where the server lacks the statistics extension."""
 
     def __init__(self, control: Control, tree: ModelTree, *, available: bool) -> None:
         self._control = control

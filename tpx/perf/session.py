@@ -53,8 +53,7 @@ class Session:
         in_process: str = "",
         connect: Connect = open_model,
     ) -> None:
-        """`in_process` is the module that connects to the engine in this process, which this wing does not
-        know."""
+        """`in_process` is the module that connects to the engine in this process, unknown to this package."""
         self.spec = spec
         self.offset_ns = wall_offset_ns()
         """Added to a monotonic time it gives nanoseconds since 1970."""
@@ -81,7 +80,7 @@ class Session:
             opened = self._connect(spec, self._in_process, self._capture)
             self.connected = await stack.enter_async_context(opened)
             self.settings = _run_settings(spec, self.connected)
-            self._processes = spec.pace.cluster or workers_for(spec.levels, self.settings.load)
+            self._processes = spec.pace.cluster or workers_for(spec.levels, self.settings)
             self._check_highest()
             self._stack = stack.pop_all()
         return self
@@ -102,8 +101,8 @@ class Session:
             await self._begin()
         batch_size = self.spec.inputs.batch_size * level.requests_of_row
         self._observer.level_started(level)
-        awake = processors_awake(self.spec.address) if settings.poll == "busy" else nullcontext()
-        with quiet_memory(), waiting(settings.poll), awake:
+        awake = processors_awake(self.spec.address) if settings.pace.poll == "busy" else nullcontext()
+        with quiet_memory(), waiting(settings.pace.poll), awake:
             if settings.warmup_requests or settings.warmup_s:
                 warming = await self._open_load(level, settings, warming=True)
                 meter = ProgressMeter(warming, self._observer, level, settings.max_windows, batch_size)
@@ -214,7 +213,7 @@ def _run_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings
     here = spec.service.service_kind == "inprocess"
     settings = replace(spec.level_settings, asynchronous=calls, with_engine=here)
     if not connected.sequences:
-        settings = replace(settings, load=replace(settings.load, sequences=0))
+        settings = replace(settings, sequences=0)
     if spec.load.periodic_concurrency_range is not None:
         return replace(settings, request_count=spec.load.periodic_concurrency_range.end)
     if spec.load.session_concurrency is not None:

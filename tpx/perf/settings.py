@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tpx.options import refuse
-from tpx.perf.loops import Poll
 from tpx.perf.objectives import Objective
-from tpx.perf.plan import LoadPlan
+from tpx.perf.plan import Intervals, PaceSpec, PeriodicRange
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
 
 SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
@@ -58,8 +57,7 @@ def without_secrets(argv: Sequence[str], headers: Sequence[Header]) -> list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBudget:
-    """How many failed requests are accepted: a count over the run, or a share of a level's; neither is
-    any."""
+    """How many failed requests are accepted: a count over the run, or a share of a level's; or any."""
 
     count: int | None = None
     percent: float | None = None
@@ -119,12 +117,12 @@ class LevelSettings:
     """What is asked of a level; while requests do not settle it, the level goes on."""
     safety: float = SAFE_CONFIDENCE
     """The confidence with which an objective is called met, or broken."""
-    load: LoadPlan = field(default_factory=LoadPlan)
-
-    @property
-    def poll(self) -> Poll:
-        """How the client waits for answers."""
-        return self.load.pace.poll
+    pace: PaceSpec = field(default_factory=PaceSpec)
+    intervals: Intervals | None = None
+    periodic: PeriodicRange | None = None
+    seed: int = 0
+    sequences: int = 0
+    """How many sequences an open loop keeps open; 0 where requests belong to none."""
 
     @property
     def latency_limit(self) -> Objective | None:

@@ -12,7 +12,7 @@ from tpx.errors import UsageError
 from tpx.perf.clients.grpc import SLOTS_PER_CONNECTION
 from tpx.perf.levels import Level
 from tpx.perf.loads.limits import FILES_BESIDE, check_openable, connection_limits, memory_limit
-from tpx.perf.plan import LoadPlan, PaceSpec
+from tpx.perf.plan import PaceSpec
 from tpx.perf.settings import LevelSettings
 
 SETTINGS = LevelSettings()
@@ -45,10 +45,10 @@ def test_slots_without_connections_of_their_own_are_held_against_memory() -> Non
 
 
 def test_loads_that_open_all_slots_at_once_are_held_against_the_limits() -> None:
-    sequences = replace(SETTINGS, load=LoadPlan(sequences=HUGE))
+    sequences = replace(SETTINGS, sequences=HUGE)
     assert "RLIMIT_NOFILE" in refused(Level("request_rate", 1), sequences)
     assert "RLIMIT_NOFILE" in refused(Level("periodic_concurrency", HUGE))
-    connections = replace(SETTINGS, load=LoadPlan(pace=PaceSpec(max_connections=HUGE)))
+    connections = replace(SETTINGS, pace=PaceSpec(max_connections=HUGE))
     assert "RLIMIT_NOFILE" in refused(Level("offline", 1), connections)
     check_openable(Level("request_rate", 1e9), connections, 1.0)  # opens more only as they are needed
 

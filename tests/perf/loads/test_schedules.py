@@ -22,7 +22,8 @@ from tpx.perf.loads.schedules import (
     offsets,
     repeated,
 )
-from tpx.perf.plan import Distribution, Intervals, LoadPlan, PaceSpec, Share
+from tpx.perf.plan import Distribution, Intervals, PaceSpec, Share
+from tpx.perf.settings import LevelSettings
 
 RATE = Level("request_rate", 1000.0)
 
@@ -36,9 +37,9 @@ def first(blocks: Iterator[Offsets], count: int) -> Offsets:
     return np.concatenate(parts)[:count]
 
 
-def plan(distribution: Distribution, seed: int = 0, shape: float = 1.0) -> LoadPlan:
+def plan(distribution: Distribution, seed: int = 0, shape: float = 1.0) -> LevelSettings:
     own = shape if distribution == "gamma" else 1.0
-    return LoadPlan(pace=PaceSpec(request_distribution=distribution, gamma_shape=own), seed=seed)
+    return LevelSettings(pace=PaceSpec(request_distribution=distribution, gamma_shape=own), seed=seed)
 
 
 def test_a_constant_rate_comes_one_gap_after_the_start_and_evenly() -> None:
@@ -125,7 +126,7 @@ def test_a_share_of_a_poisson_process_among_many_has_its_part_of_the_rate() -> N
 def test_intervals_are_repeated_exactly() -> None:
     intervals = Intervals(path=Path("gaps"), gaps_ns=(100, 110, 130))
     level = Level("custom_intervals", intervals.rate)
-    times = first(offsets(level, LoadPlan(intervals=intervals)), 100_000)
+    times = first(offsets(level, LevelSettings(intervals=intervals)), 100_000)
     assert times[:7].tolist() == [100, 210, 340, 440, 550, 680, 780]
     assert times[99_998] == 33_332 * 340 + 340
     assert intervals.rate == pytest.approx(3e9 / 340)

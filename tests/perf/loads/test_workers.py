@@ -20,7 +20,7 @@ from tpx.perf.loads.limits import workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.observer import Observer, Progress
 from tpx.perf.options import SessionSpec
-from tpx.perf.plan import LoadPlan, PaceSpec
+from tpx.perf.plan import PaceSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
@@ -184,19 +184,19 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("levels", "plan", "processors", "expected"),
     [
-        (LevelRange(start=1), LoadPlan(), 16, 1),
-        (LevelRange(start=1, end=256), LoadPlan(), 16, 2),
-        (LevelRange(mode="request_rate", start=50_000), LoadPlan(), 16, 3),
-        (LevelRange(mode="request_rate", start=500_000), LoadPlan(), 16, 8),
-        (LevelRange(mode="request_rate", start=500_000), LoadPlan(pace=PaceSpec(max_threads=3)), 16, 3),
-        (LevelRange(mode="request_rate", start=500_000), LoadPlan(), 2, 1),
-        (LevelRange(start=1), LoadPlan(pace=PaceSpec(workers=5)), 2, 5),
-        (LevelRange(mode="request_rate", start=500_000), LoadPlan(sequences=4), 16, 4),
-        (LevelRange(start=1, end=256), LoadPlan(sequences=1), 16, 2),
+        (LevelRange(start=1), LevelSettings(), 16, 1),
+        (LevelRange(start=1, end=256), LevelSettings(), 16, 2),
+        (LevelRange(mode="request_rate", start=50_000), LevelSettings(), 16, 3),
+        (LevelRange(mode="request_rate", start=500_000), LevelSettings(), 16, 8),
+        (LevelRange(mode="request_rate", start=500_000), LevelSettings(pace=PaceSpec(max_threads=3)), 16, 3),
+        (LevelRange(mode="request_rate", start=500_000), LevelSettings(), 2, 1),
+        (LevelRange(start=1), LevelSettings(pace=PaceSpec(workers=5)), 2, 5),
+        (LevelRange(mode="request_rate", start=500_000), LevelSettings(sequences=4), 16, 4),
+        (LevelRange(start=1, end=256), LevelSettings(sequences=1), 16, 2),
     ],
 )
 def test_a_run_gets_as_many_workers_as_its_load_needs(
-    levels: LevelRange, plan: LoadPlan, processors: int, expected: int
+    levels: LevelRange, plan: LevelSettings, processors: int, expected: int
 ) -> None:
     assert workers_for(levels, plan, processors) == expected
 

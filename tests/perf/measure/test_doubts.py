@@ -11,14 +11,14 @@ from tpx.perf.measure.estimates import sample_of
 from tpx.perf.measure.ledger import Ending, MeasuredLevel
 from tpx.perf.measure.rules import LevelStatus
 from tpx.perf.measure.verdict import doubts
-from tpx.perf.plan import LoadPlan, PaceSpec
+from tpx.perf.plan import PaceSpec
 from tpx.perf.records import Records
 from tpx.perf.results import ClientCheck, ServerBreakdown
 from tpx.perf.settings import LevelSettings
 
 CALM = ClientCheck(cpu_share=0.2, loop_lag_p99_ns=100_000, slip_p99_ns=0)
 SETTINGS = LevelSettings()
-POLLING = LevelSettings(load=LoadPlan(pace=PaceSpec(poll="busy")))
+POLLING = LevelSettings(pace=PaceSpec(poll="busy"))
 
 
 def told(in_flight: float = 3.9, requests: int = 1000, **changes: Any) -> list[str]:

@@ -191,8 +191,7 @@ def _difference(
 
 
 def settled(differences: Sequence[Difference], strictness: Strictness) -> tuple[Difference, ...]:
-    """Return what differences of one comparison are found to be, their p-values corrected by Holm for their
-    number."""
+    """Return the findings of the differences of one comparison, their p-values corrected by Holm."""
     corrected = holm([d.p_value for d in differences])
     return tuple(
         _settled(replace(d, p_value=p), strictness) for d, p in zip(differences, corrected, strict=True)

@@ -104,7 +104,7 @@ def _client(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     told = f"above {BUSY_SHARE * 100:.0f}% the level is client-bound"
     if settings.with_engine:
         told = "the engine's part is in it"
-    elif settings.poll == "busy":
+    elif settings.pace.poll == "busy":
         told = "it polls without sleeping"
     yield (
         f"client overhead = processor time of the event loop / time = {result.client_busy * 100:.2f}%; {told}"

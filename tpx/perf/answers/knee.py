@@ -45,8 +45,7 @@ class Scalability:
 
     @property
     def peak_throughput(self) -> float:
-        """The highest throughput, or the one that it approaches; infinite where it is proportional to
-        load."""
+        """The highest throughput, or the limit that it approaches; infinite where there is none."""
         if self.peak_load is not None:
             return self.throughput(self.peak_load)
         return self.rate / self.contention if self.contention > 0 else math.inf

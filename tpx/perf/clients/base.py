@@ -140,8 +140,7 @@ class Client(Writer, Protocol):
         """Exactly `count` slots: connections are added, kept, or closed."""
 
     async def renew(self, slot: Slot, call: object) -> None:
-        """Make a slot able to send again after its request `call` was lost or given up; no answer to it
-        comes."""
+        """Make a slot able to send again whose request `call` was lost or given up: no answer to it comes."""
 
     def failure(self, response: Any) -> Failure:
         """Return the failure that an unsuccessful response tells."""
@@ -185,8 +184,7 @@ class Region:
 
 @runtime_checkable
 class Registrar(Protocol):
-    """A control that tells its server about shared memory. Raises MeasurementError with the server's words
-    where it refuses."""
+    """A control that registers shared memory. Raises MeasurementError with the server's words."""
 
     async def register(self, region: Region) -> None: ...
 

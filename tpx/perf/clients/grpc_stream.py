@@ -102,8 +102,7 @@ class StreamedRequest:
         self.units = 0
 
     def take(self, data: Buffer, error: bytes, *, null: bool, now_ns: int) -> bool:
-        """A message for this request, `null` where it only says that nothing follows; whether it is a
-        response."""
+        """Take a message, `null` where it only says that nothing follows; return True for a response."""
         if not (null and self.arrivals):
             self.first_byte_ns = self.first_byte_ns or now_ns
             self.end_ns = now_ns
@@ -202,8 +201,7 @@ def enveloped(data: Buffer) -> Buffer:
 
 
 def is_bare(data: Buffer) -> bool:
-    """Return True for a ModelInferResponse: a ModelStreamInferResponse has only the numbers of its first two
-    fields."""
+    """Return True for a ModelInferResponse; a ModelStreamInferResponse only has fields 1 and 2."""
     at, end = 0, len(data)
     while at < end:
         if data[at] > _RESPONSE_TAG:

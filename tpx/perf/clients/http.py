@@ -59,8 +59,7 @@ def http_connector(
 
 
 class HttpSlots:
-    """The common part of the clients over HTTP/1.1: a connection per slot, which carries one request at a
-    time."""
+    """The common part of the clients over HTTP/1.1: a connection per slot, with one request at a time."""
 
     success = 200
     slots_per_connection = 1.0
@@ -71,8 +70,7 @@ class HttpSlots:
         self._slots: list[Slot] = []
 
     def send_on(self, connection: HttpClientConnection) -> Send:
-        """Return what sends a request: the connection's own method, so that nothing stands between the load
-        and the wire."""
+        """Return the connection's own method, so that nothing stands between the load and the wire."""
         return connection.send
 
     def encode(self, path: str, headers: dict[str, str], body: Sequence[Buffer]) -> list[Buffer]:

@@ -1,5 +1,4 @@
-"""Descriptions of a server and its models, read from the v2 protocol's JSON form, which both transports can
-give."""
+"""Descriptions of a server and its models, read from the JSON form of the v2 protocol."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -65,8 +65,7 @@ class _Chained:
 
 
 class MakerStream:
-    """Implements Stream: steps of what makers give, as many as files have rows. A batch of made inputs has
-    none twice."""
+    """Implements Stream: steps of what makers give, as many as files have rows, or as a batch needs."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""The steps of the data: how one is read from what a user wrote, and how several become the tensors of one
-request."""
+"""Steps of the data: reading one that a user wrote, and making the tensors of a request of several."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

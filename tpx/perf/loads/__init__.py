@@ -2,7 +2,8 @@
 
 `base` is the seam to measuring and opens the load of a level. `senders` has what all loads of one
 process share: a `Sender` per connection slot, and `SlotLoad`. On it stand `closed` (requests in flight,
-conversations, queries of several requests), `periodic` (a concurrency that grows) and `rate` (an open loop,
-whose times are those of `schedules`, kept by `pacing`). `workers` deals a load out to processes (`worker`),
-whose rows come back through shared memory (`ring`). `limits` says how much of a load this machine can hold.
+conversations), `queries` (several requests at once), `periodic` (a concurrency that grows) and `rate` (an
+open loop, whose times are those of `schedules`, kept by `pacing`). `workers` deals a load out to processes
+(`worker`), whose rows come back through shared memory (`ring`). `limits` says how much of a load this machine
+can hold.
 """

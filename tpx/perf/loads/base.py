@@ -1,5 +1,4 @@
-"""The seam between measuring and loading: something that keeps a server under load and records each
-request."""
+"""The seam between measuring and loading: keeping a server under load and recording each request."""
 
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
@@ -46,8 +45,7 @@ class Load(Protocol):
         """Return when `count` requests were sent and each has ended."""
 
     async def settled(self, until_ns: int) -> None:
-        """Return when `records` has every request that ended until then. Raises MeasurementError where what
-        sends has gone."""
+        """Return when `records` has what ended until then. Raises MeasurementError if a sender has gone."""
 
     async def stop(self, patience_s: float) -> None:
         """Send no more, wait for the answers that are due, and give up the rest after `patience_s`."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from tpx.errors import UsageError
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loads.rate import slots_ahead
-from tpx.perf.plan import LoadPlan
 from tpx.perf.settings import LevelSettings
 
 FILES_BESIDE = 64
@@ -29,16 +28,16 @@ class Limit:
     most: int
 
 
-def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = None) -> int:
+def workers_for(levels: LevelRange, settings: LevelSettings, processors: int | None = None) -> int:
     """Return how many processes send: the number asked for, or one per `per_worker` of the load, at most half
     of the processors and at most one per open sequence."""
-    if plan.pace.workers:
-        return plan.pace.workers
+    if settings.pace.workers:
+        return settings.pace.workers
     most = (processors or os.cpu_count() or 1) // 2
-    if plan.pace.max_threads:
-        most = min(most, plan.pace.max_threads)
-    if plan.sequences and levels.kind.open_loop:
-        most = min(most, plan.sequences)
+    if settings.pace.max_threads:
+        most = min(most, settings.pace.max_threads)
+    if settings.sequences and levels.kind.open_loop:
+        most = min(most, settings.sequences)
     return max(1, min(most, math.ceil((levels.highest or levels.start) / levels.kind.per_worker)))
 
 
@@ -65,10 +64,9 @@ def check_openable(
 
 def slots_needed(level: Level, settings: LevelSettings) -> int:
     """Return how many slots a level opens before it begins."""
-    plan = settings.load
     if not level.kind.open_loop:
         return int(level.value)
-    return plan.sequences or slots_ahead(level, plan.pace)
+    return settings.sequences or slots_ahead(level, settings.pace)
 
 
 def connection_limits(processes: int = 1, ports: Path = PORT_RANGE) -> Iterator[Limit]:

@@ -22,7 +22,7 @@ EARLY = -3
 async def open_load(target: Loadable, asked: LoadRequest) -> "PeriodicLoad":
     """A level's growing concurrency; its value is the end."""
     end = int(asked.level.value)
-    plan = asked.settings.load.periodic or PeriodicRange(start=end, end=end)
+    plan = asked.settings.periodic or PeriodicRange(start=end, end=end)
     slots = await target.client.open(end)
     return PeriodicLoad(target.client, slots, target.feed, plan, asked.settings.timeout_s)
 

@@ -42,13 +42,13 @@ stalls for as long holds none of them back: a stalled server accepts no new conn
 
 async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """Requests per second, or at a user's intervals."""
-    return await _open(target, asked, offsets(asked.level, asked.settings.load, asked.share))
+    return await _open(target, asked, offsets(asked.level, asked.settings, asked.share))
 
 
 async def open_at_once(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """All requests at the start."""
     settings = asked.settings
-    return await _open(target, asked, at_once(settings.request_count, asked.share, settings.load.sequences))
+    return await _open(target, asked, at_once(settings.request_count, asked.share, settings.sequences))
 
 
 async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
@@ -65,20 +65,20 @@ async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
 async def _open(
     target: Loadable, asked: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
 ) -> "RateLoad":
-    plan, share, client = asked.settings.load, asked.share, target.client
-    most = max(1, share.part(plan.sequences or plan.pace.max_connections))
-    ahead = min(most, max(1, share.part(slots_ahead(asked.level, plan.pace, times_ns))))
+    settings, share, client = asked.settings, asked.share, target.client
+    most = max(1, share.part(settings.sequences or settings.pace.max_connections))
+    ahead = min(most, max(1, share.part(slots_ahead(asked.level, settings.pace, times_ns))))
     return RateLoad(
         client,
-        await client.open(most if plan.sequences else ahead),
+        await client.open(most if settings.sequences else ahead),
         target.feed,
         schedule,
         OpenLoopSettings(
             timeout_s=asked.settings.timeout_s,
-            late=plan.pace.on_late,
+            late=settings.pace.on_late,
             max_connections=most,
             ahead=ahead,
-            in_turn=plan.sequences > 0,
+            in_turn=settings.sequences > 0,
         ),
     )
 

@@ -158,8 +158,7 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Some rows; where they are streamed, each one's units, and the times of all responses one row after the
-    other."""
+    """Some rows; streamed ones with their units, and the times of all their responses in order."""
 
     rows: Rows
     units: Times

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.perf.levels import Level, level_seed
-from tpx.perf.plan import ALL, LoadPlan, Share
+from tpx.perf.plan import ALL, Share
+from tpx.perf.settings import LevelSettings
 
 Offsets = npt.NDArray[np.int64]
 
@@ -18,25 +19,25 @@ BLOCK = 4096
 NEVER = 1 << 62
 
 
-def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offsets]:
+def offsets(level: Level, settings: LevelSettings, share: Share = ALL) -> Iterator[Offsets]:
     """The schedule of a rate or of intervals, without end: all workers' shares together are the whole.
 
     Each worker computes the whole schedule and takes every `share.of`-th time, or the times of its sequences
     when all take turns, so that the requests and their times do not depend on the number of workers.
     """
-    return _dealt(_whole(level, plan), share, plan.sequences)
+    return _dealt(_whole(level, settings), share, settings.sequences)
 
 
-def _whole(level: Level, plan: LoadPlan) -> Iterator[Offsets]:
-    if plan.intervals is not None:
-        return repeated(plan.intervals.gaps_ns)
-    pace = plan.pace
+def _whole(level: Level, settings: LevelSettings) -> Iterator[Offsets]:
+    if settings.intervals is not None:
+        return repeated(settings.intervals.gaps_ns)
+    pace = settings.pace
     if pace.request_distribution == "constant":
         return evenly(level.value)
     if pace.request_distribution == "burst":
         return in_bursts(level.value, pace.burst_size)
     shape = 1.0 if pace.request_distribution == "poisson" else pace.gamma_shape
-    return at_random(level.value, shape, level_seed(plan.seed, level))
+    return at_random(level.value, shape, level_seed(settings.seed, level))
 
 
 def evenly(rate: float) -> Iterator[Offsets]:
@@ -98,8 +99,7 @@ def _dealt(blocks: Iterator[Offsets], share: Share, sequences: int) -> Iterator[
 
 
 class Timetable:
-    """A schedule's blocks in turn, as times of the clock: the next request is due at `due_ns`, NEVER where
-    there is none."""
+    """A schedule's blocks in turn, as times of the clock: `due_ns` is the next one, NEVER without one."""
 
     __slots__ = ("_at", "_left", "_origin_ns", "_schedule", "_times", "due_ns")
 

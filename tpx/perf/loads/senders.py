@@ -303,8 +303,7 @@ class SlotLoad(ABC):
 
 
 async def end_sequences(sources: Iterable[tuple[Slot, Source]], patience_s: float) -> None:
-    """Send the request that ends each open sequence, so that it holds nothing on the server; none is
-    counted."""
+    """Send the request that ends each open sequence on the server; none of them is counted."""
     closings = [(slot, request) for slot, source in sources if (request := source.closing()) is not None]
     if closings:
         await asyncio.gather(*(_end(slot, request, patience_s) for slot, request in closings))

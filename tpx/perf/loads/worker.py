@@ -189,8 +189,7 @@ async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place
 
 
 def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
-    """The process's whole life as one of `place.of`. Its controller hears Ctrl-C and the like, and says
-    what becomes of it."""
+    """Run the process as one of `place.of`; its controller handles Ctrl-C and says what becomes of it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=event_loop) as runner:

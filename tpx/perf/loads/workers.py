@@ -175,7 +175,7 @@ class WorkerPool:
     async def open_load(self, asked: LoadRequest) -> "PoolLoad":
         """The load of a level, its connections open in every process that has a part in it."""
         open_loop = asked.level.kind.open_loop
-        things = asked.settings.load.sequences if open_loop else int(asked.level.value)
+        things = asked.settings.sequences if open_loop else int(asked.level.value)
         active = self._processes[:things] if things else self._processes
         load = self._load = PoolLoad(active, things, open_loop=open_loop, streamed=self._streamed)
         for process, share in zip(active, load.shares, strict=True):

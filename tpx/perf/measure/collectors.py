@@ -1,5 +1,4 @@
-"""Collectors: what only some runs have beside the requests' own figures, each a section of the level's
-result."""
+"""Collectors of what only some runs have beside the requests' own figures: sections of a level's result."""
 
 from bisect import bisect
 from collections.abc import Callable, Sequence, Set
@@ -152,8 +151,7 @@ def _sequences(load: Load, measured: MeasuredLevel) -> Sections:
 
 
 def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
-    """Return how many sequences had their last request among the kept rows; those that were `cut_short` have
-    none."""
+    """Return how many sequences had their last request among the kept rows and were not `cut_short`."""
     column = records.since(0)["sequence"]
     last, found = np.unique(column[::-1], return_index=True)
     at = len(column) - 1 - found
@@ -193,7 +191,7 @@ def _validity(_: Load, measured: MeasuredLevel) -> Sections:
 def _wake_ups(address: str, measured: MeasuredLevel) -> Sections:
     """Return what wake-ups cost where they are a good part of a small latency."""
     latency, settings = measured.merged.latency, measured.settings
-    if latency is None or settings.poll == "busy" or settings.with_engine:
+    if latency is None or settings.pace.poll == "busy" or settings.with_engine:
         return {}
     if not may_dominate(measured.level, latency.at(50.0)) or judge(measured).verdict is Verdict.ERRORS:
         return {}
@@ -274,8 +272,7 @@ def least_queries(over: int, percentile: float, confidence: float = SAFE_CONFIDE
 
 
 def most_over(queries: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int | None:
-    """Return how many of the queries may be over a limit that they still show; None where they are too
-    few."""
+    """Return how many of the queries may be over a limit that they still show; None where none may."""
     if not shown(queries, 0, percentile, confidence):
         return None
     return bisect(range(1, queries), False, key=lambda over: not shown(queries, over, percentile, confidence))

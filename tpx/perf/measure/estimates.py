@@ -136,8 +136,7 @@ class Estimator:
 
 
 def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estimates | None:
-    """Return all estimates of a sample; None where no request succeeded. `percentile` is one that a user
-    chose."""
+    """Return all estimates of a sample, a user's `percentile` among them; None where no request succeeded."""
     if not sample.requests or sample.end_ns <= sample.start_ns:
         return None
     estimator = Estimator(sample)

@@ -233,8 +233,7 @@ def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = Tr
 
 
 def describe_spread(windows: Sequence[Window]) -> str:
-    """Say which quantity moved, and by how much, over the last three windows: `throughput by 12.1%, latency
-    by 3.0%`."""
+    """Say how far the last three windows spread: `throughput moved by 12.1%, latency by 3.0%`."""
     last = [w for w in windows[-STABILITY_WINDOWS:] if w.latency is not None]
     if len(last) < STABILITY_WINDOWS:
         return (
@@ -273,8 +272,7 @@ def _reach(interval: Interval) -> str:
 
 
 def _sliced(sample: Sample, slices: int) -> tuple[Array, Array]:
-    """Successful requests and their mean latency in each slice of a window; the window's mean where a slice
-    is empty."""
+    """Return successes and mean latency per slice of a window; the window's mean where a slice is empty."""
     span = max(sample.end_ns - sample.start_ns, 1)
     place = np.clip((sample.ends[sample.ok] - sample.start_ns) * slices // span, 0, slices - 1)
     good = sample.good

@@ -65,7 +65,7 @@ def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
         server=measured.server,
         failed=sum(e.count for e in measured.errors),
         errors=measured.errors,
-        seed=level_number(settings.load.seed, measured.level),
+        seed=level_number(settings.seed, measured.level),
         kept_windows=status.kept,
         warmup_windows=status.warmup,
         estimates=estimate(measured.sample, measured.batch_size, settings.percentile),
@@ -139,7 +139,7 @@ def _unstable(measured: MeasuredLevel) -> str:
 
 def _client_bound(measured: MeasuredLevel) -> str:
     latency, settings = measured.merged.latency, measured.settings
-    if latency is None or settings.with_engine or settings.poll == "busy":
+    if latency is None or settings.with_engine or settings.pace.poll == "busy":
         return ""
     return client_bound(measured.check, latency.at(50.0))
 
@@ -172,7 +172,7 @@ def doubts(measured: MeasuredLevel) -> Iterator[str]:
             f"the client was busy {check.cpu_share * 100:.0f}% of the time. Latency counts from when they "
             "were due."
         )
-    if measured.settings.poll == "busy" and check.cpu_share < OWN_PROCESSOR:
+    if measured.settings.pace.poll == "busy" and check.cpu_share < OWN_PROCESSOR:
         yield (
             f"The polling client had a processor for {check.cpu_share * 100:.0f}% of the time only: others "
             "run there, and its latencies contain their turns. --poll busy needs a processor that nothing "

@@ -88,8 +88,7 @@ Notice = Callable[[str], None]
 
 
 class Scraper:
-    """Runs from the first `begin` to `stop`. A failure is reported once and costs the figures, never the
-    run."""
+    """Runs from the first `begin` to `stop`. A failure is reported once and costs figures, never the run."""
 
     def __init__(self, place: MetricsPlace, notice: Notice) -> None:
         self._place = place
@@ -245,8 +244,7 @@ def _gpus(scrapes: Sequence[Scrape]) -> tuple[GpuFigures, ...]:
 def _series(
     inside: Sequence[Scrape], around: Sequence[Scrape], counters: frozenset[str]
 ) -> list[SeriesFigures]:
-    """Without looks at which a series is no number, as a quantile of nothing is, and without what never is
-    one."""
+    """Return the series without looks at which one is no number, and without what never is one."""
     out = []
     for name in dict.fromkeys(name for s in inside for name in s.series):
         values = [value for s in inside if math.isfinite(value := s.series.get(name, math.nan))]

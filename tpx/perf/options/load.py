@@ -183,9 +183,9 @@ class ScenarioSpec:
             return settings
         if self.scenario == "offline":
             return replace(settings, request_count=self.offline_samples, scenario=self.scenario)
-        load = settings.load
+        pace = settings.pace
         if self.scenario == "server":
-            load = replace(load, pace=replace(load.pace, request_distribution="poisson"))
+            pace = replace(pace, request_distribution="poisson")
         return replace(
             settings,
             mode="count_windows",
@@ -195,5 +195,5 @@ class ScenarioSpec:
             one_window=True,
             scenario=self.scenario,
             percentile=settings.percentile or PERCENTILES[self.scenario],
-            load=load,
+            pace=pace,
         )

@@ -21,7 +21,7 @@ from tpx.perf.options.measuring import (
 from tpx.perf.options.output import MetricsSpec, OutputSpec
 from tpx.perf.options.rules import RULES
 from tpx.perf.options.target import TargetSpec, TlsSpec
-from tpx.perf.plan import LoadPlan, PaceSpec
+from tpx.perf.plan import PaceSpec
 from tpx.perf.settings import LevelSettings
 
 
@@ -103,7 +103,7 @@ class SessionSpec:
     @property
     def level_settings(self) -> LevelSettings:
         """The rules by which this run measures each of its levels."""
-        windows, answers = self.windows, self.answers
+        windows, answers, periodic = self.windows, self.answers, self.load.periodic_concurrency_range
         settings = LevelSettings(
             mode=windows.measurement_mode,
             interval_ms=windows.measurement_interval or DEFAULT_INTERVAL_MS[answers.rule],
@@ -120,18 +120,10 @@ class SessionSpec:
             rule=answers.rule,
             objectives=answers.slo,
             safety=answers.slo_confidence,
-            load=self.load_plan,
-        )
-        return self.mlperf.rules(settings)
-
-    @property
-    def load_plan(self) -> LoadPlan:
-        """How each level's load is put on."""
-        periodic = self.load.periodic_concurrency_range
-        return LoadPlan(
             pace=self.pace,
             intervals=self.load.request_intervals,
             periodic=None if periodic is None else replace(periodic, period=self.load.request_period),
             seed=self.inputs.seed,
             sequences=self.pace.num_of_sequences,
         )
+        return self.mlperf.rules(settings)

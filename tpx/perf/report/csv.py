@@ -1,5 +1,4 @@
-"""perf_analyzer's CSV: one row per level that met the limits, by throughput, and a file for each model of an
-ensemble."""
+"""perf_analyzer's CSV: a row per level that met the limits, and a file per model of an ensemble."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,8 +40,7 @@ def csv_text(results: Sequence[LevelResult], options: CsvOptions) -> str:
 
 
 def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tuple[Path, str]]:
-    """The files of the models that an ensemble calls itself, beside that at `path`: `NAME_vVERSION.` before
-    its name."""
+    """Yield the files of an ensemble's models beside that at `path`: `NAME_vVERSION.` before its name."""
     rows = _rows(results)
     servers = [r.server for r in rows if r.server is not None]
     parts = {(p.model, p.version) for server in servers for p in server.composing}

@@ -25,8 +25,7 @@ def percentile_name(percentile: float) -> str:
 
 
 def level_title(level: Level) -> str:
-    """Return what stands above a level's figures; over schedules of the user's own perf_analyzer has
-    nothing."""
+    """Return the line above a level's figures; perf_analyzer has none over a user's own schedule."""
     return level.kind.title.format(label=level.kind.label, value=level.value)
 
 

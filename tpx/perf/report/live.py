@@ -116,8 +116,7 @@ class Dashboard:
         return Text("\n").join(lines)
 
     def left_ns(self, now_ns: int) -> int | None:
-        """How long it will take if further levels settle as those before, or at once; None where nobody
-        knows."""
+        """Return how long it takes if further levels settle as those before, or at once; None if unknown."""
         if self._planned is None or self._config.load.request_count:
             return None
         usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else self._fewest_ns()

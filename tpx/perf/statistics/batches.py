@@ -1,5 +1,4 @@
-"""Equal stretches of a measurement: their figures are nearly independent where those of single requests are
-not."""
+"""Equal stretches of a measurement: their figures, unlike those of single requests, hardly depend."""
 
 from dataclasses import dataclass
 

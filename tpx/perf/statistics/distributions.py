@@ -73,8 +73,7 @@ def t_two_sided(t: float, degrees: float) -> float:
 
 @lru_cache(maxsize=512)
 def t_quantile(probability: float, degrees: int) -> float:
-    """The t below which Student's t with these degrees of freedom lies with this probability, above one
-    half."""
+    """Return the t below which Student's t lies with this probability, above one half."""
     low, high = 0.0, 1.0
     tail = 2 * (1 - probability)
     while t_two_sided(high, degrees) > tail:

@@ -123,8 +123,7 @@ def design_effect(inside: Array, requests: Array, confidence: float = CONFIDENCE
 
 
 def needed_samples(probability: float, confidence: float = SAFE_CONFIDENCE) -> int:
-    """How many requests it takes until one of them lies above a quantile with this confidence: 459 for
-    p99."""
+    """Return how many requests it takes until one lies above a quantile with this confidence: 459 for p99."""
     return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
