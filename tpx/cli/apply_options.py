@@ -16,7 +16,7 @@ class ApplyConfig:
 
     configuration: str | None = option(
         None,
-        "configuration to apply; the recommended one without it",
+        "configuration to apply (default: the recommended one)",
         section=_RUN,
         metavar="CONFIGURATION",
         positional=True,
@@ -24,9 +24,7 @@ class ApplyConfig:
     export_path: Path = option(
         Path(), "export path of the run, its results, or its run.jsonl", "-e", section=_RUN, metavar="PATH"
     )
-    model: str | None = option(
-        None, "of a run over several models: the one to apply", section=_RUN, metavar="NAME"
-    )
+    model: str | None = option(None, "model to apply, if the run has several", section=_RUN, metavar="NAME")
     model_repository: Path | None = option(
         None, "repository to write to; that of the run without it", "-m", section=_REPOSITORY, metavar="DIR"
     )

@@ -32,8 +32,8 @@ class StatusConfig:
     """Which cluster, and how it is shown."""
 
     place: Place = group(Place, "Cluster")
-    json: bool = option(False, "print JSON in place of a table")
-    watch: bool = option(False, "show it again every second, until Ctrl-C")
+    json: bool = option(False, "print JSON instead of a table")
+    watch: bool = option(False, "refresh every second until Ctrl-C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class LogsConfig:
 
     replica: str = required("name of a replica", metavar="REPLICA", positional=True)
     place: Place = group(Place, "Cluster")
-    lines: int = option(100, "lines from the end", minimum=1)
+    lines: int = option(100, "number of lines from the end", minimum=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class ConfigConfig:
     """Which cluster's configuration, for which proxy."""
 
     place: Place = group(Place, "Cluster")
-    envoy: bool = option(False, "Envoy's configuration, as YAML, in place of HAProxy's")
+    envoy: bool = option(False, "print Envoy's configuration as YAML instead of HAProxy's")
 
 
 def main(argv: Sequence[str]) -> int:

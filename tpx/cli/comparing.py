@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 class ComparisonSpec:
     """How sure a difference has to be, how large, and where all of them are written."""
 
-    alpha: float = option(0.05, "how often a difference may be found where there is none")
+    alpha: float = option(
+        0.05, "significance level: probability of reporting a difference where there is none"
+    )
     min_effect: float = option(
-        0.02, "differences below this share are none, however sure", metavar="P%", parse=parse_share
+        0.02, "smallest relative difference that is reported", metavar="P%", parse=parse_share
     )
     json: Path | None = option(None, "write the differences as JSON", metavar="FILE")
-    junit: Path | None = option(None, "write a test case for every figure of every load", metavar="FILE")
-    markdown: Path | None = option(None, "write a table for a CI job's page", metavar="FILE")
+    junit: Path | None = option(
+        None, "write a JUnit test case for every figure of every load", metavar="FILE"
+    )
+    markdown: Path | None = option(None, "write a Markdown table for CI", metavar="FILE")
 
     def __post_init__(self) -> None:
         check_strictness(self.alpha, self.min_effect)
@@ -69,7 +73,7 @@ class AnalyzeCompareConfig:
         metavar="BEFORE AFTER",
         positional=True,
     )
-    all: bool = option(False, "show also what did not change")
+    all: bool = option(False, "also show what did not change")
 
     def __post_init__(self) -> None:
         if len(self.runs) != 2:

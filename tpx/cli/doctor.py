@@ -30,14 +30,12 @@ class DoctorConfig:
     """Options of `tpx doctor`."""
 
     require: tuple[str, ...] = option(
-        (), "end with status 1 unless all of these are usable, comma separated", comma=True, metavar="NAMES"
+        (), "exit with 1 unless all of these, comma separated, are usable", comma=True, metavar="NAMES"
     )
     json: bool = option(False, "print JSON instead of tables")
-    timeout_secs: float = option(
-        60, "seconds that the look at one backend may take", metavar="SECONDS", minimum=0.1
-    )
+    timeout_secs: float = option(60, "maximum seconds to inspect one backend", metavar="SECONDS", minimum=0.1)
     backend_directory: Path = option(
-        Path("/opt/tritonserver/backends"), "where python-based backends are, as of `tpx serve`"
+        Path("/opt/tritonserver/backends"), "directory of Python-based backends, as for `tpx serve`"
     )
 
 

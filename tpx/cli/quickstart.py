@@ -17,12 +17,10 @@ class QuickstartConfig:
 
     directory: Path = option(Path("models"), "model repository to write", positional=True, metavar="DIR")
     models: tuple[str, ...] = option(
-        (), "only these and the models that they call, comma separated", comma=True, metavar="NAMES"
+        (), "write only these models and those that they call, comma separated", comma=True, metavar="NAMES"
     )
-    dali: bool = option(
-        False, "only the example of a DALI pipeline: photo_ensemble and the models that it calls"
-    )
-    overwrite: bool = option(False, "replace models that are there already")
+    dali: bool = option(False, "write only the DALI example: photo_ensemble and the models that it calls")
+    overwrite: bool = option(False, "replace existing models")
 
 
 def main(argv: Sequence[str]) -> int:

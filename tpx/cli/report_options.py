@@ -73,18 +73,18 @@ class ReportConfig:
         None, "YAML file with these options as keys", "-f", section=_RUN, metavar="FILE"
     )
     export_path: Path = option(
-        Path(), "export path of the run, where its reports are written too", "-e", section=_RUN, metavar="DIR"
+        Path(), "export path of the run; its reports are written there too", "-e", section=_RUN, metavar="DIR"
     )
     checkpoint_directory: Path | None = option(
         None,
-        "directory of its run.jsonl, where that is not in the export path",
+        "directory of its run.jsonl, if that is not in the export path",
         "-s",
         section=_RUN,
         metavar="DIR",
     )
     report_model_configs: tuple[Wanted, ...] = option(
         (),
-        "configurations of one model, each with a detailed report; the whole run without it",
+        "configurations of one model to report in detail (default: the whole run)",
         "-n",
         section=_WHAT,
         metavar="NAME,NAME",
@@ -102,7 +102,7 @@ class ReportConfig:
     )
     plots: tuple[Plot, ...] | None = option(
         None,
-        "plots of single configurations, in the place of those of the mode",
+        "plots of single configurations, instead of those of the mode",
         section=_WHAT,
         metavar="{NAME: {title: T, x_axis: TAG, y_axis: TAG}}",
         parse=from_yaml_text(read_plots),
@@ -110,16 +110,13 @@ class ReportConfig:
     )
     mode: Literal["online", "offline"] | None = option(
         None,
-        "what reports look at: online latency and memory, offline throughput and batches (that of the "
-        "run when not given)",
+        "focus of the reports: online (latency and memory) or offline (throughput and batch sizes) "
+        "(default: that of the run)",
         section=_WHAT,
         metavar="online|offline",
     )
     always_report_gpu_metrics: bool = option(
-        False,
-        "show figures of GPUs also of models that are cpu_only",
-        "--always_report-gpu-metrics",
-        section=_WHAT,
+        False, "report GPU metrics for cpu_only models too", "--always_report-gpu-metrics", section=_WHAT
     )
 
     def __post_init__(self) -> None:

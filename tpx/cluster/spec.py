@@ -22,7 +22,7 @@ class Place:
     )
     config_file: Path | None = option(
         None,
-        "YAML file of these options by their names; the command line wins",
+        "YAML file with these options as keys; the command line takes precedence",
         "-f",
         metavar="FILE",
         common=True,
@@ -34,21 +34,21 @@ class Replicas:
     """How many servers there are, and what each needs."""
 
     replicas: int = option(
-        1, "replicas at the start, and without --max-replicas always", minimum=0, common=True
+        1, "number of replicas at the start, and for good without --max-replicas", minimum=0, common=True
     )
     min_replicas: int | None = option(
-        None, "fewest replicas, with --max-replicas", minimum=0, metavar="N", common=True
+        None, "minimum replicas, with --max-replicas", minimum=0, metavar="N", common=True
     )
     max_replicas: int | None = option(
         None,
-        "most replicas: scale between the two by utilization and queue time",
+        "maximum replicas: scale between minimum and maximum by utilization and queue time",
         minimum=1,
         metavar="N",
         common=True,
     )
-    cpus: float = option(1.0, "processors that a replica reserves", minimum=0, common=True)
+    cpus: float = option(1.0, "CPUs that a replica reserves", minimum=0, common=True)
     gpus: float = option(0.0, "GPUs that a replica reserves", minimum=0, common=True)
-    memory: int = option(0, "bytes of memory that a replica reserves; 0: none", minimum=0, metavar="BYTES")
+    memory: int = option(0, "bytes of memory that a replica reserves; 0 = none", minimum=0, metavar="BYTES")
 
     def __post_init__(self) -> None:
         low, high = self.bounds
@@ -77,23 +77,23 @@ class Server:
 
     model_repository: tuple[str, ...] = option(
         (),
-        "directory that every node has, or an object store; repeatable",
+        "directory that every node can read, or an object store; repeatable",
         metavar="DIR",
         common=True,
         completes="files",
     )
     serve: tuple[str, ...] = option(
         (),
-        "words for `tpx serve`, as --serve=--model-control-mode=explicit; repeatable",
+        "options for `tpx serve`, such as --serve=--model-control-mode=explicit; repeatable",
         metavar="WORD",
         common=True,
     )
     version: str = option(
-        "", "a label that a new release changes, so that `update` replaces every replica", metavar="LABEL"
+        "", "label of a release: if it changes, `update` replaces every replica", metavar="LABEL"
     )
-    ready_timeout_secs: float = option(120.0, "seconds until a replica must be ready", minimum=1)
+    ready_timeout_secs: float = option(120.0, "maximum seconds until a replica is ready", minimum=1)
     drain_secs: float = option(
-        4.0, "seconds that a replica serves on after it was taken out of the traffic", minimum=0
+        4.0, "seconds that a replica keeps serving after it was removed from the traffic", minimum=0
     )
 
 
@@ -101,20 +101,18 @@ class Server:
 class Traffic:
     """Where clients connect."""
 
-    http_port: int = option(8000, "port of HTTP on each balancer", minimum=0, maximum=65535, common=True)
-    grpc_port: int = option(8001, "port of gRPC on each balancer", minimum=0, maximum=65535, common=True)
-    stats_port: int = option(
-        8404, "port of HAProxy's statistics page and of its /metrics", minimum=0, maximum=65535
-    )
+    http_port: int = option(8000, "HTTP port of each balancer", minimum=0, maximum=65535, common=True)
+    grpc_port: int = option(8001, "gRPC port of each balancer", minimum=0, maximum=65535, common=True)
+    stats_port: int = option(8404, "port of HAProxy's statistics page and /metrics", minimum=0, maximum=65535)
     balancer: tuple[str, ...] = option(
         (),
         "address of a node that runs HAProxy; repeatable (default: this node)",
         metavar="ADDRESS",
         common=True,
     )
-    haproxy: str = option("haproxy", "program on those nodes", metavar="PATH")
+    haproxy: str = option("haproxy", "HAProxy program on those nodes", metavar="PATH")
     check_secs: float = option(
-        0.5, "seconds between two health checks; two that fail take a replica out", minimum=0.05
+        0.5, "seconds between two health checks; two failures remove a replica from the traffic", minimum=0.05
     )
 
 
@@ -123,15 +121,11 @@ class Scaling:
     """When replicas are added and removed."""
 
     target_utilization: float = option(
-        0.7, "share of its processors that a replica should use", minimum=0.01, maximum=1
+        0.7, "share of its CPUs that a replica should use", minimum=0.01, maximum=1
     )
     target_queue_ms: float = option(20.0, "mean queue time above which replicas are added", minimum=0)
-    scale_up_secs: float = option(
-        15.0, "seconds that more must be wanted before replicas are added", minimum=0
-    )
-    scale_down_secs: float = option(
-        120.0, "seconds that fewer must do before replicas are removed", minimum=0
-    )
+    scale_up_secs: float = option(15.0, "seconds of high load before replicas are added", minimum=0)
+    scale_down_secs: float = option(120.0, "seconds of low load before replicas are removed", minimum=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +133,13 @@ class Rollout:
     """How an update replaces replicas."""
 
     canary_secs: float = option(
-        10.0, "seconds in which the first new replica is compared with the old ones; 0: not at all", minimum=0
+        10.0, "seconds in which the first new replica is compared with the old ones; 0 = no canary", minimum=0
     )
     canary_error_share: float = option(
         0.01, "share of failures that the canary may have beyond the old replicas", minimum=0, maximum=1
     )
     canary_latency_ratio: float = option(
-        1.5, "p99 of the canary over that of the old replicas, at most", minimum=1
+        1.5, "maximum ratio of the canary's p99 to that of the old replicas", minimum=1
     )
 
 

@@ -55,48 +55,47 @@ class PaceSpec:
     """
 
     request_distribution: Distribution = option(
-        "constant", "how the requests of a rate are spread over time", parse=_distribution
+        "constant", "distribution of the intervals between requests of a rate", parse=_distribution
     )
     gamma_shape: float = option(
-        1.0, "of gamma arrivals: 1 is poisson, more is more even, less comes in clusters"
+        1.0, "shape of gamma arrivals: 1 = poisson, above 1 more even, below 1 more clustered"
     )
-    burst_size: int = option(1, "of burst arrivals: how many come at a time")
+    burst_size: int = option(1, "requests per burst")
     on_late: LatePolicy = option(
         "send",
-        "what becomes of a request that is more than a millisecond late, because no connection was free",
+        "what happens to a request that is more than a millisecond late because no connection was free",
         parse=_late,
     )
     max_connections: int = option(
-        1024, "requests that a rate may have in flight; further ones wait for an answer"
+        1024, "maximum requests in flight at a rate; further ones wait for a response"
     )
-    num_of_sequences: int = option(4, "sequences that a rate keeps open, for models that take sequences")
+    num_of_sequences: int = option(4, "concurrent sequences at a rate, for sequence models")
     serial_sequences: bool = option(
         False,
-        "never two requests of a sequence in flight; they never are, as they would overtake each other",
+        "one request of a sequence in flight at a time; always so, since they could overtake each other",
     )
     workers: int = option(
         0,
-        "processes that send the requests; auto: more than one where a processor is not enough",
+        "worker processes that send requests; auto = more than one if one core is not enough",
         metavar="N|auto",
         parse=parse_workers,
         default_text="auto",
     )
     cluster: int = option(
         0,
-        "nodes of the Ray cluster at RAY_ADDRESS that share the load, one process on each",
+        "nodes of the Ray cluster at RAY_ADDRESS that share the load, with one worker process each",
         metavar="N",
         minimum=0,
     )
-    max_threads: int = option(0, "how many processes --workers auto may take; perf_analyzer's threads")
+    max_threads: int = option(0, "maximum worker processes of --workers auto (perf_analyzer: threads)")
     poll: Poll = option(
         "sleep",
-        "how the client waits for answers: sleep, or busy, which polls on a processor of its own, so "
-        "that the latency of 1 to 4 requests in flight has no wake-up of the client in it",
+        "how the client waits for responses: sleep, or busy, which polls on a core of its own, so that "
+        "the latency of 1 to 4 requests in flight contains no client wake-up",
         parse=_poll,
     )
     self_test: bool = option(
-        False,
-        "measure what this machine can send, against a server that does nothing, and end",
+        False, "measure how fast this machine can send, against a server that does nothing, and exit"
     )
 
     def __post_init__(self) -> None:

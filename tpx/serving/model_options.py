@@ -45,7 +45,7 @@ def _port_range(text: str) -> str:
 class CompatibilitySpec:
     """Options of tritonserver that change nothing in tpx: each is accepted with one warning."""
 
-    cache_directory: Path = option(Path("/opt/tritonserver/caches"), "caches are part of tpx", inert=True)
+    cache_directory: Path = option(Path("/opt/tritonserver/caches"), "caches are built in", inert=True)
     http_thread_count: int = option(8, "one event loop serves all connections", minimum=1, inert=True)
     grpc_infer_thread_count: int = option(
         2, "one event loop serves all connections", minimum=2, maximum=128, inert=True
@@ -54,52 +54,34 @@ class CompatibilitySpec:
     grpc_max_response_pool_size: int = option(
         2**31 - 1, "flow control bounds what waits for a client", minimum=1, inert=True
     )
-    buffer_manager_thread_count: int = option(
-        0, "tensors are gathered by the instances", minimum=0, inert=True
-    )
+    buffer_manager_thread_count: int = option(0, "instances gather their own tensors", minimum=0, inert=True)
     pinned_memory_pool_byte_size: int = option(
         268_435_456, "there is no pool of pinned memory", minimum=0, inert=True
     )
     cuda_memory_pool_byte_size: tuple[str, ...] = option(
-        (),
-        "there is no pool of GPU memory",
-        metavar="DEVICE:BYTES",
-        parse=_bytes_of_device,
-        inert=True,
+        (), "there is no pool of GPU memory", metavar="DEVICE:BYTES", parse=_bytes_of_device, inert=True
     )
     cuda_virtual_address_size: tuple[str, ...] = option(
         (),
-        "growable states are kept in the host's memory",
+        "growable states are kept in host memory",
         metavar="DEVICE:BYTES",
         parse=_bytes_of_device,
         inert=True,
     )
     min_supported_compute_capability: float = option(
-        6.0, "the backends know their GPUs", minimum=0, inert=True
+        6.0, "backends check their GPUs themselves", minimum=0, inert=True
     )
-    enable_peer_access: bool = option(True, "GPUs exchange no tensors", inert=True)
+    enable_peer_access: bool = option(True, "GPUs do not exchange tensors", inert=True)
     model_load_gpu_limit: tuple[str, ...] = option(
-        (),
-        "loading does not look at GPU memory",
-        metavar="DEVICE:FRACTION",
-        parse=_share_of_device,
-        inert=True,
+        (), "loading does not check GPU memory", metavar="DEVICE:FRACTION", parse=_share_of_device, inert=True
     )
     host_policy: tuple[str, ...] = option(
-        (),
-        "threads run on any core",
-        metavar="POLICY,SETTING=VALUE",
-        parse=_setting,
-        inert=True,
+        (), "threads may run on any core", metavar="POLICY,SETTING=VALUE", parse=_setting, inert=True
     )
     allow_sagemaker: bool = option(False, "there is no SageMaker endpoint", inert=True)
     sagemaker_port: int = option(8080, "there is no SageMaker endpoint", minimum=0, maximum=65535, inert=True)
     sagemaker_safe_port_range: str = option(
-        "",
-        "there is no SageMaker endpoint",
-        metavar="LOW-HIGH",
-        parse=_port_range,
-        inert=True,
+        "", "there is no SageMaker endpoint", metavar="LOW-HIGH", parse=_port_range, inert=True
     )
     sagemaker_thread_count: int = option(8, "there is no SageMaker endpoint", minimum=1, inert=True)
     allow_vertex_ai: bool = option(False, "there is no Vertex AI endpoint", inert=True)
@@ -132,85 +114,78 @@ class ModelSpec:
     )
     model_repository: tuple[Path | StorePlace, ...] = option(
         (),
-        "directory of models, or s3://, gs:// or as:// and the place of one; repeatable",
+        "directory of models, or an object store: s3://, gs:// or as:// and a path; repeatable",
         "--model-store",
         metavar="DIR",
         parse=place_of,
         common=True,
         completes="files",
     )
-    exit_on_error: bool = option(True, "end if a model fails to load at startup", common=True)
-    disable_auto_complete_config: bool = option(False, "take config.pbtxt as it is: it must then be complete")
-    strict_model_config: bool | None = option(
-        None, "deprecated: --disable-auto-complete-config says the same"
-    )
-    strict_readiness: bool = option(True, "the server is ready only when every model is")
+    exit_on_error: bool = option(True, "exit if a model fails to load at startup", common=True)
+    disable_auto_complete_config: bool = option(False, "do not complete config.pbtxt: it must be complete")
+    strict_model_config: bool | None = option(None, "deprecated: use --disable-auto-complete-config")
+    strict_readiness: bool = option(True, "report ready only when all models are ready")
     model_control_mode: Literal["none", "poll", "explicit", "lazy"] = option(
         "none",
-        "when models are loaded: all at startup, also as their files change, as clients ask, or when the "
-        "first request for them comes",
+        "when models are loaded: at startup (none), also when their files change (poll), on request of a "
+        "client (explicit), or on their first request (lazy)",
         common=True,
     )
     repository_poll_secs: int = option(
-        15,
-        "seconds between two looks at the repositories in poll mode; 0 = only at startup",
-        minimum=0,
+        15, "seconds between checks of the repositories in poll mode; 0 = only at startup", minimum=0
     )
     load_model: tuple[str, ...] = option(
         (),
-        "loaded at startup in explicit and lazy mode; * is all; repeatable",
+        "model to load at startup in explicit and lazy mode; * = all; repeatable",
         metavar="NAME",
         common=True,
         completes="models",
     )
     model_config_name: str = option(
         "",
-        "configs/<NAME>.pbtxt of a model, where there is one, stands for its config.pbtxt",
+        "use configs/<NAME>.pbtxt of a model, if it exists, instead of config.pbtxt",
         metavar="NAME",
         parse=_config_name,
     )
-    model_load_thread_count: int = option(4, "versions of models loaded at the same time", minimum=1)
-    model_load_retry_count: int = option(0, "further attempts when a version fails to load", minimum=0)
+    model_load_thread_count: int = option(4, "model versions loaded at the same time", minimum=1)
+    model_load_retry_count: int = option(0, "retries after a version fails to load", minimum=0)
     lazy_load_timeout_secs: int = option(
         60, "seconds that a request waits for its model in lazy mode", minimum=1
     )
     model_memory_limit: int = option(
         0,
-        "bytes of memory that models may hold: those unused for the longest time make room for others, "
-        "in explicit and lazy mode; 0 is without limit",
+        "memory limit for models in bytes: the least recently used models are unloaded to stay below it, "
+        "in explicit and lazy mode; 0 = unlimited",
         metavar="BYTES",
         minimum=0,
         common=True,
     )
     model_namespacing: bool = option(
         False,
-        "let repositories have models of the same name: a name that several have is refused in requests, "
-        "and ensembles take their own repository's",
+        "allow models of the same name in different repositories: requests for an ambiguous name are "
+        "refused, and ensembles use models of their own repository",
     )
     cache_config: tuple[str, ...] = option(
         (),
-        "response cache for the models that ask for one: local,size=BYTES",
+        "response cache for models that enable it: local,size=BYTES",
         metavar="CACHE,KEY=VALUE",
         common=True,
     )
-    response_cache_byte_size: int = option(0, "the same as --cache-config local,size=BYTES", minimum=0)
+    response_cache_byte_size: int = option(0, "deprecated: use --cache-config local,size=BYTES", minimum=0)
     rate_limit: Literal["off", "execution_count"] = option(
-        "off",
-        "let instances take turns, by what they have executed and their priority, for the resources that "
-        "they need",
+        "off", "schedule instances by execution count, priority, and the resources they need"
     )
     rate_limit_resource: tuple[str, ...] = option(
         (),
-        "how much there is of a resource, on a device or on each; repeatable",
+        "available units of a resource, on one device or on each; repeatable",
         metavar="NAME:COUNT[:DEVICE]",
     )
     backend_directory: Path = option(
         Path("/opt/tritonserver/backends"),
-        "where python-based backends are: `<name>/model.py` serves the models that name it",
+        "directory of Python-based backends: `<name>/model.py` serves the models that name it",
     )
     repoagent_directory: Path = option(
-        Path("/opt/tritonserver/repoagents"),
-        "where repository agents are: `<name>/agent.py`",
+        Path("/opt/tritonserver/repoagents"), "directory of repository agents: `<name>/agent.py`"
     )
     backend_config: tuple[str, ...] = option(
         (), "backend setting; repeatable", metavar="BACKEND,KEY=VALUE", common=True

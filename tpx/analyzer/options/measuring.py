@@ -22,7 +22,7 @@ class GoalSpec:
 
     objectives: tuple[Objective, ...] = option(
         (),
-        "metrics to improve: a list, or a map with weights (perf_throughput)",
+        "metrics to optimize: a list, or a map with weights (default perf_throughput)",
         metavar="TAG,TAG|{TAG: WEIGHT}",
         parse=from_yaml_text(read_objectives),
         read=read_objectives,
@@ -30,35 +30,33 @@ class GoalSpec:
     )
     constraints: tuple[Constraint, ...] = option(
         (),
-        "limits of metrics: `perf_latency_p99<=10`, or a map of tags to min or max",
+        "limits of metrics: `perf_latency_p99<=10`, or a map from tags to min or max",
         metavar="TAG<=N,TAG>=N",
         parse=from_yaml_text(read_constraints),
         read=read_constraints,
         common=True,
     )
-    weighting: float | None = option(None, "of one model among several: a key of that model in the file")
+    weighting: float | None = option(
+        None, "weight of one model among several: set it for each model in the file"
+    )
     latency_budget: float | None = option(
-        None, "p99 latency in milliseconds that a configuration may have", metavar="MS", common=True
+        None, "maximum p99 latency in milliseconds", metavar="MS", common=True
     )
-    min_throughput: float | None = option(
-        None, "inferences per second that a configuration must reach", metavar="N"
-    )
+    min_throughput: float | None = option(None, "minimum inferences per second", metavar="N")
     require: tuple[Gate, ...] = option(
         (),
-        "what a verdict has to be for status 0: satisfied (status 4 where no configuration keeps the "
-        "constraints), conclusive (status 7 where no configuration is certain to be better)",
+        "exit with an error unless the verdict is satisfied (4: no configuration satisfies the "
+        "constraints) or conclusive (7: no configuration is certain to be better)",
         metavar="satisfied,conclusive",
         comma=True,
         common=True,
     )
-    allow_partial: bool = option(
-        False, "do not exit with 130 when Ctrl-C cuts the run short: judge what it measured"
-    )
+    allow_partial: bool = option(False, "do not exit with 130 after Ctrl-C: use what was measured")
     num_configs_per_model: int = option(
-        3, "best configurations that the report draws and shows in detail", minimum=0
+        3, "best configurations that the report charts and details", minimum=0
     )
     num_top_model_configs: int = option(
-        0, "best configurations over all models, shown together; 0: none", minimum=0
+        0, "best configurations over all models, shown together; 0 = none", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -109,17 +107,15 @@ class MeasurementSpec:
     """Windows and inputs."""
 
     model_type: Literal["generic", "LLM"] = option(
-        "generic",
-        "LLM: measured through the OpenAI API, token by token",
-        metavar="generic|LLM",
+        "generic", "LLM: measure through the OpenAI API, per token", metavar="generic|LLM"
     )
     measurement_interval: int = option(
-        1000, "milliseconds of a measurement window, of which a trial has one to three", minimum=1
+        1000, "window length in milliseconds; a trial has one to three windows", minimum=1
     )
     stability_percentage: float = option(
-        10.0, "width of the interval of throughput that ends a trial, in percent", above=0
+        10.0, "width in percent of the throughput's confidence interval that ends a trial", above=0
     )
-    max_trials: int = option(10, "windows that one measurement has at most", minimum=1)
+    max_trials: int = option(10, "maximum windows per measurement", minimum=1)
     shape: tuple[Shape, ...] = option(
         (),
         "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
@@ -127,15 +123,9 @@ class MeasurementSpec:
         parse=parse_shape,
         common=True,
     )
-    input_data: Literal["zero", "random"] = option(
-        "random", "what the inputs hold", metavar="zero|random", common=True
-    )
+    input_data: Literal["zero", "random"] = option("random", "input data", metavar="zero|random", common=True)
     perf_analyzer_flags: Flags = option(
-        {},
-        "options of tpx perf by name",
-        metavar=_MAP,
-        parse=from_yaml_text(flags),
-        read=flags,
+        {}, "options of tpx perf by name", metavar=_MAP, parse=from_yaml_text(flags), read=flags
     )
     genai_perf_flags: Flags = option(
         {},
@@ -145,17 +135,19 @@ class MeasurementSpec:
         read=flags,
     )
     perf_analyzer_timeout: int = option(
-        600, "seconds after which a measurement has failed", metavar="SECONDS", minimum=1
+        600, "seconds until a measurement fails", metavar="SECONDS", minimum=1
     )
-    perf_analyzer_max_auto_adjusts: int = option(
-        10, "an unstable measurement goes on: see --max-trials", inert=True
+    perf_analyzer_max_auto_adjusts: int = option(10, "not needed: see --max-trials", inert=True)
+    perf_analyzer_cpu_util: float | None = option(
+        None, "not needed: tpx measures without perf_analyzer", inert=True
     )
-    perf_analyzer_cpu_util: float | None = option(None, "tpx measures without perf_analyzer", inert=True)
     perf_analyzer_path: str = option(
-        "perf_analyzer", "tpx measures without perf_analyzer", metavar="PROGRAM", inert=True
+        "perf_analyzer", "not needed: tpx measures without perf_analyzer", metavar="PROGRAM", inert=True
     )
-    perf_output: bool = option(False, "show each measurement as tpx perf would")
-    perf_output_path: Path | None = option(None, "the same into a file", metavar="FILE")
+    perf_output: bool = option(False, "print each measurement as tpx perf does")
+    perf_output_path: Path | None = option(
+        None, "write each measurement to this file as tpx perf does", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,19 +155,19 @@ class WatchSpec:
     """Figures that are watched while the server is measured, or idle."""
 
     monitoring_interval: float = option(
-        1.0, "seconds between two readings of memory and GPUs", "-i", metavar="SECONDS", above=0
+        1.0, "seconds between two samples of memory and GPUs", "-i", metavar="SECONDS", above=0
     )
     price_per_hour: float | None = option(
         None,
-        "price of the machine: reports then tell what a million inferences cost",
+        "price of the machine per hour: reports then show the cost per million inferences",
         metavar="PRICE",
         above=0,
     )
     duration_seconds: float = option(
-        3.0, "seconds that the server is watched without a model", "-d", metavar="SECONDS", minimum=0
+        3.0, "seconds to monitor the server without a model", "-d", metavar="SECONDS", minimum=0
     )
-    collect_cpu_metrics: bool = option(
-        False, "memory of the server as columns of the tables and CSV files too"
+    collect_cpu_metrics: bool = option(False, "add the server's memory to tables and CSV files")
+    always_report_gpu_metrics: bool = option(False, "report GPU metrics for cpu_only models too")
+    dcgm_disable: bool = option(
+        False, "not needed: tpx does not use DCGM; only with launch mode remote", inert=True
     )
-    always_report_gpu_metrics: bool = option(False, "show figures of GPUs also of models that are cpu_only")
-    dcgm_disable: bool = option(False, "tpx makes no use of DCGM; only with launch mode remote", inert=True)

@@ -148,14 +148,18 @@ class ModelsSpec:
     """Models, alone or together, and what they are composed of."""
 
     config_file: Path | None = option(
-        None, "YAML file with these options as keys; the command line wins", "-f", metavar="FILE", common=True
+        None,
+        "YAML file with these options as keys; the command line takes precedence",
+        "-f",
+        metavar="FILE",
+        common=True,
     )
     model_repository: Path | None = option(
-        None, "directory that holds the models; -m also takes models", "-m", metavar="DIR", common=True
+        None, "directory of the models; -m also takes models", "-m", metavar="DIR", common=True
     )
     profile_models: tuple[ModelToProfile, ...] = option(
         (),
-        "models to profile, one after the other; in the file each may have settings of its own",
+        "models to profile, one after another; in the file each may have its own settings",
         metavar="A,B",
         parse=parse_models,
         read=read_models,
@@ -163,32 +167,32 @@ class ModelsSpec:
         completes="models",
     )
     run_config_profile_models_concurrently_enable: bool = option(
-        False, "profile all models together, each under a load of its own"
+        False, "profile all models together, each under its own load"
     )
     bls_composing_models: tuple[ModelToProfile, ...] = option(
         (),
-        "models that the profiled one calls by itself, whose configurations are varied too",
+        "models called by the profiled one; their configurations are varied too",
         metavar="A,B",
         parse=parse_models,
         read=read_models,
     )
     ensemble_composing_models: tuple[ModelToProfile, ...] = option(
         (),
-        "settings of an ensemble's models, as for profile_models",
+        "settings for models of an ensemble, as for profile_models",
         metavar="A,B",
         parse=parse_models,
         read=read_models,
     )
     cpu_only_composing_models: tuple[str, ...] = option(
-        (), "composing models that stay on the CPU", metavar="A,B", comma=True
+        (), "composing models that run on the CPU only", metavar="A,B", comma=True
     )
     output_model_repository_path: Path = option(
         Path("output_model_repository"),
-        "directory for the config.pbtxt of every variant, beside links to its model",
+        "directory for the config.pbtxt of every variant, with links to its model files",
         metavar="DIR",
     )
     override_output_model_repository: bool = option(
-        False, "replace the variants that an earlier run left there", common=True
+        False, "replace variants that an earlier run wrote there", common=True
     )
 
     @property

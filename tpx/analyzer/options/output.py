@@ -27,54 +27,49 @@ class OutputSpec:
     """Directories, files, columns."""
 
     mode: Literal["online", "offline"] = option(
-        "online",
-        "what reports look at: online latency and memory, offline throughput and batches",
+        "online", "focus of the reports: online (latency and memory) or offline (throughput and batch sizes)"
     )
     export_path: Path = option(Path(), "directory for results and reports", "-e", metavar="DIR", common=True)
     checkpoint_directory: Path | None = option(
         None,
-        "directory of run.jsonl, which every report is made from (results in the export path when not given)",
+        "directory of run.jsonl, from which reports are made (default: results in the export path)",
         "-s",
         metavar="DIR",
     )
-    resume: bool = option(False, "go on with the run in run.jsonl: nothing is measured twice", common=True)
+    resume: bool = option(False, "continue the run in run.jsonl; nothing is measured twice", common=True)
     retry_failed: bool = option(
         False,
-        "go on with the run in run.jsonl, also a complete one, and try again what failed: as --resume, "
-        "with new final rounds",
+        "continue the run in run.jsonl, even if complete, and retry failed trials, with new final rounds",
     )
     filename_model_inference: str = option(
-        "metrics-model-inference.csv", "name of the CSV file of inferences"
+        "metrics-model-inference.csv", "name of the CSV file of inference results"
     )
-    filename_model_gpu: str = option("metrics-model-gpu.csv", "name of the CSV file of GPUs")
+    filename_model_gpu: str = option("metrics-model-gpu.csv", "name of the CSV file of GPU results")
     filename_server_only: str = option(
         "metrics-server-only.csv", "name of the CSV file of the server without models"
     )
     inference_output_fields: tuple[str, ...] = option(
-        (), "columns of the table of inferences", metavar="TAG,TAG", comma=True
+        (), "columns of the inference table", metavar="TAG,TAG", comma=True
     )
-    gpu_output_fields: tuple[str, ...] = option(
-        (), "columns of the table of GPUs", metavar="TAG,TAG", comma=True
-    )
+    gpu_output_fields: tuple[str, ...] = option((), "columns of the GPU table", metavar="TAG,TAG", comma=True)
     server_output_fields: tuple[str, ...] = option(
-        (),
-        "columns of the table of the bare server",
-        metavar="TAG,TAG",
-        comma=True,
+        (), "columns of the table of the server without models", metavar="TAG,TAG", comma=True
     )
-    skip_summary_reports: bool = option(False, "no report of the whole run but those that are named")
-    skip_detailed_reports: bool = option(False, "no reports of single configurations")
+    skip_summary_reports: bool = option(False, "write no summary reports except those named by options")
+    skip_detailed_reports: bool = option(False, "write no reports on single configurations")
     html: Path | None = option(
-        None, "HTML report (report.html in the export path when not given)", metavar="FILE", common=True
+        None, "HTML report (default: report.html in the export path)", metavar="FILE", common=True
     )
-    pdf: Path | None = option(None, "the same report as PDF (tpx[report])", metavar="FILE", common=True)
-    markdown: Path | None = option(None, "the verdict and a table as Markdown", metavar="FILE")
-    json: Path | None = option(None, "every figure as JSON", metavar="FILE", common=True)
-    junit: Path | None = option(None, "verdicts and constraints as JUnit's XML", metavar="FILE")
-    step_summary: bool = option(False, "add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job")
-    dry_run: bool = option(False, "tell what would be measured and for how long, and end", common=True)
-    quiet: bool = option(False, "no progress on stderr", "-q")
-    verbose: bool = option(False, "tell every step on stderr", "-v")
+    pdf: Path | None = option(None, "the report as PDF (tpx[report])", metavar="FILE", common=True)
+    markdown: Path | None = option(None, "verdict and table as Markdown", metavar="FILE")
+    json: Path | None = option(None, "all figures as JSON", metavar="FILE", common=True)
+    junit: Path | None = option(None, "verdicts and constraints as JUnit XML", metavar="FILE")
+    step_summary: bool = option(False, "append the Markdown to $GITHUB_STEP_SUMMARY")
+    dry_run: bool = option(
+        False, "show what would be measured and how long it would take, and exit", common=True
+    )
+    quiet: bool = option(False, "show no progress on stderr", "-q")
+    verbose: bool = option(False, "log every step on stderr", "-v")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a column that there is none of."""

@@ -16,27 +16,29 @@ class StrategySpec:
 
     run_config_search_mode: Literal["brute", "quick", "optuna", "budgeted", "pareto"] | None = option(
         None,
-        "how the space is searched (brute, unless other options or the model ask for another mode)",
+        "search mode (default brute, unless other options or the model require another)",
         metavar="brute|quick|optuna|budgeted|pareto",
         common=True,
     )
-    run_config_search_disable: bool = option(False, "measure only what is listed, search nothing")
-    run_config_search_min_instance_count: int = option(1, "least number of instances")
-    run_config_search_max_instance_count: int = option(5, "greatest number of instances")
-    run_config_search_min_model_batch_size: int = option(1, "least max_batch_size, of models that batch")
-    run_config_search_max_model_batch_size: int = option(128, "greatest max_batch_size, of models that batch")
+    run_config_search_disable: bool = option(False, "measure only the listed values, without a search")
+    run_config_search_min_instance_count: int = option(1, "minimum instances")
+    run_config_search_max_instance_count: int = option(5, "maximum instances")
+    run_config_search_min_model_batch_size: int = option(1, "minimum max_batch_size, for models that batch")
+    run_config_search_max_model_batch_size: int = option(128, "maximum max_batch_size, for models that batch")
     run_config_search_max_binary_search_steps: int = option(
-        5, "halvings towards the highest load that keeps the constraints", minimum=0
+        5, "bisection steps towards the highest load that satisfies the constraints", minimum=0
     )
-    concurrency_sweep_disable: bool = option(False, "quick and optuna: do not sweep the loads of the best")
+    concurrency_sweep_disable: bool = option(
+        False, "quick and optuna: do not sweep the loads of the best configurations"
+    )
     early_exit_enable: bool = option(
-        False, "end also a listed load or batch size when more of it brings nothing"
+        False, "stop early in listed loads and batch sizes too, once more of them gains nothing"
     )
     plateau_rule: PlateauRule = option(
         "model-analyzer",
-        "when more load brings nothing: the best of four is at most 5% above the first of them "
-        "(model-analyzer); or above its mean with those after it that are lower, so that one lucky "
-        "measurement ends nothing (pooled)",
+        "when a higher load gains nothing: model-analyzer compares the best of the last four with the "
+        "first of them (5%); pooled compares it with the mean of the first and all lower ones after it, "
+        "so that one lucky measurement does not end the search",
         metavar="model-analyzer|pooled",
     )
 
@@ -68,7 +70,7 @@ class LoadsSpec:
     """Loads that configurations are compared under."""
 
     batch_sizes: tuple[int, ...] = option(
-        (1,), "inferences in one request", "-b", metavar="N,N", comma=True, read=numbers, common=True
+        (1,), "inferences per request", "-b", metavar="N,N", comma=True, read=numbers, common=True
     )
     concurrency: tuple[int, ...] = option(
         (),
@@ -80,15 +82,13 @@ class LoadsSpec:
         common=True,
     )
     request_rate: tuple[int, ...] = option(
-        (), "exactly these requests per second", metavar="N,N", comma=True, read=numbers
+        (), "exactly these request rates per second", metavar="N,N", comma=True, read=numbers
     )
-    request_rate_search_enable: bool = option(
-        False, "search by requests per second instead of requests in flight"
-    )
-    run_config_search_min_concurrency: int = option(1, "least concurrency")
-    run_config_search_max_concurrency: int = option(1024, "greatest concurrency")
-    run_config_search_min_request_rate: int = option(16, "least requests per second")
-    run_config_search_max_request_rate: int = option(8192, "greatest requests per second")
+    request_rate_search_enable: bool = option(False, "search by request rate instead of concurrency")
+    run_config_search_min_concurrency: int = option(1, "minimum concurrency")
+    run_config_search_max_concurrency: int = option(1024, "maximum concurrency")
+    run_config_search_min_request_rate: int = option(16, "minimum requests per second")
+    run_config_search_max_request_rate: int = option(8192, "maximum requests per second")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a range whose minimum is above its maximum."""

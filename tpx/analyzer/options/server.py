@@ -44,45 +44,38 @@ class ServerSpec:
         common=True,
     )
     triton_server_path: str = option(
-        "", "local: the server program; `tpx serve` when not given", metavar="PROGRAM"
+        "", "local: the server program (default: `tpx serve`)", metavar="PROGRAM"
     )
-    triton_http_endpoint: str = option("localhost:8000", "remote: where HTTP is served", metavar="HOST:PORT")
-    triton_grpc_endpoint: str = option("localhost:8001", "remote: where gRPC is served", metavar="HOST:PORT")
+    triton_http_endpoint: str = option("localhost:8000", "remote: HTTP endpoint", metavar="HOST:PORT")
+    triton_grpc_endpoint: str = option("localhost:8001", "remote: gRPC endpoint", metavar="HOST:PORT")
     triton_metrics_url: str = option(
-        "http://localhost:8002/metrics",
-        "remote: page of the server's metrics",
-        metavar="URL",
+        "http://localhost:8002/metrics", "remote: URL of the server's metrics", metavar="URL"
     )
     client_protocol: Literal["http", "grpc"] = option(
         "grpc", "protocol of the load", metavar="http|grpc", common=True
     )
     client_max_retries: int = option(
-        50, "seconds that a server and its model have to become ready", "-r", minimum=1
+        50, "seconds to wait for the server and the model to become ready", "-r", minimum=1
     )
-    reload_model_disable: bool = option(False, "remote: never load or unload, measure what is loaded")
+    reload_model_disable: bool = option(
+        False, "remote: never load or unload; measure the models that are loaded"
+    )
     triton_server_flags: Flags = option(
-        {},
-        "options of the server by name",
-        metavar=_MAP,
-        parse=from_yaml_text(flags),
-        read=flags,
+        {}, "options of the server, by name", metavar=_MAP, parse=from_yaml_text(flags), read=flags
     )
     triton_server_environment: Mapping[str, str] = option(
         {},
-        "variables of its environment",
+        "environment variables of the server",
         metavar=_MAP,
         parse=from_yaml_text(environment),
         read=environment,
     )
     triton_output_path: Path | None = option(None, "file for the server's log", metavar="FILE")
     triton_install_path: Path = option(
-        Path("/opt/tritonserver"), "tpx has its engine with it", metavar="DIR", inert=True
+        Path("/opt/tritonserver"), "not needed: the engine is built in", metavar="DIR", inert=True
     )
     gpus: tuple[str, ...] = option(
-        ("all",),
-        "GPUs to use, by UUID or number; all, or [] for none",
-        metavar="A,B",
-        parse=words,
+        ("all",), "GPUs to use, by UUID or number; all, or [] for none", metavar="A,B", parse=words
     )
 
     def __post_init__(self) -> None:
@@ -115,19 +108,15 @@ class DockerSpec:
         "nvcr.io/nvidia/tritonserver:26.04-py3", "image to run", metavar="IMAGE"
     )
     triton_docker_args: Mapping[str, object] = option(
-        {},
-        "arguments of the container",
-        metavar=_MAP,
-        parse=from_yaml_text(docker_args),
-        read=docker_args,
+        {}, "arguments for the container", metavar=_MAP, parse=from_yaml_text(docker_args), read=docker_args
     )
     triton_docker_labels: Mapping[str, str] = option(
-        {}, "labels of it", metavar=_MAP, parse=from_yaml_text(environment), read=environment
+        {}, "labels of the container", metavar=_MAP, parse=from_yaml_text(environment), read=environment
     )
     triton_docker_mounts: tuple[str, ...] = option(
-        (), "further mounts of it", metavar="HOST:DEST:MODE", comma=True
+        (), "additional mounts of the container", metavar="HOST:DEST:MODE", comma=True
     )
-    triton_docker_shm_size: str = option("", "size of its /dev/shm", metavar="SIZE")
+    triton_docker_shm_size: str = option("", "size of the container's /dev/shm", metavar="SIZE")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a mount that is none."""

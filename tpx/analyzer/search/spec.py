@@ -59,16 +59,16 @@ class Span:
 class Extras:
     """Axes beyond instances and batch sizes, Model Analyzer's two."""
 
-    search_threads: bool = option(False, "threads of an instance, so that all instances fit the cores")
+    search_threads: bool = option(False, "vary the threads per instance, so that all instances fit the cores")
     cores: int | None = option(
-        None, "processors for all instances together (those of this machine)", minimum=1
+        None, "cores for all instances together (default: those of this machine)", minimum=1
     )
     queue_delays: tuple[int, ...] = option(
         (), "max_queue_delay_microseconds to try", metavar="N,N", comma=True, read=numbers, minimum=0
     )
-    search_without_batching: bool = option(False, "try batch sizes without the dynamic batcher too")
+    search_without_batching: bool = option(False, "also try batch sizes without the dynamic batcher")
     execution_providers: tuple[Literal["openvino", "cuda", "tensorrt"], ...] = option(
-        (), "accelerators to try: openvino, cuda, tensorrt", metavar="A,B", comma=True
+        (), "execution providers to try: openvino, cuda, tensorrt", metavar="A,B", comma=True
     )
     graph_levels: tuple[int, ...] = option(
         (),
@@ -84,7 +84,7 @@ class Extras:
     )
     accuracy_tolerance: float = option(
         DEFAULT_TOLERANCE,
-        "by how much answers of such a variant may differ from the default's, relatively",
+        "maximum relative difference between the outputs of such a variant and the default's",
         above=0,
     )
 
@@ -115,23 +115,22 @@ class Limits:
 
     budget: float | None = option(
         None,
-        "time for measuring each model (20m); the mode is budgeted then, unless one is chosen",
+        "time limit per model, such as 20m; selects mode budgeted unless another is given",
         metavar="TIME",
         parse=seconds,
         read=seconds,
         common=True,
         above=0,
     )
-    max_measurements: int | None = option(None, "measurements of each model at most; as --budget", minimum=1)
-    final_rounds: int = option(
-        5, "rounds at most in which the best and the default are measured again; 0: none"
+    max_measurements: int | None = option(
+        None, "maximum measurements per model; selects the mode as --budget does", minimum=1
     )
-    seed: int = option(0, "of the search and of the order of the final rounds")
+    final_rounds: int = option(
+        5, "maximum rounds in which the best configurations and the default are measured again; 0 = none"
+    )
+    seed: int = option(0, "seed of the search and of the order of the final rounds")
     pareto: tuple[str, ...] = option(
-        (),
-        "metrics whose best compromises are searched; the mode is pareto then",
-        metavar="TAG,TAG",
-        comma=True,
+        (), "metrics whose Pareto front is searched; selects mode pareto", metavar="TAG,TAG", comma=True
     )
     finalists: int = 3
     """Beside the default."""
@@ -154,27 +153,27 @@ class OptunaTrials:
 
     min_percentage_of_search_space: float | None = option(
         None,
-        "least share of the space to try, in percent (5, unless --optuna-min-trials is given)",
+        "minimum share of the space to try, in percent (5, unless --optuna-min-trials is given)",
         above=0,
         maximum=100,
     )
     max_percentage_of_search_space: float | None = option(
         None,
-        "greatest share of the space to try, in percent (10, unless --optuna-max-trials is given)",
+        "maximum share of the space to try, in percent (10, unless --optuna-max-trials is given)",
         above=0,
         maximum=100,
     )
     optuna_min_trials: int | None = option(
-        None, "least number of trials; where a share is given too, the greater of both", minimum=1
+        None, "minimum trials; with a share, the greater of the two applies", minimum=1
     )
     optuna_max_trials: int | None = option(
-        None, "greatest number of trials; where a share is given too, the less of both", minimum=1
+        None, "maximum trials; with a share, the smaller of the two applies", minimum=1
     )
     optuna_early_exit_threshold: int = option(
-        10, "trials without an improvement that end the search", minimum=0
+        10, "trials without an improvement before the search ends", minimum=0
     )
     use_concurrency_formula: bool = option(
-        False, "load of a trial: 2 x instances x batch size, instead of a choice"
+        False, "set the load of a trial to 2 x instances x batch size instead of searching it"
     )
 
     def __post_init__(self) -> None:

@@ -100,22 +100,20 @@ class ServiceSpec:
 
     service_kind: ServiceKind = option(
         "triton",
-        "triton (any v2 server), inprocess (the engine here, without a network; also called triton_c_api "
-        "and local), openai, torchserve or tfserving",
+        "triton (any v2 server), inprocess (the engine in this process, no network; also triton_c_api or "
+        "local), openai, torchserve, or tfserving",
         metavar="KIND",
         parse=parse_kind,
         common=True,
     )
-    endpoint: str = option("", "openai: the path of the service, such as v1/chat/completions", metavar="PATH")
-    model_signature_name: str = option(
-        "serving_default", "tfserving: which of the model's signatures", metavar="NAME"
-    )
+    endpoint: str = option("", "openai: path of the service, such as v1/chat/completions", metavar="PATH")
+    model_signature_name: str = option("serving_default", "tfserving: signature of the model", metavar="NAME")
     model_repository: tuple[Path, ...] = option(
-        (), "inprocess: the directory of the models (repeatable)", metavar="DIR"
+        (), "inprocess: directory of the models (repeatable)", metavar="DIR"
     )
     bls_composing_models: ComposingModels = option(
         NONE_COMPOSING,
-        "models that the model calls, whose statistics are reported with its own",
+        "models called by the model, whose statistics are reported too",
         metavar="NAME[:VERSION],...",
         parse=_composing,
     )

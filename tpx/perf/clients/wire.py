@@ -63,41 +63,43 @@ _compression = one_of(
 class WireSpec:
     """Streams, formats, compression, parameters, tracing."""
 
-    asynchronous: bool = option(False, "measure as with perf_analyzer's asynchronous calls", "--async", "-a")
-    sync: bool = option(False, "measure as with its blocking calls")
+    asynchronous: bool = option(
+        False, "measure as perf_analyzer does with asynchronous calls", "--async", "-a"
+    )
+    sync: bool = option(False, "measure as perf_analyzer does with blocking calls")
     streaming: bool = option(
-        False, "gRPC: send over bidirectional streams; OpenAI: have answers streamed", common=True
+        False, "gRPC: use bidirectional streams; OpenAI: request streamed responses", common=True
     )
     stream_per_request: bool = option(
         False,
-        "--streaming: a stream of its own for every request, which ends with the last response to it; "
-        "MLServer's are so without being told",
+        "with --streaming: one stream per request, which ends with its last response; the default for "
+        "MLServer",
     )
     input_tensor_format: TensorFormat | None = option(
         None,
-        "HTTP: inputs as binary or json; binary, unless the server does not say that it takes it",
+        "HTTP: send inputs as binary or json (default binary, if the server supports it)",
         parse=one_of("--input-tensor-format", ("binary", "json"), _FORMATS),
     )
     output_tensor_format: TensorFormat | None = option(
         None,
-        "HTTP: outputs as binary or json; binary, unless the server does not say that it takes it",
+        "HTTP: request outputs as binary or json (default binary, if the server supports it)",
         parse=one_of("--output-tensor-format", ("binary", "json"), _FORMATS),
     )
     grpc_compression_algorithm: Literal["none", "gzip", "deflate"] = option(
-        "none", "of the requests' messages: none, gzip or deflate", parse=_compression
+        "none", "compression of request messages: none, gzip, or deflate", parse=_compression
     )
     request_parameter: tuple[RequestParameter, ...] = option(
         (),
-        "parameter of every request; the type is bool, int or string (repeatable)",
+        "parameter for every request; TYPE is bool, int, or string (repeatable)",
         metavar="NAME:VALUE:TYPE",
         parse=parse_request_parameter,
     )
     trace_level: tuple[str, ...] = option(
-        (), "have the server trace: OFF, TIMESTAMPS or TENSORS (repeatable)", parse=parse_level
+        (), "trace level to set on the server: OFF, TIMESTAMPS, or TENSORS (repeatable)", parse=parse_level
     )
-    trace_rate: int | None = option(None, "of how many requests it traces one (1000)", metavar="N")
-    trace_count: int | None = option(None, "how many it traces; -1: any number", metavar="N")
-    log_frequency: int | None = option(None, "traces in one of its files; 0: all of them", metavar="N")
+    trace_rate: int | None = option(None, "trace one of this many requests (1000)", metavar="N")
+    trace_count: int | None = option(None, "maximum traces; -1 = unlimited", metavar="N")
+    log_frequency: int | None = option(None, "traces per trace file; 0 = all in one", metavar="N")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or for calls of two kinds."""

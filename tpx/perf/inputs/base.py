@@ -137,7 +137,7 @@ def parse_data(text: str) -> str:
 class InputSpec:
     """Inputs of requests."""
 
-    batch_size: int = option(1, "inferences in one request", "-b", common=True)
+    batch_size: int = option(1, "inferences per request", "-b", common=True)
     shape: tuple[Shape, ...] = option(
         (),
         "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
@@ -147,47 +147,44 @@ class InputSpec:
     )
     declare: tuple[TensorSpec, ...] = option(
         (),
-        "an input, where the server lists none: its name, datatype and dimensions, -1 where one is open "
+        "declare an input if the server lists none: name, datatype, and dimensions, -1 for a dynamic one "
         "(repeatable)",
         metavar="NAME:DATATYPE:D,D",
         parse=parse_declaration,
     )
     input_data: tuple[str, ...] = option(
         (),
-        "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or "
-        "a directory with a file for each input (repeatable); BYTES are random strings also for zero",
+        "input data: zero, random, a JSON file, a file of JSON lines (.jsonl), or a directory with one "
+        "file per input (repeatable); BYTES are random strings even with zero",
         metavar="zero|random|PATH",
         parse=parse_data,
         common=True,
     )
     input: tuple[InputSource, ...] = option(
         (),
-        "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), "
-        "or file:PATH (.npy, raw, lines of text) (repeatable)",
+        "data of one input: zero, ones, random, range:LOW:HIGH, bytes (arbitrary bits, as perf_analyzer's "
+        "random), or file:PATH (.npy, raw, lines of text) (repeatable)",
         metavar="NAME=SOURCE",
         parse=parse_source,
     )
-    string_length: int = option(128, "length of the random strings of BYTES inputs")
-    string_data: str | None = option(None, "the string in every BYTES element")
+    string_length: int = option(128, "length of random strings in BYTES inputs")
+    string_data: str | None = option(None, "string for every BYTES element")
     tolerance: Tolerance | None = option(
         None,
-        "how far outputs may be from the data's validation_data; exactly equal without it",
+        "maximum difference of outputs from validation_data in the input data (default: exactly equal)",
         metavar="ABSOLUTE[,RELATIVE]",
         parse=parse_tolerance,
     )
     shared_memory: SharedMemoryKind = option(
-        "none",
-        "where tensors are that the server shares instead of receiving them: none, system or cuda",
-        parse=_shared_memory,
-        common=True,
+        "none", "send tensors through shared memory: none, system, or cuda", parse=_shared_memory, common=True
     )
     output_shared_memory_size: int = option(
-        102400, "bytes of shared memory for an output of unknown size", metavar="BYTES"
+        102400, "bytes of shared memory per output of unknown size", metavar="BYTES"
     )
     output: tuple[str, ...] = option(
-        (), "ask for this output only (repeatable); all without it", metavar="NAME"
+        (), "request only this output (repeatable; default: all)", metavar="NAME"
     )
-    seed: int = option(0, "seed of data, arrivals and sequences")
+    seed: int = option(0, "seed for data, arrivals, and sequences")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or data of two kinds."""
@@ -277,17 +274,13 @@ class SequenceSpec:
     """Ids and lengths."""
 
     sequence_length: int | None = option(
-        None,
-        "requests in a sequence on average (20); without it a stream of --input-data is a sequence",
+        None, "mean requests per sequence (20); without it, a stream of --input-data is one sequence"
     )
     sequence_length_variation: float = option(
-        20.0, "by how many percent lengths differ from it at most", metavar="PERCENT"
+        20.0, "maximum deviation of sequence lengths from the mean, in percent", metavar="PERCENT"
     )
     sequence_id_range: IdRange = option(
-        ANY_ID,
-        "ids of the sequences: START to before END",
-        metavar="START[:END]",
-        parse=parse_ids,
+        ANY_ID, "sequence ids, from START up to but not including END", metavar="START[:END]", parse=parse_ids
     )
 
     def __post_init__(self) -> None:

@@ -31,47 +31,45 @@ class LoadSpec:
 
     concurrency_range: LevelRange = option(
         ONE_REQUEST,
-        "requests kept in flight: a range, a list 1,2,8, or geometric 1:64:x2; "
-        "an end of 0 goes on until the latency threshold is met",
+        "requests in flight: a range, a list 1,2,8, or geometric 1:64:x2; an END of 0 continues until the "
+        "latency threshold is reached",
         metavar="START:END:STEP",
         parse=parse_concurrency,
         common=True,
     )
     request_rate_range: LevelRange | None = option(
         None,
-        "requests per second, whatever becomes of those before: ranges and lists as for concurrency, "
-        "and fractions",
+        "open loop: requests per second, sent regardless of earlier responses; ranges and lists as for "
+        "concurrency, also fractions",
         metavar="START:END:STEP",
         parse=parse_rates,
         common=True,
     )
     request_intervals: Intervals | None = option(
         None,
-        "file with one interval of microseconds a line, repeated for as long as it takes",
+        "file with one interval in microseconds per line, repeated as long as needed",
         metavar="FILE",
         parse=parse_intervals,
     )
-    fixed_schedule: bool = option(False, "send each step of the input data once, at its own timestamp")
+    fixed_schedule: bool = option(False, "send each step of the input data once, at its timestamp")
     periodic_concurrency_range: PeriodicRange | None = option(
         None,
-        "concurrency that grows from START to END within one measurement, over gRPC streams",
+        "raise concurrency from START to END within one measurement, over gRPC streams",
         metavar="START:END:STEP",
         parse=parse_periodic,
     )
     request_period: int = option(
-        10, "responses of each of the newest requests before concurrency grows again"
+        10, "responses of each of the newest requests before concurrency rises again"
     )
     session_concurrency: int | None = option(
         None,
-        "conversations at a time, of --service-kind openai: the steps of the input data with one "
-        "session_id, each sent with the answers before it",
+        "concurrent conversations (--service-kind openai): steps of the input data with the same "
+        "session_id, each sent with the earlier answers",
         metavar="N",
     )
-    binary_search: bool = option(
-        False, "halve the range to find the highest load under the latency threshold"
-    )
+    binary_search: bool = option(False, "bisect the range for the highest load below the latency threshold")
     request_count: int | None = option(None, "send exactly this many requests per level", common=True)
-    warmup_request_count: int = option(0, "requests sent before each level and not measured")
+    warmup_request_count: int = option(0, "unmeasured requests before each level")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or loads that do not go together."""
@@ -145,16 +143,14 @@ class ScenarioSpec:
 
     scenario: Literal["", "single-stream", "multi-stream", "server", "offline"] = option(
         "",
-        "single-stream: one query at a time; multi-stream: several requests a query; server: Poisson "
-        "arrivals at --request-rate-range; offline: all requests at once",
+        "MLPerf scenario. single-stream: one query at a time; multi-stream: several requests per query; "
+        "server: Poisson arrivals at --request-rate-range; offline: all requests at once",
         parse=_scenario,
     )
-    min_duration: float = option(
-        10.0, "seconds that a scenario lasts at least (offline: as long as it takes)"
-    )
-    min_query_count: int = option(100, "queries that a scenario has at least")
-    samples_per_query: int = option(8, "requests of one query of the multi-stream scenario")
-    offline_samples: int = option(1024, "requests of the one query of the offline scenario")
+    min_duration: float = option(10.0, "minimum seconds of a scenario (offline: as long as it takes)")
+    min_query_count: int = option(100, "minimum queries of a scenario")
+    samples_per_query: int = option(8, "requests per query of the multi-stream scenario")
+    offline_samples: int = option(1024, "requests in the single query of the offline scenario")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one of a scenario that is not the run's."""

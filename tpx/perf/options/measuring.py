@@ -29,25 +29,25 @@ class WindowSpec:
     )
     measurement_interval: int | None = option(
         None,
-        "milliseconds of a window; like perf_analyzer's it lasts 1.2 times this "
-        "(default 5000; with --stability ci 1000, and just that)",
+        "window length in milliseconds; as in perf_analyzer a window takes 1.2 times this (default 5000; "
+        "with --stability ci 1000, without the factor)",
         "-p",
         common=True,
     )
-    measurement_request_count: int = option(50, "samples that a window has at least in count_windows mode")
+    measurement_request_count: int = option(50, "minimum samples per window in count_windows mode")
     stability_percentage: float = option(
-        10.0, "spread of three windows that counts as stable, in percent", "-s", common=True
+        10.0, "maximum deviation in percent over three windows for a level to be stable", "-s", common=True
     )
     max_trials: int | None = option(
-        None, "windows that a level has at most (default 10; with --stability ci 60)", "-r"
+        None, "maximum windows per level (default 10; with --stability ci 60)", "-r"
     )
-    latency_threshold: int = option(0, "latency limit in milliseconds that ends the search; 0: none", "-l")
+    latency_threshold: int = option(0, "latency limit in milliseconds that ends the search; 0 = none", "-l")
     percentile: float = option(
-        -1.0, "percentile that stands for latency instead of the mean; -1: the mean", common=True
+        -1.0, "use this latency percentile instead of the mean; -1 = the mean", common=True
     )
     max_errors: ErrorBudget = option(
         ANY_NUMBER,
-        "failed requests that end the run: a count, or a share such as 1%; any number without it",
+        "failed requests that end the run: a count, or a share such as 1% (default: unlimited)",
         metavar="N|P%",
         parse=parse_budget,
     )
@@ -86,37 +86,33 @@ class AnswerSpec:
 
     stability: Literal["pa", "ci"] | None = option(
         None,
-        "when a level has been measured enough: pa, perf_analyzer's spread of three windows, or ci, when "
-        "the 95% confidence intervals of throughput and latency reach at most half of "
-        "--stability-percentage to either side (default pa, with --slo ci)",
+        "when a level is stable: pa, perf_analyzer's rule over three windows; or ci, when the 95% "
+        "confidence intervals of throughput and latency are within half of --stability-percentage on "
+        "either side (default pa; with --slo ci)",
         metavar="pa|ci",
         parse=_rule,
     )
     ci_width: float | None = option(
         None,
-        "end a level when the intervals of throughput and latency are no wider than this share of them: "
-        "--stability ci with a --stability-percentage of its own",
+        "end a level when the confidence intervals of throughput and latency are at most this wide, as a "
+        "share: --stability ci with its own --stability-percentage",
         metavar="P%",
         parse=parse_share,
     )
-    require_stable: bool = option(False, "exit with 2 when any level is unstable")
-    allow_partial: bool = option(
-        False, "do not exit with 130 when Ctrl-C cuts the run short: take what it measured"
-    )
-    stop_on_unstable: bool = option(
-        False, "measure no further level after an unstable one, as perf_analyzer does"
-    )
+    require_stable: bool = option(False, "exit with 2 if any level is unstable")
+    allow_partial: bool = option(False, "do not exit with 130 after Ctrl-C: use what was measured")
+    stop_on_unstable: bool = option(False, "stop after the first unstable level, as perf_analyzer does")
     slo: tuple[Objective, ...] = option(
         (),
-        "find the highest load that meets this with safety, such as 'p99<20ms,error_rate<0.1%' "
-        "(repeatable); without a range from 1 upwards; exit with 4 where no level does",
+        "find the highest load that certainly meets this objective, such as 'p99<20ms,error_rate<0.1%' "
+        "(repeatable); the search starts at 1 without a range; exit with 4 if no load does",
         metavar="FIGURE<VALUE",
         parse=parse_objectives,
         common=True,
     )
-    slo_confidence: float = option(0.99, "confidence with which an objective is called met, or broken")
-    knee: bool = option(False, "show where more load stops paying, and the predicted peak")
-    explain: bool = option(False, "show the formula of each figure with its numbers filled in")
+    slo_confidence: float = option(0.99, "confidence required to call an objective met or violated")
+    knee: bool = option(False, "show the load beyond which throughput stops growing, and the predicted peak")
+    explain: bool = option(False, "show each figure's formula with its numbers")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one that says something of what is not asked."""
@@ -149,18 +145,16 @@ class ComparingSpec:
 
     ab: tuple[str, ...] = option(
         (),
-        "measure these servers in turns, block by block, and tell whether they differ: "
-        "--ab URL1 URL2 ... (the first is the base)",
+        "compare servers, measured alternately in blocks: --ab URL1 URL2 ... (the first is the baseline)",
         metavar="URL",
         common=True,
     )
-    ab_blocks: int = option(12, "blocks of each server with --ab")
-    alpha: float = option(0.05, "how often a difference may be found where there is none (--ab)")
+    ab_blocks: int = option(12, "blocks per server with --ab")
+    alpha: float = option(
+        0.05, "significance level: probability of reporting a difference where there is none (--ab)"
+    )
     min_effect: float = option(
-        0.02,
-        "differences below this share are none, however sure (--ab)",
-        metavar="P%",
-        parse=parse_share,
+        0.02, "smallest relative difference that is reported (--ab)", metavar="P%", parse=parse_share
     )
 
     def __post_init__(self) -> None:
@@ -198,13 +192,11 @@ def parse_label(text: str) -> Label:
 class CourseSpec:
     """Before a level, between levels, beside the results."""
 
-    warmup_seconds: float = option(
-        0.0, "seconds of each level's load before it is measured", metavar="SECONDS"
-    )
+    warmup_seconds: float = option(0.0, "seconds of load before each level is measured", metavar="SECONDS")
     cooldown_seconds: float = option(0.0, "seconds without load between levels", metavar="SECONDS")
     labels: tuple[Label, ...] = option(
         (),
-        "name and value that go into --json, such as commit=1a2b3c (repeatable)",
+        "NAME=VALUE to store in --json, such as commit=1a2b3c (repeatable)",
         metavar="KEY=VALUE",
         parse=parse_label,
     )

@@ -15,36 +15,34 @@ class OutputSpec:
 
     verbose: int = option(
         0,
-        "show every window, and send and receive times apart; twice: tell on stderr what is asked of the "
-        "server and answered, the requests, and each window when it ends",
+        "show every window, and send and receive times; given twice: also log requests to the server, "
+        "responses, and the end of each window on stderr",
         "-v",
         counted=True,
         common=True,
     )
-    dry_run: bool = option(
-        False, "say what would be done, send one request, compare the shapes, and end", common=True
-    )
-    live: bool = option(
-        True, "show how it goes while it is measured, where stderr is a terminal", common=True
-    )
-    no_live: bool = option(False, "nothing that moves, also on a terminal")
+    dry_run: bool = option(False, "show the plan, send one request, check the shapes, and exit", common=True)
+    live: bool = option(True, "show progress while measuring, if stderr is a terminal", common=True)
+    no_live: bool = option(False, "show no live progress, even on a terminal")
     csv: Path | None = option(None, "write perf_analyzer's CSV", "-f", metavar="FILE", common=True)
-    verbose_csv: bool = option(False, "further columns in the CSV")
+    verbose_csv: bool = option(False, "add more columns to the CSV")
     profile_export_file: Path | None = option(
         None,
-        "write every request with its inputs, outputs and times, for genai-perf; must not exist",
+        "write every request with its inputs, outputs, and times, for genai-perf; the file must not exist",
         metavar="FILE",
     )
-    json: Path | None = option(None, "write every level as JSON", metavar="FILE", common=True)
-    jsonl: Path | None = option(None, "write a line of JSON for every request", metavar="FILE")
-    hdr_log: Path | None = option(None, "write a HdrHistogram of each window as a log", metavar="FILE")
-    junit: Path | None = option(None, "write a test case for every level and objective", metavar="FILE")
-    markdown: Path | None = option(None, "write a summary for a CI job's page", metavar="FILE")
-    html: Path | None = option(
-        None, "write a report with plots that needs no other file", metavar="FILE", common=True
+    json: Path | None = option(None, "write all levels as JSON", metavar="FILE", common=True)
+    jsonl: Path | None = option(None, "write one JSON line per request", metavar="FILE")
+    hdr_log: Path | None = option(
+        None, "write a HdrHistogram log with one histogram per window", metavar="FILE"
     )
-    pdf: Path | None = option(None, "write the same as PDF (tpx[report])", metavar="FILE")
-    step_summary: bool = option(False, "add the summary to $GITHUB_STEP_SUMMARY, the page of a GitHub job")
+    junit: Path | None = option(None, "write a JUnit test case for every level and objective", metavar="FILE")
+    markdown: Path | None = option(None, "write a Markdown summary for CI", metavar="FILE")
+    html: Path | None = option(
+        None, "write a self-contained HTML report with charts", metavar="FILE", common=True
+    )
+    pdf: Path | None = option(None, "write the report as PDF (tpx[report])", metavar="FILE")
+    step_summary: bool = option(False, "append the summary to $GITHUB_STEP_SUMMARY")
 
     def __post_init__(self) -> None:
         """Raise UsageError where a file cannot be written."""
@@ -99,17 +97,17 @@ class MetricsSpec:
     """Which page, how often, and what of it."""
 
     collect_metrics: bool = option(
-        False, "look at the server's Prometheus metrics while it is measured", common=True
+        False, "collect the server's Prometheus metrics during the measurement", common=True
     )
     metrics_url: str = option(
-        "",
-        "where they are (the server's host, port 8002, /metrics)",
-        metavar="HOST:PORT/PATH",
+        "", "URL of the metrics (default: the server's host, port 8002, /metrics)", metavar="HOST:PORT/PATH"
     )
-    metrics_interval: int | None = option(None, "milliseconds from look to look (default 1000)", metavar="MS")
+    metrics_interval: int | None = option(
+        None, "milliseconds between two collections (default 1000)", metavar="MS"
+    )
     metric: tuple[str, ...] = option(
         (),
-        "report further series: a regular expression searched for in name and labels (repeatable)",
+        "report more series: a regular expression matched against name and labels (repeatable)",
         metavar="REGEX",
         parse=parse_metric,
     )

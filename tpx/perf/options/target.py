@@ -31,26 +31,27 @@ class TargetSpec:
     )
     models: tuple[ModelShare, ...] | None = option(
         None,
-        "several models at once instead of -m, each request one of them by weight",
+        "send to several models instead of -m, each request to one of them by weight",
         metavar="A:3,B:1",
         parse=parse_models,
     )
-    model_version: str = option("", "its version; the server's policy decides when not given", "-x")
+    model_version: str = option("", "model version (default: chosen by the server's version policy)", "-x")
     url: str = option(
         "",
-        "host:port of the server (localhost:8000, for grpc localhost:8001), https://host:port for TLS",
+        "host:port of the server (default localhost:8000, for gRPC localhost:8001); https://host:port for "
+        "TLS",
         "-u",
         common=True,
     )
     protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", parse=_protocol, common=True)
     header: tuple[Header, ...] = option(
         (),
-        "header, or gRPC metadata, of every request (repeatable)",
+        "HTTP header or gRPC metadata for every request (repeatable)",
         "-H",
         metavar="NAME:VALUE",
         parse=parse_header,
     )
-    timeout: float = option(0.0, "seconds after which a request has failed; 0: never", metavar="SECONDS")
+    timeout: float = option(0.0, "seconds until a request fails; 0 = never", metavar="SECONDS")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
@@ -95,49 +96,46 @@ _GRPC = "--ssl-grpc-"
 class TlsSpec:
     """Whom the client trusts, and what it shows of itself."""
 
-    ssl_grpc_use_ssl: bool = option(False, "gRPC over TLS")
+    ssl_grpc_use_ssl: bool = option(False, "use TLS for gRPC")
     ssl_grpc_root_certifications_file: Path | None = option(
         None,
-        "PEM of the authorities to trust",
+        "PEM certificates of trusted authorities",
         metavar="FILE",
         parse=_file(_GRPC + "root-certifications-file"),
     )
     ssl_grpc_private_key_file: Path | None = option(
-        None, "PEM of the client's key", metavar="FILE", parse=_file(_GRPC + "private-key-file")
+        None, "PEM private key of the client", metavar="FILE", parse=_file(_GRPC + "private-key-file")
     )
     ssl_grpc_certificate_chain_file: Path | None = option(
         None,
-        "PEM of the client's certificates",
+        "PEM certificate chain of the client",
         metavar="FILE",
         parse=_file(_GRPC + "certificate-chain-file"),
     )
     ssl_https_verify_peer: int = option(
         1,
-        "1: check the server's certificate; 0: take any, of any host",
+        "1 = verify the server's certificate; 0 = accept any",
         parse=_number(_HTTPS + "verify-peer", 1, "The value must be either 0 or 1."),
     )
     ssl_https_verify_host: int = option(
         2,
-        "2 or 1: check that the certificate is the host's; 0: do not",
+        "1 or 2 = verify that the certificate matches the host; 0 = do not",
         parse=_number(_HTTPS + "verify-host", 2, "The value must be either 0, 1, or 2."),
     )
     ssl_https_ca_certificates_file: Path | None = option(
         None,
-        "PEM of the authorities to trust",
+        "PEM certificates of trusted authorities",
         metavar="FILE",
         parse=_file(_HTTPS + "ca-certificates-file"),
     )
     ssl_https_client_certificate_file: Path | None = option(
-        None,
-        "the client's certificate",
-        metavar="FILE",
-        parse=_file(_HTTPS + "client-certificate-file"),
+        None, "certificate of the client", metavar="FILE", parse=_file(_HTTPS + "client-certificate-file")
     )
     ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
         "PEM", "PEM or DER", parse=_encoding(_HTTPS + "client-certificate-type")
     )
     ssl_https_private_key_file: Path | None = option(
-        None, "the client's key", metavar="FILE", parse=_file(_HTTPS + "private-key-file")
+        None, "private key of the client", metavar="FILE", parse=_file(_HTTPS + "private-key-file")
     )
     ssl_https_private_key_type: Literal["PEM", "DER"] = option(
         "PEM", "PEM or DER", parse=_encoding(_HTTPS + "private-key-type")

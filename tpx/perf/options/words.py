@@ -64,16 +64,22 @@ class PerfWords:
         None, _NEEDLESS, section="Service", metavar="DIR", inert=True
     )
     older_concurrency: int | None = option(
-        None, "requests kept in flight: use --concurrency-range", "-t", section=_DEPRECATED, metavar="N"
+        None, "deprecated: use --concurrency-range", "-t", section=_DEPRECATED, metavar="N"
     )
     older_growing: bool = option(
-        False, "go on to higher ones: use --concurrency-range START:END", "-d", section=_DEPRECATED
+        False, "deprecated: use --concurrency-range START:END", "-d", section=_DEPRECATED
     )
     older_most: int | None = option(
-        None, "where -d ends; 0: at --latency-threshold", "-c", section=_DEPRECATED, metavar="N"
+        None,
+        "deprecated: use --concurrency-range START:END or --latency-threshold",
+        "-c",
+        section=_DEPRECATED,
+        metavar="N",
     )
-    older_zeros: bool = option(False, "use --input-data zero", "-z", section=_DEPRECATED)
-    data_directory: Path | None = option(None, "use --input-data DIR", section=_DEPRECATED, metavar="DIR")
+    older_zeros: bool = option(False, "deprecated: use --input-data zero", "-z", section=_DEPRECATED)
+    data_directory: Path | None = option(
+        None, "deprecated: use --input-data DIR", section=_DEPRECATED, metavar="DIR"
+    )
 
 
 _SUCCESSORS = {
