@@ -62,16 +62,11 @@ class EqualLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The outcome of one model's search."""
+    """The outcome of one model's search, in figures and in words."""
 
-    model: str
+    run: ModelRun
+    goals: Goals
     finding: Finding
-    sentence: str
-    """Without a full stop; configuration names stand between backticks."""
-    detail: str = ""
-    """The load and latency behind the sentence, and what it is tied with."""
-    caution: str = ""
-    """Return what speaks against taking the verdict at its word."""
     ranking: tuple[RankedVariant, ...] = ()
     best: RankedVariant | None = None
     """The recommended configuration, or the one nearest to satisfying."""
@@ -82,6 +77,10 @@ class Verdict:
     """The conclusion of the final rounds; None where there were none, or one, which has no interval."""
     inconclusive: str = ""
     """Why a gain cannot be believed."""
+
+    @property
+    def model(self) -> str:
+        return self.run.model
 
     @property
     def gain(self) -> Gain | None:
@@ -104,16 +103,132 @@ class Verdict:
         """Return how the recommended configuration stands to the constraints: `met` only where certain."""
         return self.best.standing if self.best else "missed"
 
+    @property
+    def sentence(self) -> str:
+        """Without a full stop; configuration names stand between backticks."""
+        if self.run.unavailable:
+            return f"`{self.model}` cannot be profiled"
+        if self.best is None:
+            return f"No configuration of `{self.model}` could be measured"
+        return f"In {counts(self.run)}, {self._found(self.best)}"
+
+    def _found(self, best: RankedVariant) -> str:
+        finding, default, asked = self.finding, self.default, limits_of(self.goals, self.model)
+        limits = describe_limits(asked)
+        under = f", with a {limits}" if limits else ""
+        if finding is Finding.NONE_SATISFIES:
+            nearest = describe_misses(best.figures, asked)
+            return f"no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
+        if self.inconclusive:
+            return (
+                f"no configuration is certain to be better than the default: of `{best.name}` "
+                f"{self.inconclusive}"
+            )
+        if finding is Finding.DEFAULT:
+            better = "best" if self.conclusion is None or not self.conclusion.tied else "as good as the best"
+            return f"the default configuration is {better}: {self._figures(best)}{under}"
+        if default is None:
+            missing = "the default configuration could not be measured"
+            return f"`{best.name}` gives {self._figures(best)}{under}; {missing}"
+        if not default.satisfies:
+            missed = f"the default configuration misses it ({describe_misses(default.figures, asked)})"
+            return f"`{best.name}` gives {self._figures(best)}{under}; {missed}"
+        apart = best.figures.load != default.figures.load
+        ours, theirs = (
+            f"{self._figures(r)} at {r.figures.load}" if apart else self._figures(r) for r in (best, default)
+        )
+        if finding is Finding.TIED:
+            within = f"{EQUIVALENCE * 100 if self.conclusion else self.run.tolerance_percent:g}%"
+            both = f"`{best.name}` and the default configuration are tied within {within}"
+            return f"{both}: {ours} and {theirs}{under}"
+        return f"`{best.name}` gives {ours}, {self._gain()} ({theirs}){under}"
+
+    def _figures(self, ranked: RankedVariant) -> str:
+        """Return the throughput, and what else a single model is asked for."""
+        parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
+        for objective in self.goals.objectives if "," not in self.model else ():
+            measured = metric(objective.tag)
+            value = measured.value(ranked.figures)
+            if value is not None and measured.tag != "perf_throughput":
+                parts.append(f"{in_words(measured.tag)} {shown(measured, value)}")
+        return " and ".join(parts)
+
+    def _gain(self) -> str:
+        """`a 67% gain [64, 70] over the default configuration`; the interval where the rounds leave one."""
+        gained, found = self.gain_percent or 0.0, self.gain
+        interval = "" if found is None else found.interval
+        asked = {name: self.goals.of(name).objectives for name in self.model.split(",")}
+        if {objective.tag for own in asked.values() for objective in own} == {"perf_throughput"}:
+            return f"a {gained:.0f}% gain{interval} over the default configuration"
+        verbs = {"higher": "maximizing", "lower": "minimizing"}
+        alike = len(set(asked.values())) == 1
+        aims = " and ".join(
+            f"{verbs[metric(o.tag).better]} {in_words(o.tag)}{'' if alike else f' of {name}'}"
+            for name, own in (list(asked.items())[:1] if alike else asked.items())
+            for o in own
+        )
+        return f"{gained:.0f}%{interval} better than the default configuration at {aims}"
+
+    @property
+    def detail(self) -> str:
+        """The load and latency behind the sentence, and what it is tied with."""
+        if self.best is None:
+            return self.run.why_nothing
+        figures, conclusion = self.best.figures, self.conclusion
+        text = f"at {figures.load}"
+        if figures.latency.p99_ns is not None:
+            text += f", p99 {latency(figures.latency.p99_ns)}"
+        text += "" if figures.stable else ", not stable"
+        equal = equal_loads(self.best, self.default, self.goals) if self.default else ()
+        if equal and self.best.satisfies:
+            text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
+        if conclusion is not None and conclusion.tied:
+            text += f"; tied with: {', '.join(conclusion.tied)}"
+            those = "those that surely are no worse than the default" if conclusion.passes_over else "them"
+            certain = self.finding is not Finding.INCONCLUSIVE
+            recommends = certain and self.best is not self.default
+            text += f"; the cheapest of {those} is recommended" if recommends else ""
+        return text
+
+    @property
+    def caution(self) -> str:
+        """Reasons against taking the verdict at its word."""
+        finding, conclusion, best = self.finding, self.conclusion, self.best
+        if best is None:
+            return ""
+        parts = []
+        if finding is Finding.INCONCLUSIVE:
+            parts.append("Measure again on a quiet machine, or longer, before you change anything.")
+        if finding is Finding.TIED and conclusion is None:
+            parts.append("Take the two as equal, and measure again before you change anything.")
+        if conclusion is not None and conclusion.noise:
+            parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
+        if best.satisfies:
+            parts += self._borderline(best, "keeps")
+        if self.default is not None and not self.default.satisfies:
+            parts += self._borderline(self.default, "misses")
+        if not best.figures.stable:
+            why = best.figures.note or "its windows differ"
+            parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
+        if self.run.failures:
+            parts.append(f"{plural(len(self.run.failures), 'trial')} failed, with the reasons in the report.")
+        return " ".join(parts)
+
+    def _borderline(self, ranked: RankedVariant, verb: str) -> Sequence[str]:
+        whose = "the default" if ranked is self.default else f"`{ranked.name}`"
+        return [
+            f"Borderline: it is not certain that {whose} {verb} {limit}."
+            for limit in limits_of(self.goals, self.model)
+            if limit.standing(ranked.figures) == "borderline"
+        ]
+
 
 def judge(model: ModelRun, goals: Goals) -> Verdict:
     """Return the verdict of one model's search under the run's goals."""
     goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking or model.unavailable:
-        text = f"`{model.model}` cannot be profiled"
-        if not model.unavailable:
-            text = f"No configuration of `{model.model}` could be measured"
-        return Verdict(model=model.model, finding=Finding.NOTHING, sentence=text, detail=model.why_nothing)
+        return Verdict(run=model, goals=goals, finding=Finding.NOTHING)
     conclusion = conclude(ranking, goals)
     best = conclusion.recommended if conclusion else ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
@@ -128,14 +243,10 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     lacking = unmeasured(best.figures, goals) if best.satisfies else ()
     if lacking:  # all are alike then, also where the default comes first
         inconclusive = f"nothing measured {in_words(lacking[0])}"
-    told = _Told(model, goals, best, default, conclusion, gain)
-    finding = Finding.INCONCLUSIVE if inconclusive else finding
     return Verdict(
-        model=model.model,
-        finding=finding,
-        sentence=f"In {counts(model)}, {told.sentence(finding, inconclusive)}",
-        detail=told.detail(certain=finding is not Finding.INCONCLUSIVE),
-        caution=told.caution(finding),
+        run=model,
+        goals=goals,
+        finding=Finding.INCONCLUSIVE if inconclusive else finding,
         ranking=ranking,
         best=best,
         default=default,
@@ -202,116 +313,3 @@ def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tu
         if gain is not None:
             found.append(EqualLoad(load=load, gain=gain / 100))
     return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A verdict in words."""
-
-    model: ModelRun
-    goals: Goals
-    best: RankedVariant
-    default: RankedVariant | None
-    conclusion: Conclusion | None
-    gain: float | None
-
-    def sentence(self, finding: Finding, inconclusive: str) -> str:
-        best, default, asked = self.best, self.default, limits_of(self.goals, self.model.model)
-        limits = describe_limits(asked)
-        under = f", with a {limits}" if limits else ""
-        if finding is Finding.NONE_SATISFIES:
-            nearest = describe_misses(best.figures, asked)
-            return f"no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
-        if inconclusive:
-            return (
-                f"no configuration is certain to be better than the default: of `{best.name}` {inconclusive}"
-            )
-        if finding is Finding.DEFAULT:
-            better = "best" if self.conclusion is None or not self.conclusion.tied else "as good as the best"
-            return f"the default configuration is {better}: {self._figures(best)}{under}"
-        if default is None:
-            missing = "the default configuration could not be measured"
-            return f"`{best.name}` gives {self._figures(best)}{under}; {missing}"
-        if not default.satisfies:
-            missed = f"the default configuration misses it ({describe_misses(default.figures, asked)})"
-            return f"`{best.name}` gives {self._figures(best)}{under}; {missed}"
-        apart = best.figures.load != default.figures.load
-        ours, theirs = (
-            f"{self._figures(r)} at {r.figures.load}" if apart else self._figures(r) for r in (best, default)
-        )
-        if finding is Finding.TIED:
-            within = f"{EQUIVALENCE * 100 if self.conclusion else self.model.tolerance_percent:g}%"
-            both = f"`{best.name}` and the default configuration are tied within {within}"
-            return f"{both}: {ours} and {theirs}{under}"
-        return f"`{best.name}` gives {ours}, {self._gain()} ({theirs}){under}"
-
-    def _figures(self, ranked: RankedVariant) -> str:
-        """Return the throughput, and what else a single model is asked for."""
-        parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
-        for objective in self.goals.objectives if "," not in self.model.model else ():
-            measured = metric(objective.tag)
-            value = measured.value(ranked.figures)
-            if value is not None and measured.tag != "perf_throughput":
-                parts.append(f"{in_words(measured.tag)} {shown(measured, value)}")
-        return " and ".join(parts)
-
-    def _gain(self) -> str:
-        """`a 67% gain [64, 70] over the default configuration`; the interval where the rounds leave one."""
-        gained, found = self.gain or 0.0, self.conclusion.gain if self.conclusion else None
-        interval = "" if found is None else found.interval
-        asked = {name: self.goals.of(name).objectives for name in self.model.model.split(",")}
-        if {objective.tag for own in asked.values() for objective in own} == {"perf_throughput"}:
-            return f"a {gained:.0f}% gain{interval} over the default configuration"
-        verbs = {"higher": "maximizing", "lower": "minimizing"}
-        alike = len(set(asked.values())) == 1
-        aims = " and ".join(
-            f"{verbs[metric(o.tag).better]} {in_words(o.tag)}{'' if alike else f' of {name}'}"
-            for name, own in (list(asked.items())[:1] if alike else asked.items())
-            for o in own
-        )
-        return f"{gained:.0f}%{interval} better than the default configuration at {aims}"
-
-    def detail(self, *, certain: bool) -> str:
-        figures, conclusion = self.best.figures, self.conclusion
-        text = f"at {figures.load}"
-        if figures.latency.p99_ns is not None:
-            text += f", p99 {latency(figures.latency.p99_ns)}"
-        text += "" if figures.stable else ", not stable"
-        equal = equal_loads(self.best, self.default, self.goals) if self.default else ()
-        if equal and self.best.satisfies:
-            text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
-        if conclusion is not None and conclusion.tied:
-            text += f"; tied with: {', '.join(conclusion.tied)}"
-            those = "those that surely are no worse than the default" if conclusion.passes_over else "them"
-            recommends = certain and self.best is not self.default
-            text += f"; the cheapest of {those} is recommended" if recommends else ""
-        return text
-
-    def caution(self, finding: Finding) -> str:
-        parts, conclusion, best = [], self.conclusion, self.best
-        if finding is Finding.INCONCLUSIVE:
-            parts.append("Measure again on a quiet machine, or longer, before you change anything.")
-        if finding is Finding.TIED and conclusion is None:
-            parts.append("Take the two as equal, and measure again before you change anything.")
-        if conclusion is not None and conclusion.noise:
-            parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
-        if best.satisfies:
-            parts += self._borderline(best, "keeps")
-        if self.default is not None and not self.default.satisfies:
-            parts += self._borderline(self.default, "misses")
-        if not best.figures.stable:
-            why = best.figures.note or "its windows differ"
-            parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
-        if self.model.failures:
-            parts.append(
-                f"{plural(len(self.model.failures), 'trial')} failed, with the reasons in the report."
-            )
-        return " ".join(parts)
-
-    def _borderline(self, ranked: RankedVariant, verb: str) -> Sequence[str]:
-        whose = "the default" if ranked is self.default else f"`{ranked.name}`"
-        return [
-            f"Borderline: it is not certain that {whose} {verb} {limit}."
-            for limit in limits_of(self.goals, self.model.model)
-            if limit.standing(ranked.figures) == "borderline"
-        ]

@@ -47,7 +47,7 @@ class AnalysisRun:
 
     def to_json(self) -> str:
         """Return the document of `tpx analyze --json`."""
-        return report_text(self.run)
+        return report_text(ReportView.of(self.run))
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per measurement, with the columns of Model Analyzer's table; the best come first."""

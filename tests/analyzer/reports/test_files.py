@@ -104,7 +104,7 @@ def test_every_file_is_where_it_was_asked_for_and_links_lead_to_files(batching: 
 def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> None:
     page = render(batching)
     head, *rows = read(page).rows["model-0-configurations"]
-    document = report_json(batching)
+    document = report_json(view_of(batching))
     assert document["tpx_analyze_report"] == 1
     configurations = document["models"][0]["configurations"]
     assert [row[0] for row in rows] == [c["name"] for c in configurations]
@@ -240,11 +240,11 @@ def test_words_of_a_server_are_no_markup(replay: Replay) -> None:
 
 
 def test_a_constraint_that_nothing_meets_is_a_failure_of_junit(replay: Replay) -> None:
-    suite = ElementTree.fromstring(junit_text(replay(latency_budget=0.5)))
+    suite = ElementTree.fromstring(junit_text(view_of(replay(latency_budget=0.5))))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "2", "0")
     names = [(case.get("classname"), case.get("name")) for case in suite]
     assert names == [("alexnet", "verdict"), ("alexnet.constraints", "p99 latency of at most 0.5 ms")]
-    met = ElementTree.fromstring(junit_text(replay(latency_budget=500.0)))
+    met = ElementTree.fromstring(junit_text(view_of(replay(latency_budget=500.0))))
     assert (met.get("tests"), met.get("failures")) == ("2", "0")
 
 

@@ -239,7 +239,7 @@ def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterat
             column=Column(header="Stable", hint="whether the last windows agreed"),
             cell=lambda line: words("yes") if line.measurement.stable else words("no", "warn"),
         )
-    if any(line.view.constrained for line in lines):
+    if any(line.view.limits for line in lines):
         yield Field(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
             cell=lambda line: words(*_STANDINGS[line.standing]),

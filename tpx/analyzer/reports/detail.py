@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from tpx.analyzer.limits import describe_misses, limits_of
+from tpx.analyzer.limits import describe_misses
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.charts import breakdown_of_loads, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
@@ -72,7 +72,7 @@ def build_detail(report: ReportView, name: str) -> Document:
         for f in ranked.run.failures
         for block in failure_blocks(name, f"at {f.load}", f.reason, f.log_tail)
     ]
-    reasons = [d.text for d in view.model.decisions if d.variant == name]
+    reasons = [d.text for d in view.verdict.run.decisions if d.variant == name]
     sections += [
         *section("Loads", loads_grid("loads", view, ranked)),
         *section("Final rounds", repetitions_grid("repetitions", view, ranked)),
@@ -142,7 +142,7 @@ def _sentence(ranked: RankedVariant, view: ModelView) -> str:
     if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
         text += f", {gain} against the default"
     if not ranked.satisfies:
-        miss = describe_misses(ranked.figures, limits_of(view.report.run.started.goals, view.name))
+        miss = describe_misses(ranked.figures, view.limits)
         text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
     return text + "."
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
@@ -13,8 +12,7 @@ from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.recommendation import verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
-from tpx.analyzer.results.run import ModelRun, Run
-from tpx.analyzer.verdict import Finding, Verdict, judge
+from tpx.analyzer.verdict import Finding
 from tpx.report import junit, markdown
 from tpx.report.document import Document, Note, Section, bullets, section
 from tpx.report.files import Output, step_summary, text_output, write_each, write_text
@@ -56,8 +54,8 @@ def _outputs(view: ReportView, files: ReportFiles) -> Iterator[Output]:
     yield _page("Report", files.html, lambda path: build(_linked(view, files, path)))
     yield Output(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
     yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
-    yield text_output("JSON", files.json, lambda: report_text(run), parents=True)
-    yield text_output("JUnit", files.junit, lambda: junit_text(run), parents=True)
+    yield text_output("JSON", files.json, lambda: report_text(view), parents=True)
+    yield text_output("JUnit", files.junit, lambda: junit_text(view), parents=True)
     yield step_summary(files.step_summary, lambda: markdown_text(view))
     if files.summaries and len(run.models) > 1:
         for model in run.models:
@@ -120,7 +118,7 @@ def _brief(view: ModelView) -> Iterator[Section]:
     if view.ranking:
         table = configurations_grid("configurations", view)
         yield from section("", table, _curve(view.verdict.best or view.ranking[0]))
-    failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in view.model.failures)
+    failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in view.verdict.run.failures)
     yield from section("", bullets(list(failures)[:MOST_FAILURES]))
 
 
@@ -134,37 +132,38 @@ def _curve(ranked: RankedVariant) -> Note:
     )
 
 
-def junit_text(run: Run) -> str:
+def junit_text(view: ReportView) -> str:
     """Return the document.
 
     A model without a measurement is an error, a constraint that the recommended configuration misses a
     failure, a constraint of which nothing is certain is skipped.
     """
-    cases = [case for model in run.models for case in _model(model, run)]
-    return junit.render("tpx analyze", cases, started=run.started.provenance.started)
+    cases = [case for model in view.models for case in _model(model)]
+    return junit.render("tpx analyze", cases, started=view.run.started.provenance.started)
 
 
-def _model(model: ModelRun, run: Run) -> Iterator[Case]:
-    verdict = judge(model, run.started.goals)
+def _model(view: ModelView) -> Iterator[Case]:
+    verdict = view.verdict
     text = f"{verdict.sentence}. {verdict.detail}"
-    spent_s = sum(m.duration_ns for v in model.variants for m in v.measurements) / 1e9
-    case = Case(suite=model.model, name="verdict", time_s=spent_s, output=text)
+    spent_s = sum(m.duration_ns for v in verdict.run.variants for m in v.measurements) / 1e9
+    case = Case(suite=view.name, name="verdict", time_s=spent_s, output=text)
     if verdict.finding is Finding.NOTHING:
         case = replace(case, outcome="error", message=text, kind=verdict.finding.value)
     elif verdict.finding is Finding.NONE_SATISFIES:
         case = replace(case, outcome="failure", message=text, kind=verdict.finding.value)
     yield case
-    yield from _constraints(verdict, run)
+    yield from _constraints(view)
 
 
-def _constraints(verdict: Verdict, run: Run) -> Iterator[Case]:
-    if verdict.best is None:
+def _constraints(view: ModelView) -> Iterator[Case]:
+    best = view.verdict.best
+    if best is None:
         return
-    for limit in limits_of(run.started.goals, verdict.model):
-        case = Case(suite=f"{verdict.model}.constraints", name=str(limit))
-        standing = limit.standing(verdict.best.figures)
+    for limit in view.limits:
+        case = Case(suite=f"{view.name}.constraints", name=str(limit))
+        standing = limit.standing(best.figures)
         if standing == "missed":
-            missed = f"{verdict.best.name}: {limit.miss(verdict.best.figures)}"
+            missed = f"{best.name}: {limit.miss(best.figures)}"
             case = replace(case, outcome="failure", message=missed, kind="constraint")
         elif standing == "borderline":
             case = replace(case, outcome="skipped", message="borderline: the interval lies on both sides")

@@ -1,17 +1,16 @@
 """A run as JSON for programs: the verdicts, and every figure that the page shows."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant, standing
+from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, Range
-from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.analyzer.verdict import Verdict, judge
+from tpx.analyzer.results.run import VariantRun
 from tpx.report.files import json_text
 
 SCHEMA = 1
@@ -21,10 +20,9 @@ MOST_EMBEDDED_BYTES = 700_000
 Json = dict[str, Any]
 
 
-def report_json(run: Run, verdicts: Sequence[Verdict] | None = None) -> Json:
+def report_json(view: ReportView) -> Json:
     """The document: `tpx_analyze_report` is its version, units are in the names of its fields."""
-    goals, prices = run.started.goals, Prices.of(run)
-    found = verdicts or [judge(model, goals) for model in run.models]
+    run = view.run
     return {
         "tpx_analyze_report": SCHEMA,
         "outcome": run.outcome,
@@ -32,24 +30,21 @@ def report_json(run: Run, verdicts: Sequence[Verdict] | None = None) -> Json:
         "elapsed_s": round(run.elapsed_ns / 1e9, 3),
         "provenance": msgspec.to_builtins(run.started.provenance),
         "settings": run.started.settings,
-        "goals": msgspec.to_builtins(goals),
+        "goals": msgspec.to_builtins(run.started.goals),
         "server_only": msgspec.to_builtins(run.server_only),
-        "models": [
-            _model(model, verdict, goals.of(model.model), prices)
-            for model, verdict in zip(run.models, found, strict=True)
-        ],
+        "models": [_model(model) for model in view.models],
     }
 
 
-def report_text(run: Run) -> str:
+def report_text(view: ReportView) -> str:
     """The document as a file, indented."""
-    return json_text(report_json(run))
+    return json_text(report_json(view))
 
 
-def embedded_text(run: Run, verdicts: Sequence[Verdict]) -> str:
+def embedded_text(view: ReportView) -> str:
     """The document for a page: on one line, and with nothing that would end a script. A large run's holds the
     best measurement of each configuration alone."""
-    document = report_json(run, verdicts)
+    document = report_json(view)
     encoded = msgspec.json.encode(document)
     if len(encoded) > MOST_EMBEDDED_BYTES:
         for model in document["models"]:
@@ -63,19 +58,20 @@ def embedded_text(run: Run, verdicts: Sequence[Verdict]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _model(model: ModelRun, verdict: Verdict, goals: Goals, prices: Prices) -> Json:
+def _model(view: ModelView) -> Json:
+    verdict, model, goals, prices = view.verdict, view.verdict.run, view.goals, view.prices
     conclusion = verdict.conclusion
     return {
         "model": model.model,
         "finding": verdict.finding.value,
         "verdict": verdict.sentence,
         "detail": verdict.detail,
-        "recommended": verdict.best.name if verdict.best and verdict.best.satisfies else None,
+        "recommended": view.recommended or None,
         "closest": verdict.best.name if verdict.best and not verdict.best.satisfies else None,
         "default": verdict.default.name if verdict.default else None,
         "gain_percent": verdict.gain_percent,
         "gain": _gain(verdict.gain),
-        "tied": list(conclusion.tied) if conclusion else [],
+        "tied": list(view.tied),
         "noise": list(conclusion.noise) if conclusion else [],
         "inconclusive": verdict.inconclusive,
         "configurations": [

@@ -91,7 +91,7 @@ def build(view: ReportView, *, data: bool = True) -> Document:
         ),
         notice=_notice(run),
         sections=(*sections, _provenance(run)),
-        data=embedded_text(run, [model.verdict for model in view.models]) if data else "",
+        data=embedded_text(view) if data else "",
         file_name="tpx-analyze-" + "-".join(started.models)[:60],
         parent=view.parent,
     )
@@ -193,8 +193,8 @@ def _model_sections(view: ModelView, key: str) -> list[Section]:
             summary="All measurements of the final rounds", blocks=(repetitions,)
         )
         sections += section("How steady the machine was", drift, rounds, lead=_DRIFT)
-    sections += section("Failed trials", *_failures(view.model))
-    sections += section("How the search went", _trace(view.model, ranking))
+    sections += section("Failed trials", *_failures(view.verdict.run))
+    sections += section("How the search went", _trace(view.verdict.run, ranking))
     sections += section("All measurements", measurements_grid(f"{key}-measurements", view))
     return sections
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpx.analyzer.limits import describe_limits, limits_of, shown
+from tpx.analyzer.limits import describe_limits, shown
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Configuration, Measurement
@@ -83,7 +83,7 @@ def _tiles(view: ModelView) -> Iterator[Tile]:
     yield from metric_tile("perf_latency_p99", "p99 latency", best, other)
     yield _load_tile(best.figures, other.figures if other else None)
     yield _instances_tile(best)
-    asked = limits_of(view.report.run.started.goals, view.name)
+    asked = view.limits
     if asked:
         standing = verdict.standing
         limits = describe_limits(asked)

@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tpx.analyzer.limits import limits_of
+from tpx.analyzer.limits import Limit, limits_of
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.plots import Mode, Plot
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.run import ModelRun, Run
+from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Verdict, judge
 from tpx.report.styles import STYLES
 
@@ -57,7 +57,7 @@ class ReportView:
     def models(self) -> tuple["ModelView", ...]:
         """Every model of the run with its verdict."""
         goals = self.run.started.goals
-        return tuple(ModelView(report=self, model=m, verdict=judge(m, goals)) for m in self.run.models)
+        return tuple(ModelView(report=self, verdict=judge(m, goals)) for m in self.run.models)
 
     def linked(self, hrefs: Mapping[str, str], parent: str = "") -> "ReportView":
         """Return the view of a page with these links."""
@@ -76,12 +76,11 @@ class ModelView:
     """One model of a run with its verdict, and what its tables and charts need to know."""
 
     report: ReportView
-    model: ModelRun
     verdict: Verdict
 
     @property
     def name(self) -> str:
-        return self.model.model
+        return self.verdict.model
 
     @property
     def ranking(self) -> tuple[RankedVariant, ...]:
@@ -102,8 +101,9 @@ class ModelView:
         return self.report.run.started.goals.of(self.name)
 
     @property
-    def constrained(self) -> bool:
-        return bool(limits_of(self.report.run.started.goals, self.name))
+    def limits(self) -> tuple[Limit, ...]:
+        """The constraints one by one."""
+        return limits_of(self.report.run.started.goals, self.name)
 
     @property
     def prices(self) -> Prices:
