@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import grpc
 import pytest
 
 from tests.hostile import wire
@@ -184,3 +185,38 @@ def test_connections_come_and_go_without_a_trace(siege: Siege) -> None:
     after = siege.settles(lambda now: now.descriptors <= before.descriptors)
     assert after.descriptors <= before.descriptors
     assert after.resident_bytes - before.resident_bytes < 8 * MIB
+
+
+QUESTIONS: dict[str, bytes] = {
+    "statistics": b"GET /v2/models/stats HTTP/1.1\r\nHost: a\r\n\r\n",
+    "index": b"POST /v2/repository/index HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+    "ready": b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n",
+    "document": b"GET /v2/openapi.json HTTP/1.1\r\nHost: a\r\n\r\n",
+    "metrics": b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+CROWD = 40
+IN_PIPELINE = 5
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_p17_a_crowd_that_asks_about_all_models_holds_up_nobody(siege: Siege, question: str) -> None:
+    port = siege.metrics if question == "metrics" else siege.http
+    with siege.bystander() as others, ExitStack() as crowd:
+        socks = [crowd.enter_context(wire.connect(port)) for _ in range(CROWD)]
+        for sock in socks:
+            last = QUESTIONS[question].replace(b"Host: a", b"Host: a\r\nConnection: close")
+            sock.sendall(QUESTIONS[question] * (IN_PIPELINE - 1) + last)
+        for sock in socks:
+            assert (wire.read_rest(sock) or b"").count(b"HTTP/1.1 200 OK") == IN_PIPELINE
+    assert others.worst_s < 1
+    siege.alive()
+
+
+@pytest.mark.parametrize("verb", ["ModelStatistics", "RepositoryIndex"])
+def test_p17_calls_about_all_models_hold_up_nobody(siege: Siege, verb: str) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{siege.grpc}") as channel, siege.bystander() as others:
+        method = channel.unary_unary(SERVICE + verb)
+        calls = [method.future(b"", timeout=wire.PATIENCE_S) for _ in range(CROWD * IN_PIPELINE)]
+        assert len({call.result() for call in calls}) >= 1
+    assert others.worst_s < 1
+    siege.alive()

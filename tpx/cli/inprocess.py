@@ -230,7 +230,7 @@ class EngineControl:
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         plane = (await self._engine.server()).plane
-        return model_counters({"model_stats": plane.statistics(model.name, model.version)})
+        return model_counters({"model_stats": list(plane.statistics(model.name, model.version))})
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         """Nothing is sent: the command line refuses trace settings for this kind."""

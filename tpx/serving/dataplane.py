@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
 
@@ -273,12 +273,12 @@ class DataPlane:
 
     # statistics
 
-    def statistics(self, name: str, version: str) -> list[JsonObject]:
-        """The members of `model_stats`: of one version, of all of a model, or with an empty name of all
-        models."""
+    def statistics(self, name: str, version: str) -> Iterator[JsonObject]:
+        """Make the members of `model_stats`: of one version, of all of a model, or with an empty name of all
+        models. Raises InvalidRequest."""
         served = self._repository.served()
         if not name:
-            return [_model_statistics(model) for model in served]
+            return map(_model_statistics, served)
         named = self._repository.named(name)
         if len(named) > 1:
             raise AmbiguousName(name, len(named))
@@ -290,7 +290,7 @@ class DataPlane:
             chosen = [model for model in chosen if model.version == number]
             if not chosen:
                 raise InvalidRequest(f"requested model version is not available for model '{name}'")
-        return [_model_statistics(model) for model in chosen]
+        return map(_model_statistics, chosen)
 
     def served(self) -> list[Served]:
         """The models whose counters the metrics page shows."""
@@ -431,7 +431,10 @@ def _model_statistics(model: Served) -> dict[str, object]:
         "last_inference": statistics.last_inference_ms,
         "inference_count": statistics.inference_count,
         "execution_count": statistics.execution_count,
-        "inference_stats": {phase: asdict(duration) for phase, duration in statistics.durations().items()},
+        "inference_stats": {
+            phase: {"count": duration.count, "ns": duration.ns}
+            for phase, duration in statistics.durations().items()
+        },
         "response_stats": {
             str(index): responses.as_dict() for index, responses in sorted(statistics.responses.items())
         },

@@ -1,14 +1,16 @@
-"""Decoding and encoding that takes long, in threads beside the event loop.
+"""Decoding and encoding that takes long: in threads beside the event loop, or on it in short steps.
 
-What runs there lets the interpreter lock go every few milliseconds: it works in pieces. There are few
-threads, since each of them competes with the event loop for the lock.
+What runs in a thread lets the interpreter lock go every few milliseconds: it works in pieces. There are few
+threads, since each of them competes with the event loop for the lock. Answers about all models are made
+on the event loop, which owns what they tell: a step at a time, and once for all requests that wait for one.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tpx.errors import Cancelled, TpxError
 
@@ -17,6 +19,7 @@ log = logging.getLogger(__name__)
 LONG_BYTES = 128 << 10
 """Of JSON, or of strings: what takes longer than the event loop should."""
 _VERY_LONG_BYTES = 2 << 20
+_STEP_S = 0.002
 
 _T = TypeVar("_T")
 
@@ -64,6 +67,41 @@ class Postponed(Exception):
     def then(self, go_on: Callable[[object], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
         """As `Offload.decode`."""
         return self._offload.decode(self._size, self._work, go_on, fail)
+
+
+async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_counter) -> list[_T]:
+    """Return the pieces, which are made one by one; every few milliseconds the event loop turns to others."""
+    made = []
+    step_ends = clock() + _STEP_S
+    for piece in pieces:
+        made.append(piece)
+        if clock() > step_ends:
+            await asyncio.sleep(0)
+            step_ends = clock() + _STEP_S
+    return made
+
+
+class Coalesced(Generic[_T]):
+    """Makes an answer once for all requests that wait for it.
+
+    Requests that come while one is being made get the next one: it tells of everything before them.
+    """
+
+    def __init__(self, make: Callable[[], Coroutine[object, object, _T]]) -> None:
+        self._make = make
+        self._making = asyncio.Lock()
+        self._next: asyncio.Task[_T] | None = None
+
+    async def get(self) -> _T:
+        """Return an answer that was begun after this call. Raises what making it raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._make_next())
+        return await asyncio.shield(self._next)
+
+    async def _make_next(self) -> _T:
+        async with self._making:
+            self._next = None
+            return await self._make()
 
 
 def _start(

@@ -1,5 +1,6 @@
 """Every verb over gRPC but inference: health, metadata, statistics, repository, shared memory, settings."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias, TypeVar
 
@@ -8,9 +9,10 @@ from google.protobuf.message import Message
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol import messages
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.dataplane import DataPlane, TensorMetadata
+from tpx.serving.dataplane import DataPlane, RepositoryEntry, TensorMetadata
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
 from tpx.serving.logs import LogValue, refuse_log_file
+from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 from tpx.serving.tracing.settings import parse_update
 
@@ -30,6 +32,9 @@ class GrpcControlPlane:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._every_statistic = Coalesced(self._make_statistics)
+        self._ready_index = Coalesced(self._make_ready_index)
+        self._complete_index = Coalesced(self._make_complete_index)
 
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its part of the API."""
@@ -49,7 +54,7 @@ class GrpcControlPlane:
             rpc("ServerMetadata", "metadata", self._server_metadata),
             rpc("ModelMetadata", "metadata", self._model_metadata),
             rpc("ModelConfig", "model-config", self._model_config),
-            rpc("ModelStatistics", "statistics", self._statistics),
+            rpc_later("ModelStatistics", "statistics", self._statistics, tasks),
             rpc_later("RepositoryIndex", "model-repository", self._index, tasks),
             rpc_later("RepositoryModelLoad", "model-repository", self._load, tasks, explicit),
             rpc_later("RepositoryModelUnload", "model-repository", self._unload, tasks, explicit),
@@ -89,22 +94,30 @@ class GrpcControlPlane:
     def _model_config(self, request: messages.ModelConfigRequest) -> Message:
         return messages.ModelConfigResponse(config=self._plane.model_config(request.name, request.version))
 
-    def _statistics(self, request: messages.ModelStatisticsRequest) -> Message:
+    async def _statistics(self, request: messages.ModelStatisticsRequest) -> Message | bytes:
+        if not request.name:
+            return await self._every_statistic.get()
         return messages.ModelStatisticsResponse(
             model_stats=self._plane.statistics(request.name, request.version)
         )
 
+    async def _make_statistics(self) -> bytes:
+        # messages of one model each are, one behind the other, the message of them all
+        one = messages.ModelStatisticsResponse
+        members = self._plane.statistics("", "")
+        return b"".join(await in_steps(one(model_stats=[each]).SerializeToString() for each in members))
+
     # the model repository
 
-    async def _index(self, request: messages.RepositoryIndexRequest) -> Message:
+    async def _index(self, request: messages.RepositoryIndexRequest) -> bytes:
         _refuse_repository(request)
-        response = messages.RepositoryIndexResponse()
-        plane = self._plane
-        for entry in plane.index(ready_only=True) if request.ready else await plane.complete_index():
-            response.models.add(
-                name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
-            )
-        return response
+        return await (self._ready_index if request.ready else self._complete_index).get()
+
+    async def _make_ready_index(self) -> bytes:
+        return _serialized(self._plane.index(ready_only=True))
+
+    async def _make_complete_index(self) -> bytes:
+        return _serialized(await self._plane.complete_index())
 
     async def _load(
         self, request: messages.RepositoryModelLoadRequest
@@ -208,6 +221,13 @@ class GrpcControlPlane:
             else:
                 setting.string_param = value
         return response
+
+
+def _serialized(entries: Sequence[RepositoryEntry]) -> bytes:
+    response = messages.RepositoryIndexResponse()
+    for entry in entries:
+        response.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+    return response.SerializeToString()
 
 
 def _value(parameter: _Parameter) -> Any:

@@ -21,10 +21,9 @@ from tpx.serving.repository.retirement import Tasks
 log = logging.getLogger(__name__)
 
 
-def answer(call: ServerCall, message: Message) -> None:
-    """Answer with one protobuf message."""
-    data = message.SerializeToString()
-    call.respond((data,))
+def answer(call: ServerCall, message: Message | bytes) -> None:
+    """Answer with one protobuf message, which may be serialized already."""
+    call.respond((message if isinstance(message, bytes) else message.SerializeToString(),))
 
 
 def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:

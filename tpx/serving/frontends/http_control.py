@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from functools import partial
 
+import orjson
+
 from tpx.errors import InvalidRequest, NotReady, Unsupported
 from tpx.protocol import model_config
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
@@ -16,6 +18,7 @@ from tpx.serving.dataplane import DataPlane, RepositoryEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
 from tpx.serving.logs import refuse_log_file
+from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.repository.overrides import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 from tpx.serving.tracing.settings import parse_update
@@ -34,6 +37,9 @@ class HttpControlPlane:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._every_statistic = Coalesced(self._make_statistics)
+        self._ready_index = Coalesced(self._make_ready_index)
+        self._complete_index = Coalesced(self._make_complete_index)
 
     def routes(self) -> list[Route]:
         """Return the paths, each with its part of the API."""
@@ -57,6 +63,9 @@ class HttpControlPlane:
 
     def _later(self, request: HttpRequest, work: Coroutine[object, object, None]) -> None:
         self._plane.tasks.start(answer_when_done(request, work))
+
+    async def _answer_coalesced(self, request: HttpRequest, answer: Coalesced[bytes]) -> None:
+        request.respond(200, JSON_TYPE, (await answer.get(),))
 
     # health, metadata, statistics
 
@@ -93,10 +102,14 @@ class HttpControlPlane:
         answer_json(request, model_config.to_json(self._plane.model_config(*of_model(match))))
 
     def _statistics(self, request: HttpRequest, match: re.Match[str]) -> None:
-        answer_json(request, {"model_stats": self._plane.statistics(*of_model(match))})
+        answer_json(request, {"model_stats": list(self._plane.statistics(*of_model(match)))})
 
     def _all_statistics(self, request: HttpRequest, _: re.Match[str]) -> None:
-        answer_json(request, {"model_stats": self._plane.statistics("", "")})
+        self._later(request, self._answer_coalesced(request, self._every_statistic))
+
+    async def _make_statistics(self) -> bytes:
+        pieces = await in_steps(map(orjson.dumps, self._plane.statistics("", "")))
+        return b'{"model_stats":[%b]}' % b",".join(pieces)
 
     # the model repository
 
@@ -105,13 +118,14 @@ class HttpControlPlane:
         ready = json_object(request).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest("Invalid value for 'ready': expected a boolean")
-        if ready:
-            _answer_index(request, self._plane.index(ready_only=True))
-        else:
-            self._later(request, self._answer_complete_index(request))
+        index = self._ready_index if ready else self._complete_index
+        self._later(request, self._answer_coalesced(request, index))
 
-    async def _answer_complete_index(self, request: HttpRequest) -> None:
-        _answer_index(request, await self._plane.complete_index())
+    async def _make_ready_index(self) -> bytes:
+        return _index(self._plane.index(ready_only=True))
+
+    async def _make_complete_index(self) -> bytes:
+        return _index(await self._plane.complete_index())
 
     def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
         _refuse_repository(match)
@@ -223,9 +237,9 @@ def _answer_ready(request: HttpRequest, *, ready: bool) -> None:
     request.respond(200, b"")
 
 
-def _answer_index(request: HttpRequest, entries: Sequence[RepositoryEntry]) -> None:
-    answer_json(
-        request, [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
+def _index(entries: Sequence[RepositoryEntry]) -> bytes:
+    return orjson.dumps(
+        [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from math import prod
 
@@ -14,8 +14,10 @@ from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends import api_page
-from tpx.serving.frontends.http_answers import when_done
+from tpx.serving.frontends.http_answers import answer_when_done
 from tpx.serving.frontends.http_routes import Route, paths_of, route
+from tpx.serving.offload import Coalesced, in_steps
+from tpx.serving.served import Served
 
 _OPENAPI = "3.1.0"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -153,6 +155,8 @@ class HttpDocumentation:
     def __init__(self, plane: DataPlane, all_routes: Callable[[], Iterable[Route]]) -> None:
         self._plane = plane
         self._all_routes = all_routes
+        self._json = Coalesced(partial(self._make, lambda document: (JSON_TYPE, orjson.dumps(document))))
+        self._html = Coalesced(partial(self._make, _rendered))
 
     def routes(self) -> list[Route]:
         return [
@@ -162,36 +166,37 @@ class HttpDocumentation:
         ]
 
     def _document(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._make(request, lambda document: (JSON_TYPE, orjson.dumps(document)))
+        self._answer(request, self._json)
 
     def _page(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._make(request, _rendered)
+        self._answer(request, self._html)
 
-    def _make(self, request: HttpRequest, form: Callable[[JsonObject], _Made]) -> None:
-        """Answer with a form of the document; it is made in another thread, for it takes a while."""
-        models = self._models()
+    def _answer(self, request: HttpRequest, form: Coalesced[_Made]) -> None:
+        async def work() -> None:
+            headers, body = await form.get()
+            request.respond(200, headers, (body,))
+
+        self._plane.tasks.start(answer_when_done(request, work()))
+
+    async def _make(self, form: Callable[[JsonObject], _Made]) -> _Made:
+        """Return a form of the document; it is made in another thread, for it takes a while."""
         routes = list(self._all_routes())
+        ranked = sorted(await in_steps(map(_rank, self._plane.served())))
+        models = list(dict.fromkeys(name for _, name in ranked))[:_MOST_EXAMPLES]
+        return await asyncio.to_thread(lambda: form(document(routes, models)))
 
-        def work() -> _Made:
-            return form(document(routes, models[:_MOST_EXAMPLES]))
 
-        making = asyncio.get_running_loop().run_in_executor(None, work)
-        when_done(request, making, lambda made: request.respond(200, made[0], (made[1],)))
-
-    def _models(self) -> list[str]:
-        """Return the names of models; those that one plain request suits come first."""
-        awkward = {
-            each.model_id.name
-            for each in self._plane.served()
-            if each.config.HasField("sequence_batching")
-            or each.config.model_transaction_policy.decoupled
-            or any(
-                prod(map(abs, tensor.dims)) > _LARGE_ELEMENTS or tensor.datatype in NOT_IN_JSON
-                for tensor in (*each.signature.inputs.values(), *each.signature.outputs.values())
-            )
-        }
-        names = {entry.name for entry in self._plane.index(ready_only=True)}
-        return sorted(names, key=lambda name: (name in awkward, name))
+def _rank(model: Served) -> tuple[bool, str]:
+    """Return the order of a model among the examples: those that one plain request suits come first."""
+    awkward = (
+        model.config.HasField("sequence_batching")
+        or model.config.model_transaction_policy.decoupled
+        or any(
+            prod(map(abs, tensor.dims)) > _LARGE_ELEMENTS or tensor.datatype in NOT_IN_JSON
+            for tensor in (*model.signature.inputs.values(), *model.signature.outputs.values())
+        )
+    )
+    return awkward, model.model_id.name
 
 
 def _to_page(request: HttpRequest, _: re.Match[str]) -> None:

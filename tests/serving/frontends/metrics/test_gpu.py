@@ -80,7 +80,7 @@ FOUR = [FakeGpu(f"GPU-{letter}{n}") for n, letter in enumerate("abcc")]
 
 
 def page(probe: GpuMetrics) -> Page:
-    return parse(render(probe.sample()))
+    return parse("".join(render(probe.sample())))
 
 
 def test_every_family_has_its_name_type_help_and_unit() -> None:

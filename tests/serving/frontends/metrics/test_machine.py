@@ -20,7 +20,7 @@ from tpx.serving.frontends.metrics.text import Family, render
 
 
 def page(families: Sequence[Family]) -> Page:
-    return parse(render(families))
+    return parse("".join(render(families)))
 
 
 def work(seconds: float) -> None:

@@ -11,13 +11,19 @@ from tpx.serving.frontends.metrics.text import Family, bound, labels, number, re
 names = st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,8}", fullmatch=True)
 
 
+def page_of(*families: Family) -> str:
+    return "".join(render(families))
+
+
 def test_a_family_without_series_still_says_what_it_is() -> None:
-    assert render([Family(name="a", kind="gauge", help="words")]) == "# HELP a words\n# TYPE a gauge\n"
+    page = page_of(Family(name="a", kind="gauge", help="words"))
+    assert page == "# HELP a words\n# TYPE a gauge\n"
+    assert page_of(Family(name="a", kind="gauge", help="words", optional=True)) == ""
 
 
 def test_each_series_is_a_line() -> None:
     lines = (("", 1), ('{x="1"}', 0.5), ("_sum", 2**60))
-    page = render([Family(name="a", kind="gauge", help="words", lines=lines)])
+    page = page_of(Family(name="a", kind="gauge", help="words", lines=lines))
     assert page.splitlines()[2:] == ["a 1", 'a{x="1"} 0.5', f"a_sum {2**60}"]
 
 
@@ -51,14 +57,14 @@ def test_names_that_become_the_same_stay_apart() -> None:
 @given(st.dictionaries(st.text().map(lambda key: f"_{key}"), st.text(), min_size=1))
 def test_any_tags_make_a_page_that_can_be_read(tags: dict[str, str]) -> None:
     lines = ((f"{{{labels({'model': 'm', **tags})}}}", 1),)
-    [family] = text_string_to_metric_families(render([Family(name="a", kind="gauge", help="h", lines=lines)]))
+    [family] = text_string_to_metric_families(page_of(Family(name="a", kind="gauge", help="h", lines=lines)))
     [sample] = family.samples
     assert sorted(sample.labels.values()) == sorted(["m", *tags.values()])
 
 
 @given(st.dictionaries(names, st.text(), min_size=1))
 def test_any_value_of_a_label_comes_back(pairs: dict[str, str]) -> None:
-    page = render([Family(name="a", kind="gauge", help="h", lines=((f"{{{labels(pairs)}}}", 1),))])
+    page = page_of(Family(name="a", kind="gauge", help="h", lines=((f"{{{labels(pairs)}}}", 1),)))
     [family] = text_string_to_metric_families(page)
     assert [sample.labels for sample in family.samples] == [pairs]
 
@@ -66,7 +72,7 @@ def test_any_value_of_a_label_comes_back(pairs: dict[str, str]) -> None:
 @given(st.floats() | st.integers(-(2**60), 2**60))
 def test_any_number_comes_back(value: float) -> None:
     [family] = text_string_to_metric_families(
-        render([Family(name="a", kind="gauge", help="h", lines=(("", value),))])
+        page_of(Family(name="a", kind="gauge", help="h", lines=(("", value),)))
     )
     [sample] = family.samples
     assert sample.value == value or (math.isnan(sample.value) and math.isnan(value))

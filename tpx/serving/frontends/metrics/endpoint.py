@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.cache import ResponseCache
 from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.http_answers import answer_when_done
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.text import Family, FamilySource, Line, bound, labels, render
+from tpx.serving.offload import Coalesced, in_steps
 
 
 class CustomFamilies:
@@ -88,6 +90,7 @@ class MetricsFrontend:
         self._plane = plane
         self._models = models
         self._sources = sources
+        self._page = Coalesced(self._make_page)
 
     def serve(self, request: HttpRequest) -> None:
         """Answer with the page; / leads to it, and any other path is an empty page, as Triton's."""
@@ -98,11 +101,14 @@ class MetricsFrontend:
         elif request.head.path not in _PATHS:
             request.respond(200, _TEXT)
         else:
-            request.respond(200, _TEXT, (self.page().encode(),))
+            self._plane.tasks.start(answer_when_done(request, self._answer(request)))
 
-    def page(self) -> str:
-        """All families in the text format."""
-        families = self._models.of(self._plane.served(), time.perf_counter_ns())
-        for source in self._sources:
-            families += source.families()
-        return render(families)
+    async def _answer(self, request: HttpRequest) -> None:
+        request.respond(200, _TEXT, (await self._page.get(),))
+
+    async def _make_page(self) -> bytes:
+        """Return all families in the text format."""
+        rows = await in_steps(self._models.rows(self._plane.served()))
+        others = (family for source in self._sources for family in source.families())
+        families = chain(self._models.of(rows, time.perf_counter_ns()), others)
+        return "".join(await in_steps(render(families))).encode()

@@ -1,7 +1,7 @@
 """Counters of the models, as families of series by model and version."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -151,23 +151,26 @@ class ModelFamilies:
         self._gpu_uuids = gpu_uuids
         self._names: WeakKeyDictionary[Served, _Names] = WeakKeyDictionary()
 
-    def of(self, models: Iterable[Served], now_ns: int) -> list[Family]:
-        """Families that every model has, and of the others those that some model has."""
-        rows = [_ModelRow(model, self._names_of(model), model.statistics.durations()) for model in models]
+    def rows(self, models: Iterable[Served]) -> Iterator[_ModelRow]:
+        """Note the counters of each model."""
+        for model in models:
+            yield _ModelRow(model, self._names_of(model), model.statistics.durations())
+
+    def of(self, rows: Sequence[_ModelRow], now_ns: int) -> Iterator[Family]:
+        """Make the families that every model has, and of the others those that some model has."""
         settings = self._settings
         counted = settings.counter_latencies
-        families = [_family(_SUCCESS, rows), _failures(rows)]
-        families += [_family(metric, rows) for metric in (*_COUNTS, *(_COUNTER_LATENCIES if counted else ()))]
-        optional = [_family(metric, rows) for metric in (_CACHE if counted else ())]
-        families += [family for family in optional if family.lines]
-        families += [_family(metric, rows) for metric in _GAUGES]
-        optional = []
+        yield _family(_SUCCESS, rows)
+        yield _failures(rows)
+        for metric in (*_COUNTS, *((*_COUNTER_LATENCIES, *_CACHE) if counted else ()), *_GAUGES):
+            yield _family(metric, rows)
         if settings.histogram_latencies:
-            optional += [_histogram(family, rows) for family in HISTOGRAMS]
+            for family in HISTOGRAMS:
+                yield _histogram(family, rows)
         if settings.summary_latencies:
             shares = [quantile.q for quantile in settings.summary_quantiles]
-            optional += [_summary(family, rows, shares, now_ns) for family in SUMMARIES]
-        return [*families, *(family for family in optional if family.lines)]
+            for family in SUMMARIES:
+                yield _summary(family, rows, shares, now_ns)
 
     def _names_of(self, model: Served) -> _Names:
         names = self._names.get(model)
@@ -185,9 +188,11 @@ class ModelFamilies:
 
 
 def _family(metric: _Metric, rows: Sequence[_ModelRow]) -> Family:
-    values = [(row.names.text, metric.value(row)) for row in rows]
-    lines = [(f"{{{text}}}", value) for text, value in values if value is not None]
-    return Family(name=metric.name, kind=metric.kind, help=metric.help, lines=lines)
+    values = ((row.names.text, metric.value(row)) for row in rows)
+    lines = ((f"{{{text}}}", value) for text, value in values if value is not None)
+    return Family(
+        name=metric.name, kind=metric.kind, help=metric.help, lines=lines, optional=metric in _CACHE
+    )
 
 
 def _failures(rows: Sequence[_ModelRow]) -> Family:
@@ -195,40 +200,42 @@ def _failures(rows: Sequence[_ModelRow]) -> Family:
         name="nv_inference_request_failure",
         kind="counter",
         help="Number of failed inference requests, all batch sizes",
-        lines=[
+        lines=(
             (f"{{{row.names.by_reason[reason]}}}", count)
             for row in rows
             for reason, count in row.model.statistics.failures.items()
-        ],
+        ),
     )
 
 
 def _histogram(family: LatencyFamily, rows: Sequence[_ModelRow]) -> Family:
-    lines: list[Line] = []
-    for row in rows:
-        kept, text = _distribution(row.model, family), row.names.text
-        if not isinstance(kept, Histogram):
-            continue
-        lines += _totals(text, kept, family)
-        for upper, count in zip(kept.bounds, kept.cumulative(), strict=True):
-            lines.append((f'_bucket{{{text},le="{bound(upper)}"}}', count))
-        lines.append((f'_bucket{{{text},le="+Inf"}}', kept.count))
-    return Family(name=family.name, kind="histogram", help=family.help, lines=lines)
+    def lines() -> Iterator[Line]:
+        for row in rows:
+            kept, text = _distribution(row.model, family), row.names.text
+            if not isinstance(kept, Histogram):
+                continue
+            yield from _totals(text, kept, family)
+            for upper, count in zip(kept.bounds, kept.cumulative(), strict=True):
+                yield f'_bucket{{{text},le="{bound(upper)}"}}', count
+            yield f'_bucket{{{text},le="+Inf"}}', kept.count
+
+    return Family(name=family.name, kind="histogram", help=family.help, lines=lines(), optional=True)
 
 
 def _summary(
     family: LatencyFamily, rows: Sequence[_ModelRow], shares: Sequence[float], now_ns: int
 ) -> Family:
-    lines: list[Line] = []
-    for row in rows:
-        kept, text = _distribution(row.model, family), row.names.text
-        if not isinstance(kept, Summary):
-            continue
-        lines += _totals(text, kept, family)
-        for share, ns in zip(shares, kept.read_ns(shares, now_ns), strict=True):
-            value = math.nan if ns is None else ns // family.unit_ns
-            lines.append((f'{{{text},quantile="{share!r}"}}', value))
-    return Family(name=family.name, kind="summary", help=family.help, lines=lines)
+    def lines() -> Iterator[Line]:
+        for row in rows:
+            kept, text = _distribution(row.model, family), row.names.text
+            if not isinstance(kept, Summary):
+                continue
+            yield from _totals(text, kept, family)
+            for share, ns in zip(shares, kept.read_ns(shares, now_ns), strict=True):
+                value = math.nan if ns is None else ns // family.unit_ns
+                yield f'{{{text},quantile="{share!r}"}}', value
+
+    return Family(name=family.name, kind="summary", help=family.help, lines=lines(), optional=True)
 
 
 def _totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list[Line]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -19,17 +19,22 @@ class Family:
     name: str
     kind: Kind
     help: str
-    lines: Sequence[Line] = ()
+    lines: Iterable[Line] = ()
+    optional: bool = False
+    """Left out while it has no series."""
 
 
-def render(families: Iterable[Family]) -> str:
-    """The page: each family with its HELP and TYPE, also one that has no series yet."""
-    lines = []
+def render(families: Iterable[Family]) -> Iterator[str]:
+    """Make the lines of the page: each family with its HELP and TYPE, also one that has no series yet."""
     for family in families:
         name = family.name
-        lines.append(f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n")
-        lines += [f"{name}{rest} {number(value)}\n" for rest, value in family.lines]
-    return "".join(lines)
+        head = f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n"
+        if not family.optional:
+            yield head
+            head = ""
+        for rest, value in family.lines:
+            yield f"{head}{name}{rest} {number(value)}\n"
+            head = ""
 
 
 def labels(pairs: Mapping[str, str]) -> str:

@@ -1,0 +1,107 @@
+"""Answers that take long, made on the event loop in steps and once for all that wait."""
+
+import asyncio
+from collections.abc import Iterator
+
+from tpx.serving.offload import Coalesced, in_steps
+
+
+class SlowClock:
+    """Moves on by a millisecond whenever it is read."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+
+class Answers:
+    """Makes numbered answers, each when it is let."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.gate = asyncio.Semaphore(0)
+
+    async def make(self) -> int:
+        self.begun += 1
+        number = self.begun
+        await self.gate.acquire()
+        return number
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_others_run_while_a_long_answer_is_made_in_steps() -> None:
+    seen = []
+
+    async def scene() -> None:
+        others = 0
+
+        def other() -> None:
+            nonlocal others
+            others += 1
+            asyncio.get_running_loop().call_soon(other)
+
+        def pieces() -> Iterator[int]:
+            for number in range(9):
+                seen.append(others)
+                yield number
+
+        other()
+        assert await in_steps(pieces(), SlowClock()) == list(range(9))
+
+    asyncio.run(scene())
+    assert len(set(seen)) > 2
+
+
+def test_requests_that_come_while_an_answer_is_made_share_the_next_one() -> None:
+    async def scene() -> None:
+        answers = Answers()
+        coalesced = Coalesced(answers.make)
+        first = asyncio.create_task(coalesced.get())
+        await turns()
+        others = [asyncio.create_task(coalesced.get()) for _ in range(100)]
+        await turns()
+        assert answers.begun == 1
+        answers.gate.release()
+        answers.gate.release()
+        assert await first == 1
+        assert await asyncio.gather(*others) == [2] * 100
+        assert answers.begun == 2
+
+    asyncio.run(scene())
+
+
+def test_a_request_that_is_cancelled_leaves_the_answer_to_the_others() -> None:
+    async def scene() -> None:
+        answers = Answers()
+        coalesced = Coalesced(answers.make)
+        first, second = asyncio.create_task(coalesced.get()), asyncio.create_task(coalesced.get())
+        await turns()
+        first.cancel()
+        answers.gate.release()
+        assert await second == 1
+
+    asyncio.run(scene())
+
+
+def test_a_failure_is_told_to_all_that_wait_and_the_next_answer_is_made_anew() -> None:
+    faults = [ValueError("no")]
+
+    async def make() -> int:
+        if faults:
+            raise faults.pop()
+        return 7
+
+    async def scene() -> None:
+        coalesced = Coalesced(make)
+        failed = await asyncio.gather(coalesced.get(), coalesced.get(), return_exceptions=True)
+        assert [str(each) for each in failed] == ["no", "no"]
+        assert await coalesced.get() == 7
+
+    asyncio.run(scene())
