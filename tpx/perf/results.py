@@ -86,6 +86,18 @@ class ServerBreakdown:
         return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns
 
     @property
+    def stages(self) -> dict[str, tuple[int, int]]:
+        """Return the sum of each stage of a request in ns, and of how many requests."""
+        return {
+            "queue": (self.queue_ns, self.queue_count),
+            "compute_input": (self.compute_input_ns, self.compute_count),
+            "compute_infer": (self.compute_infer_ns, self.compute_count),
+            "compute_output": (self.compute_output_ns, self.compute_count),
+            "cache_hit": (self.cache_hit_ns, self.cache_hit_count),
+            "cache_miss": (self.cache_miss_ns, self.cache_miss_count),
+        }
+
+    @property
     def accounted_ns(self) -> int:
         """Queue, computing and the cache, the mean of each among the requests that had it, together."""
         return (

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.perf.conftest import make_level
 from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
-from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
+from tpx.perf.report.csv import composing_files, csv_text
 from tpx.perf.results import LevelResult, ServerBreakdown, Streaming, Verdict
 
 HEADER = (
@@ -16,7 +16,7 @@ HEADER = (
 
 
 def lines(*results: LevelResult, **options: bool) -> list[str]:
-    text = csv_text(results, CsvOptions(**options))
+    text = csv_text(results, **options)
     assert text.endswith("\n")
     return text[:-1].split("\n")
 

@@ -116,14 +116,10 @@ def _server(server: ServerBreakdown) -> Iterator[str]:
         f"server request latency = success ns / count = {server.success_ns} / {server.success_count} = "
         f"{server.success_ns / server.success_count / 1e3:.1f} usec"
     )
-    for name, total_ns, count in (
-        ("queue", server.queue_ns, server.queue_count),
-        ("compute input", server.compute_input_ns, server.compute_count),
-        ("compute infer", server.compute_infer_ns, server.compute_count),
-        ("compute output", server.compute_output_ns, server.compute_count),
-    ):
+    for name, (total_ns, count) in server.stages.items():
         if count:
-            yield f"server {name} = {total_ns} ns / {count} = {total_ns / count / 1e3:.1f} usec"
+            each = f"{total_ns} ns / {count} = {total_ns / count / 1e3:.1f} usec"
+            yield f"server {name.replace('_', ' ')} = {each}"
     if server.execution_count:
         yield (
             f"mean server batch = inferences / executions = {server.inference_count} / "

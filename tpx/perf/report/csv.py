@@ -1,7 +1,6 @@
 """perf_analyzer's CSV: a row per level that met the limits, and a file per model of an ensemble."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.perf.levels import CONCURRENCY
@@ -12,24 +11,18 @@ from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown
 from tpx.perf.statistics.latency import LatencySummary, reported_percentiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvOptions:
-    """Which columns there are beside those that the levels themselves call for."""
+def csv_text(
+    results: Sequence[LevelResult], *, verbose: bool = False, decoupled: bool = False, metrics: bool = False
+) -> str:
+    """Return the file's content; the header alone where no level met the limits.
 
-    verbose: bool = False
-    decoupled: bool = False
-    metrics: bool = False
-    """Whether the server's metrics were collected; only the verbose file has them."""
-
-
-def csv_text(results: Sequence[LevelResult], options: CsvOptions) -> str:
-    """The file's content; the header alone where no level met the limits.
+    `metrics` adds the columns of the server's metrics to a verbose file.
 
     Columns and their arithmetic are perf_analyzer's (report_writer.cc): latencies in whole microseconds, no
     quoting.
     """
     rows = _rows(results)
-    columns = _Columns(rows or results, options)
+    columns = _Columns(rows or results, verbose=verbose, decoupled=decoupled, metrics=metrics)
     lines = [",".join(columns.header())]
     lines += [
         ",".join(map(str, columns.row(r, r.latency, r.client)))
@@ -64,72 +57,68 @@ def _level_column(results: Sequence[LevelResult]) -> str:
     return results[0].level.kind.column if results else CONCURRENCY.column
 
 
-_COMPUTE = ["Server Compute Input", "Server Compute Infer", "Server Compute Output"]
-_CACHE = ["Server Cache Hit", "Server Cache Miss"]
+_NO_SERVER = ServerBreakdown(model="", version="")
 
 
 def _server_names(*, caching: bool) -> list[str]:
-    return ["Network+Server Send/Recv", "Server Queue", *_COMPUTE, *(_CACHE if caching else [])]
+    stages = [name.replace("_", " ").title() for name in _stages(_NO_SERVER, caching=caching)]
+    return ["Network+Server Send/Recv", *(f"Server {stage}" for stage in stages)]
 
 
-def _server_values(server: ServerBreakdown, *, caching: bool) -> list[int]:
-    values = [average_us(server.queue_ns, server.queue_count)]
-    values += [
-        average_us(ns, server.compute_count)
-        for ns in (server.compute_input_ns, server.compute_infer_ns, server.compute_output_ns)
-    ]
-    if caching:
-        values.append(average_us(server.cache_hit_ns, server.cache_hit_count))
-        values.append(average_us(server.cache_miss_ns, server.cache_miss_count))
-    return values
+def _stages(server: ServerBreakdown, *, caching: bool) -> dict[str, int]:
+    """Return the average of each stage in us; those of the cache only where it is used."""
+    stages = server.stages.items()
+    return {name: average_us(*stage) for name, stage in stages if caching or not name.startswith("cache")}
 
 
 class _Columns:
-    def __init__(self, results: Sequence[LevelResult], options: CsvOptions) -> None:
+    def __init__(
+        self, results: Sequence[LevelResult], *, verbose: bool, decoupled: bool, metrics: bool
+    ) -> None:
         servers = [r.server for r in results if r.server is not None]
         self._level = _level_column(results)
         self._percentile = results[0].percentile if results else None
         self._with_server = bool(servers)
         self._caching = any(has_response_cache(s) for s in servers)
-        self._options = options
+        self._verbose, self._decoupled, self._metrics = verbose, decoupled, metrics
 
     def header(self) -> list[str]:
         names = [self._level, "Inferences/Second"]
-        if self._options.decoupled:
+        if self._decoupled:
             names.append("Response Throughput")
         names.append("Client Send")
         if self._with_server:
             names += _server_names(caching=self._caching)
         names.append("Client Recv")
         names += [f"{percentile_name(p)} latency" for p in reported_percentiles(self._percentile)]
-        if self._options.verbose:
+        if self._verbose:
             if self._percentile is None:
                 names.append("Avg latency")
             names += ["request/response", "response wait"]
-            if self._options.metrics:
+            if self._metrics:
                 names += [title for title, _ in _GPU_COLUMNS]
         return names
 
     def row(self, result: LevelResult, latency: LatencySummary, client: ClientTimes) -> list[object]:
         values: list[object] = [rate(result.level.value), rate(result.throughput_infer_per_s)]
-        if self._options.decoupled:
+        if self._decoupled:
             values.append(rate(result.streaming.responses_per_s if result.streaming else 0.0))
         values.append(usec(client.send_ns))
         if self._with_server:
-            server = result.server or ServerBreakdown(model="", version="")
-            values += [usec(result.network_ns), *_server_values(server, caching=self._caching)]
+            stages = _stages(result.server or _NO_SERVER, caching=self._caching)
+            values += [usec(result.network_ns), *stages.values()]
         values.append(usec(client.receive_ns))
         values += [usec(latency.at(p)) for p in reported_percentiles(self._percentile)]
-        if self._options.verbose:
-            values += self._verbose(result.metrics, latency, client)
+        if self._verbose:
+            values += self._further(result.metrics, latency, client)
         return values
 
-    def _verbose(
+    def _further(
         self, metrics: MetricsFigures | None, latency: LatencySummary, client: ClientTimes
     ) -> list[object]:
         values: list[object] = [usec(latency.mean_ns)] if self._percentile is None else []
         values += [usec(client.send_ns + client.receive_ns), usec(client.wait_ns)]
-        if self._options.metrics:
+        if self._metrics:
             gpus = metrics.gpus if metrics is not None else ()
             values += [_by_gpu(gpus, name) for _, name in _GPU_COLUMNS]
         return values
@@ -167,6 +156,6 @@ def _composing_row(
     share = part.success_count / server.success_count if server.success_count else 0.0
     request_us = average_us(part.success_ns, part.success_count)
     between = max(0, request_us - part.accounted_ns // 1000)
-    values = _server_values(part, caching=caching)
+    values = _stages(part, caching=caching).values()
     throughput = rate(result.throughput_infer_per_s * share)
     return [rate(result.level.value), throughput, 0, between, *values, 0]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
+from tpx.perf.report.csv import composing_files, csv_text
 from tpx.perf.report.figures import load_name, rate, usec
 from tpx.perf.report.json import json_text
 from tpx.perf.report.model import Report
@@ -54,12 +54,13 @@ def markdown_text(report: Report) -> str:
 
 def _write_csv(report: Report, path: Path) -> None:
     config = report.config
-    options = CsvOptions(
+    text = csv_text(
+        report.levels,
         verbose=config.output.verbose_csv,
         decoupled=report.model.decoupled,
         metrics=config.metrics.collect_metrics,
     )
-    write_text(path, csv_text(report.levels, options))
+    write_text(path, text)
     for beside, text in composing_files(report.levels, path):
         write_text(beside, text)
 

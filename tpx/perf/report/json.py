@@ -207,12 +207,7 @@ def _server(server: ServerBreakdown) -> Json:
         "success": server.success_count,
         "fail": server.fail_count,
         "request_us": each(server.success_ns, server.success_count),
-        "queue_us": each(server.queue_ns, server.queue_count),
-        "compute_input_us": each(server.compute_input_ns, server.compute_count),
-        "compute_infer_us": each(server.compute_infer_ns, server.compute_count),
-        "compute_output_us": each(server.compute_output_ns, server.compute_count),
-        "cache_hit_us": each(server.cache_hit_ns, server.cache_hit_count),
-        "cache_miss_us": each(server.cache_miss_ns, server.cache_miss_count),
+        **{f"{name}_us": each(*stage) for name, stage in server.stages.items()},
         "composing": [_server(part) for part in server.composing],
     }
 

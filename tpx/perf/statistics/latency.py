@@ -5,15 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.protocol.tensors import Array
 
 REPORTED_PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 EXTRA_PERCENTILES = (99.9,)
 """Computed for JSON beside those that perf_analyzer reports."""
-
-Durations = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
