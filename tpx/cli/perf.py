@@ -18,7 +18,7 @@ from tpx.perf.options.words import read_words, spelled_out, spread_servers
 from tpx.perf.report.console import answer_line, answers_text, summary
 from tpx.perf.report.figures import load_name
 from tpx.perf.report.model import Report
-from tpx.perf.run import dry_run, event_loop, run
+from tpx.perf.run import event_loop, run
 from tpx.perf.settings import without_secrets
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 
@@ -129,6 +129,8 @@ def _self_test(config: SessionSpec) -> Exit:
 
 
 def _dry_run(config: SessionSpec) -> Exit:
+    from tpx.perf.dry_run import dry_run  # late: it reads the answers of every transport
+
     with asyncio.Runner(loop_factory=event_loop) as runner:
         planned = runner.run(dry_run(config, IN_PROCESS))
     for notice in planned.notices:

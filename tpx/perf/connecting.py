@@ -14,7 +14,7 @@ from tpx.perf.inputs.feed import Conversation, Feed, MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
 from tpx.perf.options import SessionSpec
-from tpx.perf.server_statistics import ModelTree, ServerStatistics, Statistics, SumOfStatistics, model_tree
+from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
 from tpx.protocol.v2 import RequestedOutput
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class MixMember:
 
     model: str
     weight: float
-    statistics: Statistics
+    statistics: ServerStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ConnectedModel:
     client: Client
     control: Control
     requests: Requests
-    statistics: Statistics
+    statistics: ServerStatistics
     sequences: bool = False
     """True where its requests are those of sequences."""
     members: tuple[MixMember, ...] = ()
@@ -148,7 +148,11 @@ async def _open_mix(
             client=opened[0].client,
             control=opened[0].control,
             requests=Requests(feed=feed, data=opened[0].requests.data),
-            statistics=SumOfStatistics([m.statistics for m in members]),
+            statistics=ServerStatistics(
+                opened[0].control,
+                *(tree for each in opened for tree in each.statistics.trees),
+                available=opened[0].statistics.available,
+            ),
             members=members,
             notices=tuple(dict.fromkeys(notice for each in opened for notice in each.notices)),
         )

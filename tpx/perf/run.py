@@ -29,15 +29,6 @@ Course = Generator[float, bool, None]
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
-    """The plan of a run, and whether its first request was answered as it should be."""
-
-    text: str
-    good: bool
-    notices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Levels:
     """The measured levels, and the error that kept the next one from being measured."""
 
@@ -45,17 +36,6 @@ class Levels:
     error: str = ""
     answer: Level | None = None
     """The result of a search: the highest level that met the limits or objectives; None where none did."""
-
-
-async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
-    """Prepare everything as a run does, send one request, and say what a run would do."""
-    from tpx.perf.probe import probe  # late
-    from tpx.perf.report.console import plan_text
-
-    async with Session(spec, in_process=in_process) as session:
-        probed = await probe(session.connected, spec)
-        text = plan_text(spec, session.connected, session.settings, probed)
-        return DryRun(text, probed.good, session.connected.notices)
 
 
 async def run(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.perf.clients.base import Control
@@ -53,33 +53,39 @@ async def model_tree(
 
 
 class ServerStatistics:
-    """Reads a model's counters; every answer is None where the server lacks the statistics extension."""
+    """Reads the counters of one model, or of several that are measured at once.
 
-    def __init__(self, control: Control, tree: ModelTree, *, available: bool) -> None:
+    Every answer is None where the server lacks the statistics extension.
+    """
+
+    def __init__(self, control: Control, *trees: ModelTree, available: bool) -> None:
+        self.trees = trees
+        self.available = available
         self._control = control
-        self._tree = tree
-        self._available = available
         self._notices: list[str] = []
         self._given = 0
 
     async def read(self) -> Snapshot | None:
         """The counters now; None, and a notice, where the server does not give them."""
-        if not self._available:
+        if not self.available:
             return None
+        every = len(self.trees) > 1 or self.trees[0].composing
         try:
-            counters = await self._control.statistics(
-                ModelKey("") if self._tree.composing else self._tree.key
-            )
+            counters = await self._control.statistics(ModelKey("") if every else self.trees[0].key)
         except TpxError as exc:
             self._notice(f"no server-side statistics for a while: {exc}")
             return None
         return {ModelKey(c.model, c.version): c for c in counters}
 
     def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
-        """The growth from one reading to another; None where either is missing or the model did nothing."""
+        """Return the growth between two readings; None where one is missing or no model did anything."""
         if before is None or after is None:
             return None
-        return self._breakdown(self._tree, before, after)
+        found = [b for tree in self.trees if (b := self._breakdown(tree, before, after)) is not None]
+        if len(self.trees) == 1 or not found:
+            return found[0] if found else None
+        total: Mapping[str, Any] = {name: sum(getattr(b, name) for b in found) for name in _COUNTERS}
+        return ServerBreakdown(model=", ".join(b.model for b in found), version="", **total)
 
     def _breakdown(self, tree: ModelTree, before: Snapshot, after: Snapshot) -> ServerBreakdown | None:
         key = self._version(tree.key, before, after)
@@ -114,45 +120,6 @@ class ServerStatistics:
     def _notice(self, text: str) -> None:
         if text not in self._notices:
             self._notices.append(text)
-
-
-class Statistics(Protocol):
-    """The server's account of whatever is measured."""
-
-    async def read(self) -> Snapshot | None:
-        """The counters now; None where the server does not give them."""
-
-    def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
-        """The growth from one reading to another."""
-
-    def take_notices(self) -> list[str]:
-        """Return notices since the last call."""
-
-
-class SumOfStatistics:
-    """Implements Statistics for several models at once: what they did together."""
-
-    def __init__(self, parts: Sequence[Statistics]) -> None:
-        self._parts = parts
-
-    async def read(self) -> Snapshot | None:
-        out: dict[ModelKey, ModelCounters] = {}
-        for part in self._parts:
-            snapshot = await part.read()
-            if snapshot is None:
-                return None
-            out |= snapshot
-        return out
-
-    def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
-        found = [b for p in self._parts if (b := p.between(before, after)) is not None]
-        if not found:
-            return None
-        total = {name: sum(getattr(b, name) for b in found) for name in _COUNTERS}
-        return ServerBreakdown(model=", ".join(b.model for b in found), version="", **total)
-
-    def take_notices(self) -> list[str]:
-        return [notice for part in self._parts for notice in part.take_notices()]
 
 
 _COUNTERS = tuple(f.name for f in fields(ServerBreakdown) if f.name.endswith(("_count", "_ns")))

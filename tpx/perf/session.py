@@ -17,7 +17,7 @@ from tpx.perf.loads.base import Load, LoadRequest, open_load
 from tpx.perf.loads.limits import check_openable, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
-from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, collectors_of
+from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, RequestsCollector
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
 from tpx.perf.measure.wakeups import FEW_IN_FLIGHT, processors_awake
@@ -141,7 +141,8 @@ class Session:
     async def _begin(self) -> None:
         """Open what levels need beside the connections, and tell the observer about the run."""
         spec, stack = self.spec, self._stack
-        collectors = collectors_of(self.connected, spec.address, self.settings.scenario)
+        requests = RequestsCollector(self.connected, spec.address, self.settings.scenario)
+        collectors: list[Collector] = [requests]
         whole = _undivided(spec)
         if whole and spec.pace.workers > 1:
             raise UsageError(f"--workers {spec.pace.workers}: {whole}")

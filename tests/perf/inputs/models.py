@@ -5,8 +5,8 @@ from typing import Any
 
 from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.inputs.base import InputSource, InputSpec
-from tpx.perf.inputs.dataset import DataSet, open_data
-from tpx.perf.inputs.steps import Step, Stream
+from tpx.perf.inputs.dataset import open_data
+from tpx.perf.inputs.steps import DataSet, Step, Stream
 from tpx.perf.settings import Shape
 
 

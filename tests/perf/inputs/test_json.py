@@ -12,7 +12,7 @@ from tests.perf.inputs.models import all_values, data_of, model, model_of, spec,
 from tpx.errors import UsageError
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.inputs.base import parse_source
-from tpx.perf.inputs.dataset import DataSet
+from tpx.perf.inputs.steps import DataSet
 from tpx.perf.inputs.values import bf16_floats
 from tpx.perf.settings import Shape
 

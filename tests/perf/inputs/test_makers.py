@@ -8,7 +8,8 @@ import pytest
 from tests.perf.inputs.models import all_values, made, model, model_of, spec, values
 from tpx.errors import UsageError
 from tpx.perf.inputs.base import InputSource, InputSpec, parse_source
-from tpx.perf.inputs.dataset import DataSet, open_data
+from tpx.perf.inputs.dataset import open_data
+from tpx.perf.inputs.steps import DataSet
 from tpx.perf.inputs.values import bf16_floats
 from tpx.protocol.datatypes import BY_NAME
 

@@ -11,10 +11,11 @@ from tests.perf.inputs.models import data_of, model
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, RequestFields, Template
 from tpx.perf.inputs.base import IdRange, InputSpec, SequenceSpec
-from tpx.perf.inputs.dataset import DataSet, open_data
+from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.sequences import varied
+from tpx.perf.inputs.steps import DataSet
 from tpx.perf.levels import Level
 from tpx.protocol.tensors import Tensor
 

@@ -1,8 +1,6 @@
 """The data of a run: the user's files and directories, or what is made where there are none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from tpx.errors import UsageError
@@ -11,7 +9,7 @@ from tpx.perf.clients.model import ModelDescription, TensorSpec, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.json_files import read_json
 from tpx.perf.inputs.makers import Maker, assumption, maker_for, maker_of_file, resolve_shapes
-from tpx.perf.inputs.steps import Step, StepReader, Stream
+from tpx.perf.inputs.steps import DataSet, Step, StepReader, Stream
 
 ARRAY = ".npy"
 
@@ -35,33 +33,6 @@ def _makers(
             if path.is_file():
                 out[spec.name] = maker_of_file(spec, dims[spec.name], path)
     return out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSet:
-    """Streams of steps; `notices` say what was assumed. `made` is whether no user wrote them, so that one
-    step stands for any number."""
-
-    streams: tuple[Stream, ...]
-    made: bool
-    notices: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> Stream:
-        """All of them as one stream: models without sequences take them in this order."""
-        return self.streams[0] if len(self.streams) == 1 else _Chained(self.streams)
-
-
-class _Chained:
-    def __init__(self, streams: Sequence[Stream]) -> None:
-        self._places = list(chain.from_iterable(((s, i) for i in range(len(s))) for s in streams))
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: int) -> Step:
-        stream, i = self._places[index]
-        return stream[i]
 
 
 class MakerStream:

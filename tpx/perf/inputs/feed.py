@@ -76,48 +76,47 @@ class RoundRobin:
         return SharedSource(self._mine) if self._only is None else OneRequest(self._only)
 
 
-class OneRequest:
-    """Implements Source over the only request there is, so that taking it is no call into Python."""
+class _Independent:
+    """The common part of Sources whose requests do not need each other."""
 
-    __slots__ = ("next", "sequence", "step")
+    __slots__ = ("sequence", "step")
 
-    def __init__(self, request: Prepared) -> None:
-        self.next = repeat(request).__next__
+    def __init__(self) -> None:
         self.step = 0
         self.sequence = 0
 
     def take_back(self) -> None:
-        """Requests do not need each other."""
+        """Forget it: any other request will do."""
 
     def failed(self, sequence: int) -> None:
-        """The next request does not depend on it."""
+        """Go on: the next request does not depend on it."""
 
     def closing(self) -> None:
-        """Nothing is ever open."""
+        """Return None: nothing is ever open."""
 
 
-class SharedSource:
+class OneRequest(_Independent):
+    """Implements Source over the only request there is, so that taking it is no call into Python."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, request: Prepared) -> None:
+        super().__init__()
+        self.next = repeat(request).__next__
+
+
+class SharedSource(_Independent):
     """Implements Source over steps and their requests, from which all slots take."""
 
-    __slots__ = ("_turn", "sequence", "step")
+    __slots__ = ("_turn",)
 
     def __init__(self, steps: Iterator[tuple[int, Prepared]]) -> None:
+        super().__init__()
         self._turn = steps.__next__
-        self.step = 0
-        self.sequence = 0
 
     def next(self) -> Prepared:
         self.step, request = self._turn()
         return request
-
-    def take_back(self) -> None:
-        """Requests do not need each other."""
-
-    def failed(self, sequence: int) -> None:
-        """The next request does not depend on it."""
-
-    def closing(self) -> None:
-        """Nothing is ever open."""
 
 
 def batches(total: int, size: int) -> list[range]:

@@ -12,20 +12,12 @@ import msgspec
 import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.inputs.steps import Step, StepReader, Stream
+from tpx.perf.inputs.steps import DataSet, Step, StepReader
 from tpx.protocol.json_values import JsonValue
 
 LINES = (".ndjson", ".jsonl")
 MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the json file"
 MIXED = "can not have a combination of objects and arrays inside of the data array"
-
-
-@dataclass(frozen=True, slots=True)
-class JsonData:
-    """The streams of some files."""
-
-    streams: tuple[Stream, ...]
-    notices: tuple[str, ...] = ()
 
 
 class JsonStream:
@@ -50,7 +42,7 @@ class JsonStream:
         return self._reader.step(_parsed(value, where), _parsed(expected, where), where, index)
 
 
-def read_json(paths: Sequence[Path], reader: StepReader) -> JsonData:
+def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
     """The data of files, one after the other: lists of steps become one stream, nested lists several.
 
     Raises UsageError naming the file, for one that is no such JSON or where the two forms are mixed.
@@ -69,7 +61,7 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> JsonData:
             raise UsageError(f"{path}: {MIXED}")
     if any(not len(stream) for stream in streams) or not (streams or len(flat)):
         raise UsageError(f"{', '.join(map(str, paths))}: The dataset provided is empty.")
-    return JsonData(tuple(streams) or (flat,), tuple(notices))
+    return DataSet(streams=tuple(streams) or (flat,), made=False, notices=tuple(notices))
 
 
 def _is_nested(data: Sequence[JsonValue], path: Path) -> bool:

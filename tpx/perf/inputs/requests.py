@@ -8,7 +8,6 @@ from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writ
 from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.base import EXACT, SequenceSpec, Tolerance
-from tpx.perf.inputs.dataset import DataSet
 from tpx.perf.inputs.feed import Check, Conversation, Feed, RoundRobin, Turn, batches
 from tpx.perf.inputs.sequences import (
     END,
@@ -18,7 +17,7 @@ from tpx.perf.inputs.sequences import (
     needed_flags,
 )
 from tpx.perf.inputs.shared_memory import SharedTensors
-from tpx.perf.inputs.steps import Step, Stream, named, stacked
+from tpx.perf.inputs.steps import DataSet, Step, Stream, named, stacked
 from tpx.perf.inputs.validation import Expectation, Validator
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor, decode_bytes

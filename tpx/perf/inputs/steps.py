@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import orjson
@@ -35,6 +36,33 @@ class Stream(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Step: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """Streams of steps; `notices` say what was assumed. `made` is whether no user wrote them, so that one
+    step stands for any number."""
+
+    streams: tuple[Stream, ...]
+    made: bool
+    notices: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> Stream:
+        """All of them as one stream: models without sequences take them in this order."""
+        return self.streams[0] if len(self.streams) == 1 else _Chained(self.streams)
+
+
+class _Chained:
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._places = list(chain.from_iterable(((s, i) for i in range(len(s))) for s in streams))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Step:
+        stream, i = self._places[index]
+        return stream[i]
 
 
 def stacked(

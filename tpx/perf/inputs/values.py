@@ -165,11 +165,15 @@ def _shape(spec: TensorSpec, value: JsonValue, where: str) -> tuple[int, ...]:
 def _raw(spec: TensorSpec, text: JsonValue, where: str) -> tuple[bytes, int]:
     if not isinstance(text, str):
         raise UsageError(f"{where}: the value of b64 field should be of type string")
+    data = _decoded(text, where)
+    return data, element_count(spec.datatype, data, where)
+
+
+def _decoded(text: str, where: str) -> bytes:
     try:
-        data = base64.b64decode(text, validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as exc:
         raise UsageError(f"{where}: b64 is no base64 text: {exc}") from exc
-    return data, element_count(spec.datatype, data, where)
 
 
 def decode_strings(data: Buffer) -> list[bytes]:
@@ -185,10 +189,7 @@ def _element(value: JsonValue, where: str) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
-        try:
-            return base64.b64decode(value["b64"], validate=True)
-        except (binascii.Error, ValueError) as exc:
-            raise UsageError(f"{where}: b64 is no base64 text: {exc}") from exc
+        return _decoded(value["b64"], where)
     raise UsageError(f"{where}: {shown(value)} is no string")
 
 

@@ -1,14 +1,12 @@
 """Collectors of what only some runs have beside the requests' own figures: sections of a level's result."""
 
 from bisect import bisect
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tpx.perf.connecting import ConnectedModel, MixMember
-from tpx.perf.inputs.feed import Conversation
 from tpx.perf.loads.base import Load
 from tpx.perf.loads.closed import session_figures
 from tpx.perf.loads.rate import open_loop_figures
@@ -25,7 +23,7 @@ from tpx.perf.records import (
     response_times,
     succeeded,
 )
-from tpx.perf.results import Condition, MemberFigures, Sections, Streaming, Validity, Verdict
+from tpx.perf.results import Condition, MemberFigures, Sections, Streaming, Validity, Verdict, WakeUps
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.distributions import binomial_at_most
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
@@ -46,19 +44,6 @@ class Collector(Protocol):
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
         """The load has stopped; returns what the result gets."""
-
-
-@dataclass(frozen=True, slots=True)
-class AtTheEnd:
-    """Implements Collector for what the level that is over shows."""
-
-    section: Callable[[Load, MeasuredLevel], Sections]
-
-    async def begin(self, load: Load) -> None:
-        """Need nothing before the level."""
-
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        return self.section(load, measured)
 
 
 class MetricsCollector:
@@ -96,25 +81,36 @@ class RecordingCollector:
         return {}
 
 
-def collectors_of(connected: ConnectedModel, address: str, scenario: str) -> list[Collector]:
-    """Return the collectors that a model, or a scenario of MLPerf, brings with it."""
-    sections: list[Callable[[Load, MeasuredLevel], Sections]] = [_streaming, _open_loop]
-    if connected.sequences:
-        sections.append(_sequences)
-    if connected.conversations:
-        sections.append(lambda _, measured: _sessions(connected.conversations, measured))
-    if connected.members:
-        sections.append(lambda _, measured: _members(connected.members, measured))
-    if scenario:
-        sections.append(_validity)
-    sections.append(lambda _, measured: _wake_ups(address, measured))
-    return [AtTheEnd(section) for section in sections]
+class RequestsCollector:
+    """Implements Collector: what the requests of a level tell by themselves, by kind of model and load."""
 
+    def __init__(self, connected: ConnectedModel, address: str, scenario: str) -> None:
+        """`scenario` is the one of MLPerf; empty without one."""
+        self._connected = connected
+        self._address = address
+        self._scenario = scenario
 
-def _streaming(load: Load, measured: MeasuredLevel) -> Sections:
-    if not len(load.records.arrivals):
-        return {}
-    return {"streaming": streaming_figures(load.records, measured.kept, measured.merged.duration_ns)}
+    async def begin(self, load: Load) -> None:
+        """Need nothing before the level."""
+
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
+        connected, records, rows = self._connected, load.records, measured.rows
+        duration_ns, sections = measured.merged.duration_ns, Sections()
+        if len(records.arrivals):
+            sections["streaming"] = streaming_figures(records, measured.kept, duration_ns)
+        if measured.level.kind.open_loop:
+            sections["open_loop"] = open_loop_figures(rows, duration_ns, load)
+        if connected.sequences:
+            sections["sequences"] = ended_sequences(records, measured.kept, load.unfinished)
+        if connected.conversations:
+            sections["sessions"] = session_figures(rows, connected.conversations)
+        if connected.members:
+            sections["members"] = tuple(_members(connected.members, measured))
+        if self._scenario:
+            sections["validity"] = validity(measured.settings, rows, duration_ns)
+        if (found := _wake_ups(self._address, measured)) is not None:
+            sections["wake_ups"] = found
+        return sections
 
 
 def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:
@@ -139,17 +135,6 @@ def streaming_figures(records: Records, kept: range, duration_ns: int) -> Stream
     )
 
 
-def _open_loop(load: Load, measured: MeasuredLevel) -> Sections:
-    """Return what only a load with times of its own has."""
-    if not measured.level.kind.open_loop:
-        return {}
-    return {"open_loop": open_loop_figures(measured.rows, measured.merged.duration_ns, load)}
-
-
-def _sequences(load: Load, measured: MeasuredLevel) -> Sections:
-    return {"sequences": ended_sequences(measured.records, measured.kept, load.unfinished)}
-
-
 def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
     """Return how many sequences had their last request among the kept rows and were not `cut_short`."""
     column = records.since(0)["sequence"]
@@ -159,19 +144,14 @@ def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
     return int(np.count_nonzero(inside & ~np.isin(last, list(cut_short))))
 
 
-def _sessions(conversations: Sequence[Conversation], measured: MeasuredLevel) -> Sections:
-    return {"sessions": session_figures(measured.rows, conversations)}
-
-
-def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Sections:
-    """Return the part of each of several models that are measured at once."""
+def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[MemberFigures]:
+    """Yield the part of each of several models that are measured at once."""
     numbers = models_of(measured.rows)
-    found = []
     for number, member in enumerate(members):
         rows = measured.rows[numbers == number]
         good = succeeded(rows)
         per_s = len(good) * measured.batch_size * 1e9 / max(measured.merged.duration_ns, 1)
-        figures = MemberFigures(
+        yield MemberFigures(
             model=member.model,
             weight=member.weight,
             requests=len(good),
@@ -180,23 +160,17 @@ def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Sections:
             latency=summarize(good["end_ns"] - good["intended_ns"]) if len(good) else None,
             server=member.statistics.between(measured.first.server, measured.last.server),
         )
-        found.append(figures)
-    return {"members": tuple(found)}
 
 
-def _validity(_: Load, measured: MeasuredLevel) -> Sections:
-    return {"validity": validity(measured.settings, measured.rows, measured.merged.duration_ns)}
-
-
-def _wake_ups(address: str, measured: MeasuredLevel) -> Sections:
-    """Return what wake-ups cost where they are a good part of a small latency."""
+def _wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
+    """Return what wake-ups cost where they are a good part of a small latency, else None."""
     latency, settings = measured.merged.latency, measured.settings
     if latency is None or settings.pace.poll == "busy" or settings.with_engine:
-        return {}
+        return None
     if not may_dominate(measured.level, latency.at(50.0)) or judge(measured).verdict is Verdict.ERRORS:
-        return {}
+        return None
     found = wake_ups(latency.at(50.0), local=is_local(address))
-    return {"wake_ups": found} if found.dominate else {}
+    return found if found.dominate else None
 
 
 MOST_QUERIES = 2**40

@@ -15,7 +15,7 @@ from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import Ending, LevelLedger, MeasuredLevel, WindowBorder, full_at, p99
 from tpx.perf.observer import ProgressMeter
 from tpx.perf.records import SUCCESS
-from tpx.perf.server_statistics import Snapshot, Statistics
+from tpx.perf.server_statistics import ServerStatistics, Snapshot
 from tpx.perf.settings import LevelSettings
 
 TICK_S = 0.1
@@ -79,7 +79,7 @@ class LevelMeasurement:
     """One level, once: runs the load, and tells the ledger when a window is over."""
 
     def __init__(
-        self, load: Load, statistics: Statistics, settings: LevelSettings, level: Level, batch_size: int
+        self, load: Load, statistics: ServerStatistics, settings: LevelSettings, level: Level, batch_size: int
     ) -> None:
         self._load = load
         self._liveness = Liveness(load)

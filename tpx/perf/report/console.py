@@ -1,21 +1,14 @@
 """Text that `tpx perf` prints around the levels of a run: settings, plan, summary and answers."""
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.connecting import ConnectedModel
-from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, LevelRange, level_number
+from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import level_name, load_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
 from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
-from tpx.perf.settings import LevelSettings
-
-if TYPE_CHECKING:
-    from tpx.perf.probe import Probe  # which reads the answers of every transport
 from tpx.report.digits import latency, rounded
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
@@ -215,83 +208,3 @@ def _model(model: Scalability | None) -> Sequence[str]:
         f"  universal scalability law: {peak} (contention {model.contention:.4g}, coherency "
         f"{model.coherency:.4g}, fit error {model.fit_error * 100:.1f}%)"
     ]
-
-
-SHOWN_LEVELS = 16
-
-
-def plan_text(config: SessionSpec, connected: ConnectedModel, settings: LevelSettings, probe: "Probe") -> str:
-    """The plan of a run and what its probe request gave, one thing a line."""
-    lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
-    return "".join(line.rstrip() + "\n" for line in lines)
-
-
-def _target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
-    model, server = connected.model, connected.server
-    version = f", version {config.target.model_version}" if config.target.model_version else ""
-    decoupled = ", decoupled" if model.decoupled else ""
-    service = f"{config.service.service_kind} over {config.target.protocol}"
-    yield f"Server: {server.name} {server.version} at {config.address}, {service}"
-    yield (
-        f"Model: {model.name}{version} ({model.platform or 'unknown platform'}), max_batch_size "
-        f"{model.max_batch_size}, scheduler {model.scheduler}{decoupled}"
-    )
-
-
-def _data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
-    data = connected.requests.data
-    where = ", ".join(map(str, config.inputs.files)) or config.inputs.kind
-    streams = f"{data.streams} stream{'s' if data.streams != 1 else ''}"
-    yield f"Data: {where}: {streams} with {data.steps} step{'s' if data.steps != 1 else ''}"
-    sources = config.inputs.sources
-    for tensor in data.tensors:
-        source = f", {sources[tensor.name]}" if tensor.name in sources else ""
-        yield f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{source}"
-    if connected.sequences:
-        sequences, length = config.sequences, "as long as their streams"
-        if sequences.fixed or not config.inputs.files:
-            length = f"of {sequences.length} requests +- {sequences.sequence_length_variation:g}%"
-        ids = sequences.sequence_id_range
-        yield f"Sequences: {length}, ids {ids.first} to before {ids.end}"
-    if connected.conversations:
-        yield f"Conversations: {len(connected.conversations)}, each sent once"
-    if config.inputs.shared_memory != "none":
-        yield f"Shared memory: {config.inputs.shared_memory}"
-    if connected.feed.check is not None:
-        yield f"Outputs: compared with validation_data, {config.inputs.tolerance or 'exactly'}"
-
-
-def _load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
-    levels = config.levels
-    yield f"Load: {levels.mode} {levels}"
-    if settings.warmup_requests:
-        yield f"  {settings.warmup_requests} warmup requests before each level"
-    if settings.request_count:
-        yield f"  {settings.request_count} requests in each level"
-    elif settings.mode == "count_windows":
-        yield f"  windows of at least {settings.window_requests} requests, at most {settings.max_windows}"
-    else:
-        yield f"  windows of {settings.window_ns / 1e9:g} s, at most {settings.max_windows} in each level"
-    yield f"Seed: {config.inputs.seed}"
-    for value in _first_levels(levels):
-        level = Level(levels.mode, value)
-        yield f"  {level}: seed {level_number(config.inputs.seed, level)}"
-
-
-def _first_levels(levels: LevelRange) -> Iterator[float]:
-    """Return the levels that are certain to come, as far as they are not too many."""
-    searched = not levels.listed and (levels.binary or levels.unbounded)
-    return islice(levels.values(), 1 if searched else SHOWN_LEVELS)
-
-
-def _probe(probe: "Probe") -> Iterator[str]:
-    if probe.error:
-        yield f"Probe: failed after {latency(probe.latency_ns)}: {probe.error}"
-        return
-    several = f", {probe.responses} responses" if probe.responses > 1 else ""
-    yield f"Probe: answered in {latency(probe.latency_ns)}{several}"
-    for output in probe.outputs:
-        verdict = f" ({output.wrong})" if output.wrong else ""
-        yield f"  {output.name} {output.datatype} {list(output.shape)}{verdict}"
-    if probe.mismatch:
-        yield f"  not as expected: {probe.mismatch}"
