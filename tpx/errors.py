@@ -17,6 +17,7 @@
   x UsageError               a command line or a configuration file is wrong
   x MeasurementError         a measurement could not be made
     - ServerLost               the server is gone, and with it every measurement to come
+    - NodeLost                 the node that measured is gone; others can measure the same
 """
 
 from enum import Enum
@@ -138,3 +139,7 @@ class MeasurementError(TpxError):
 
 class ServerLost(MeasurementError):
     """The server is gone and cannot be started from here; every further measurement would fail alike."""
+
+
+class NodeLost(MeasurementError):
+    """The node that measured is gone; the same can be measured on another."""

@@ -111,7 +111,7 @@ def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
         ("triton_launch_mode: remote\ntriton_http_endpoint: here:1", []),
         ("triton_launch_mode: c_api\ntriton_server_flags: {log-verbose: 1}",
          ["--triton-server-flags changes nothing with --triton-launch-mode inprocess: it is for local and "
-          "docker and remote"]),
+          "docker and remote and ray"]),
         ("optuna_max_trials: 9",
          ["--optuna-max-trials changes nothing: it is for --run-config-search-mode optuna"]),
         (QUICK + "pareto: perf_throughput,gpu_used_memory",

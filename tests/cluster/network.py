@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
 
 SUBNET = "10.77.9"
 HEAD = f"{SUBNET}.1"
 PORT = 6391
 ROOT = Path(__file__).parents[2]
+ON_THREE_NODES = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("haproxy") or not shutil.which("ip"),
+        reason="needs root for network namespaces, HAProxy and iproute2",
+    ),
+]
+"""Marks of tests that need the network."""
 
 
 def address_of(node: int) -> str:
@@ -39,8 +50,8 @@ class Network:
     def ray_address(self) -> str:
         return f"{HEAD}:{PORT}"
 
-    def start_node(self, node: int) -> None:
-        """Start Ray on a node, whose namespace is there."""
+    def start_node(self, node: int, *around: str) -> None:
+        """Start Ray on a node, whose namespace is there; `around` are words before its command."""
         before = _ray_processes()
         ray = str(Path(sys.executable).with_name("ray"))
         words = [ray, "start", "--disable-usage-stats", "--object-store-memory=80000000"]
@@ -50,7 +61,7 @@ class Network:
                 f"--node-ip-address={address_of(node)}",
                 "--num-cpus=2",
             ]
-            words = ["ip", "netns", "exec", f"tpxt{node}", *words]
+            words = ["ip", "netns", "exec", f"tpxt{node}", *around, *words]
         else:
             words += ["--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--num-cpus=0"]
             words += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
@@ -148,16 +159,31 @@ def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str
     )
 
 
-def perf(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
-    """Run `tpx perf` on the head node, with its Ray."""
-    return subprocess.run(
-        [sys.executable, "-m", "tpx", "perf", *words],
-        capture_output=True,
+def on_head(*words: str) -> "subprocess.Popen[str]":
+    """Start `tpx` on the head node, with its Ray."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tpx", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
         env=environment() | {"RAY_ADDRESS": f"{HEAD}:{PORT}"},
     )
+
+
+def perf(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+    """Run `tpx perf` on the head node, with its Ray."""
+    return ended(on_head("perf", *words), timeout_s)
+
+
+def ended(process: "subprocess.Popen[str]", timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+    """Return what a process gave when it has ended; it is killed when that takes too long."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def wait_until(what: str, fulfilled: "object", timeout_s: float = 60) -> float:

@@ -6,7 +6,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import time
 import urllib.request
@@ -17,38 +16,18 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cluster.network import HEAD, Network, address_of, network, perf, tpx, wait_until
+from tests.cluster.models import sleeping
+from tests.cluster.network import HEAD, ON_THREE_NODES, Network, address_of, perf, tpx, wait_until
 from tests.cluster.traffic import Traffic
-from tpx.examples import write
 
 pytest.importorskip("ray", reason="pip install 'tpx[cluster]', or run make test-cluster")
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not shutil.which("haproxy") or not shutil.which("ip"),
-        reason="needs root for network namespaces, HAProxy and iproute2",
-    ),
-]
+pytestmark = ON_THREE_NODES
 
 HTTP, GRPC, STATS = 19000, 19001, 19002
 PORTS = (f"--http-port={HTTP}", f"--grpc-port={GRPC}", f"--stats-port={STATS}")
 CHECK_S = 1.0
 """Within this time after a server is gone no further request reaches it: two checks, half a second apart."""
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Network]:
-    with network() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write(folder, ["identity"])
-    return folder
 
 
 def up(models: Path, *words: str) -> None:
@@ -288,33 +267,3 @@ def answered_by_replica() -> list[int]:
         lines = page.read().decode().splitlines()
     wanted = [line for line in lines if line.startswith('haproxy_server_http_responses_total{proxy="http"')]
     return [int(float(line.rsplit(" ", 1)[1])) for line in wanted if 'code="2xx"' in line]
-
-
-def sleeping(models: Path) -> None:
-    """A Python model that takes 50 ms for each request, whatever the processors do."""
-    version = models / "sleeping" / "1"
-    version.mkdir(parents=True, exist_ok=True)
-    (version / "model.py").write_text(SLEEPING, encoding="utf-8")
-    (models / "sleeping" / "config.pbtxt").write_text(
-        """backend: "python"
-max_batch_size: 1
-input [ { name: "INPUT0", data_type: TYPE_FP32, dims: [ 16 ] } ]
-output [ { name: "OUTPUT0", data_type: TYPE_FP32, dims: [ 16 ] } ]
-instance_group [ { count: 1 } ]
-""",
-        encoding="utf-8",
-    )
-
-
-SLEEPING = """
-import time
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep(0.05)
-        tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor)]) for tensor in tensors]
-"""

@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
-from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.objectives import unmeasured
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.provenance import fingerprint, provenance
@@ -36,7 +35,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
-from tpx.analyzer.trial import TrialRunner
+from tpx.analyzer.trial import Ahead, Known, Trials
 from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
 
@@ -101,7 +100,7 @@ class Profile:
     def __init__(
         self,
         config: ProfileSpec,
-        trials: TrialRunner,
+        trials: Trials,
         journal: Journal,
         observe: Observer,
         earlier: Earlier | None = None,
@@ -153,7 +152,9 @@ class Profile:
     def _start(self, command: tuple[str, ...]) -> RunStarted | RunResumed:
         config = self._config
         if self._earlier.started is not None:
-            return RunResumed(provenance=provenance(command), retry=self._earlier.retries)
+            return RunResumed(
+                provenance=provenance(command, self._trials.machine), retry=self._earlier.retries
+            )
         return RunStarted(
             schema=SCHEMA,
             models=tuple(group.name for group in self._groups),
@@ -162,7 +163,7 @@ class Profile:
             tolerance_percent=config.measurement.stability_percentage,
             settings=config.as_settings(),
             final_rounds=config.budget.final_rounds,
-            provenance=provenance(command),
+            provenance=provenance(command, self._trials.machine),
         )
 
     async def _measure_server(self) -> None:
@@ -222,7 +223,7 @@ class Profile:
         read = ModelRead(
             model=model,
             config=config,
-            gpu=bool(gpu_names()),
+            gpu=bool(self._trials.machine.gpus),
             fingerprint="" if repository is None else fingerprint(repository / model),
         )
         self._journal.append(read)
@@ -232,6 +233,11 @@ class Profile:
         defaults = {name: default for name, (_, default) in read.items()}
         configurations: dict[str, Configuration] = {}
         decided = 0
+
+        def ahead(known: Known) -> Iterator[tuple[Configuration, Trial]]:
+            for trial in search.expected(known):
+                yield configure(trial.variant, defaults.get(trial.variant.model, {}), defaults), trial
+
         while not self._stop.is_set():
             trial = search.ask()
             if trial is None:
@@ -247,7 +253,7 @@ class Profile:
             if outcome is None:
                 event = self._progress.started(trial, len(configurations), search.configurations_at_most)
                 self._observe(event)
-                outcome = await self._measure(configuration, trial)
+                outcome = await self._measure(configuration, trial, ahead)
             self._check_objectives(group.name, outcome)
             self._measured = self._measured or isinstance(outcome, Measurement)
             search.tell(trial, outcome)
@@ -272,8 +278,8 @@ class Profile:
                 f"objective {lacking[0]} of model '{model}': nothing measured it{why}; leave it out"
             )
 
-    async def _measure(self, configuration: Configuration, trial: Trial) -> Outcome:
-        outcome = await self._trials.run(configuration, trial)
+    async def _measure(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
+        outcome = await self._trials.run(configuration, trial, ahead)
         if self._trials.prepared is not None:
             self._journal.append(self._trials.prepared)
         model = trial.variant.model

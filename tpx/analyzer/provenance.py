@@ -8,12 +8,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
-
 import tpx
-from tpx.analyzer.monitors.gpu import gpu_names
+from tpx.analyzer.monitors.machine import Machine
 from tpx.analyzer.results.journal import Provenance
-from tpx.processors import schedulable_processors
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "protobuf", "uvloop")
 
@@ -25,13 +22,16 @@ OWN_FILES = "config.pbtxt.backup-"
 """Backups that `tpx analyze apply` makes do not count."""
 
 
-def provenance(command: Iterable[str]) -> Provenance:
-    """The present machine and installation; nothing heavy is imported for a version."""
+def provenance(command: Iterable[str], machine: Machine) -> Provenance:
+    """The present installation and the machine that measures; nothing heavy is imported for a version."""
+    host = machine.facts
+    if hasattr(os, "getloadavg"):
+        host["Load average at the start"] = f"{os.getloadavg()[0]:.2f} (1 min)"
     return Provenance(
         command=tuple(command),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={"tpx": tpx.__version__, "Python": platform.python_version(), **_package_versions()},
-        host=_host(),
+        host=host,
     )
 
 
@@ -43,30 +43,6 @@ def _package_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _host() -> dict[str, str]:
-    usable = schedulable_processors()
-    host = {
-        "Host": platform.node(),
-        "System": f"{platform.system()} {platform.release()} ({platform.machine()})",
-        "Processor": _processor(),
-        "Cores": f"{usable} usable of {psutil.cpu_count() or usable}",
-        "Memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
-        "GPU": ", ".join(gpu_names()) or "none",
-    }
-    if hasattr(os, "getloadavg"):
-        host["Load average at the start"] = f"{os.getloadavg()[0]:.2f} (1 min)"
-    return host
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None) -> str:

@@ -2,18 +2,48 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.monitors.base import Probe, Watch
-from tpx.analyzer.monitors.machine import HostWatch, open_probes
+from tpx.analyzer.monitors.machine import HostWatch, Machine, open_probes, this_machine
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
 from tpx.analyzer.runners.base import Runner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
+
+Known = Callable[[Trial], Outcome | None]
+"""The outcome of a trial, where there is one already."""
+Ahead = Callable[[Known], Iterator[tuple[Configuration, Trial]]]
+"""Yields the trials that the search will probably ask for next and that have no outcome yet."""
+
+
+class Trials(Protocol):
+    """Carries out trials: `TrialRunner` one by one, `SideBySide` on several nodes."""
+
+    machine: Machine
+    """The type of the machines that measure."""
+    prepared: Prepared | None
+    """How the last trial's configuration came onto the server; None where it was there already."""
+
+    async def default_config(self, model: str) -> dict[str, object]:
+        """Return JSON of the model's effective default configuration; TpxError when it cannot be served."""
+        ...
+
+    async def server_only(self, duration_s: float) -> ServerOnly | None:
+        """Watch the server without a model for a while; None where its process is not to be seen."""
+        ...
+
+    async def run(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
+        """Measure a configuration. Raises UsageError and ServerLost alone: every trial would fail alike."""
+        ...
+
+    def log_tail(self) -> tuple[str, ...]: ...
+
+    async def close(self) -> None: ...
 
 
 class TrialRunner:
@@ -39,11 +69,10 @@ class TrialRunner:
         self._repository = repository
         self._interval_s = monitoring_interval_s
         self._served = ""
+        self.machine = this_machine()
         self.prepared: Prepared | None = None
-        """How the last trial's configuration came onto the server; None where it was there already."""
 
     async def default_config(self, model: str) -> dict[str, object]:
-        """JSON of the model's effective default configuration; TpxError when the model cannot be served."""
         self._served = ""
         return await self._runner.default_config(model)
 
@@ -51,8 +80,7 @@ class TrialRunner:
         server = self._runner.server
         return server.log_tail if server else ()
 
-    async def run(self, configuration: Configuration, trial: Trial) -> Outcome:
-        """Measure a configuration. Raises UsageError and ServerLost alone: every trial would fail alike."""
+    async def run(self, configuration: Configuration, trial: Trial, ahead: Ahead | None = None) -> Outcome:  # noqa: ARG002
         started_ns = time.perf_counter_ns()
         self.prepared = None
         variant, load = configuration.variant.name, trial.load
@@ -93,7 +121,6 @@ class TrialRunner:
         )
 
     async def server_only(self, duration_s: float) -> ServerOnly | None:
-        """The server without a model, watched for a while; None where its process is not to be seen."""
         self._served = ""
         await self._runner.prepare(None, self._repository.path)
         probes = self._probes()

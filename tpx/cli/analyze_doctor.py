@@ -2,16 +2,20 @@
 
 import asyncio
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.preflight import Check, State, check_machine, check_models, check_remote
-from tpx.cli.launching import open_control, open_runner, remote_addresses
+from tpx.analyzer.variants import OutputRepository
+from tpx.cli.launching import open_control, open_runner, open_trials, remote_addresses
 from tpx.errors import TpxError
 from tpx.perf.run import event_loop
 
@@ -56,11 +60,31 @@ async def _asked(config: ProfileSpec) -> list[Check]:
         checks = []
     if config.models.model_repository is None and config.server.triton_launch_mode != "remote":
         return checks
+    if config.server.triton_launch_mode == "ray":
+        return await _on_nodes(config)
     runner = open_runner(config)
     try:
         return checks + await check_models(config, runner)
     finally:
         await runner.close()
+
+
+async def _on_nodes(config: ProfileSpec) -> list[Check]:
+    """Return which nodes of Ray take part, why others do not, and whether the models can be served there."""
+    left_out: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="tpx-doctor-") as scratch,
+        nodes_of(config, open_trials, OutputRepository(Path(scratch), None), left_out.append) as trials,
+    ):
+        machine = trials.machine
+        found = f"{machine.name}: {machine.processor}, {machine.cores} cores"
+        checks = [Check(what="nodes", state=State.OK, found=found)]
+        remedy = "give the others a Ray cluster of their own, or leave it so"
+        checks += [Check(what="nodes", state=State.DOUBTFUL, found=each, remedy=remedy) for each in left_out]
+        try:
+            return checks + await check_models(config, trials)
+        finally:
+            await trials.close()
 
 
 def _show(checks: Sequence[Check]) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from tpx.analyzer.accuracy import Gate
 from tpx.analyzer.monitors.gpu import gpu_names
+from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -19,7 +20,7 @@ from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import ModelLoader, ServedRunner
 from tpx.analyzer.runners.local import LocalServers, find_program
-from tpx.analyzer.trial import TrialRunner
+from tpx.analyzer.trial import TrialRunner, Trials
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.interrupts import ENDING
 from tpx.cli.messages import complain
@@ -81,20 +82,29 @@ def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Pr
         override=config.models.override_output_model_repository,
         keep=earlier is not None,
     )
-    with Journal(config.output.journal_path) as journal:
-        gate = Gate(
-            tolerance=config.axes.accuracy_tolerance,
-            seed=config.budget.seed,
-            shapes={shape.name: shape.dims for shape in config.measurement.shape},
-        )
-        trials = TrialRunner(
-            open_runner(config),
-            repository,
-            monitoring_interval_s=config.watch.monitoring_interval,
-            gate=gate,
-            gpus=config.server.chosen_gpus,
-        )
+    with Journal(config.output.journal_path) as journal, ExitStack() as stack:
+        trials: Trials
+        if config.server.triton_launch_mode == "ray":
+            trials = stack.enter_context(nodes_of(config, open_trials, repository, say))
+        else:
+            trials = open_trials(config, repository)
         yield Profile(config, trials, journal, observe, earlier)
+
+
+def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunner:
+    """Return what carries out trials on this machine, one after the other."""
+    gate = Gate(
+        tolerance=config.axes.accuracy_tolerance,
+        seed=config.budget.seed,
+        shapes={shape.name: shape.dims for shape in config.measurement.shape},
+    )
+    return TrialRunner(
+        open_runner(config),
+        repository,
+        monitoring_interval_s=config.watch.monitoring_interval,
+        gate=gate,
+        gpus=config.server.chosen_gpus,
+    )
 
 
 def _earlier(config: ProfileSpec, say: Say) -> Earlier:

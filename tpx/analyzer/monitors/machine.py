@@ -3,21 +3,81 @@ energy of the processor packages, by the counters that Linux calls RAPL."""
 
 import contextlib
 import os
+import platform
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from tpx.analyzer.monitors.base import Probe, Usage
-from tpx.analyzer.monitors.gpu import PageProbe, open_gpu_probe
+from tpx.analyzer.monitors.gpu import PageProbe, gpu_names, open_gpu_probe
 from tpx.analyzer.results.measurement import EnergyUse, HostUse, MemoryUse
+from tpx.processors import schedulable_processors
 
 FEWEST_NS = 200_000_000
 """Processor time is counted in hundredths of a second; of less than this a share means nothing."""
 RAPL_ROOT = Path("/sys/class/powercap")
 RAPL_PACKAGES = "intel-rapl:[0-9]*"
 """Whole packages, those of AMD too; what has a second colon is a part of one and would count twice."""
+SAME_MEMORY = 0.05
+"""Machines of one type may differ by this share: firmware and kernel keep some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The type of a machine, as far as figures depend on it."""
+
+    name: str
+    system: str
+    processor: str
+    cores: str
+    """As in `8 usable of 16`."""
+    memory_bytes: int
+    gpus: tuple[str, ...]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Label to value, for the provenance of a report."""
+        return {
+            "Host": self.name,
+            "System": self.system,
+            "Processor": self.processor,
+            "Cores": self.cores,
+            "Memory": f"{self.memory_bytes / 2**30:.1f} GiB",
+            "GPU": ", ".join(self.gpus) or "none",
+        }
+
+    def differences(self, other: "Machine") -> list[str]:
+        """Return what makes figures of the two machines incomparable, as `Cores 8, not 4`."""
+        ours, theirs = self.facts, other.facts
+        differing = [each for each in ("Processor", "Cores", "GPU") if ours[each] != theirs[each]]
+        if abs(self.memory_bytes - other.memory_bytes) > SAME_MEMORY * other.memory_bytes:
+            differing.append("Memory")
+        return [f"{each} {ours[each]}, not {theirs[each]}" for each in differing]
+
+
+def this_machine() -> Machine:
+    """Return the machine that this process runs on."""
+    usable = schedulable_processors()
+    return Machine(
+        name=platform.node(),
+        system=f"{platform.system()} {platform.release()} ({platform.machine()})",
+        processor=_processor(),
+        cores=f"{usable} usable of {psutil.cpu_count() or usable}",
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=tuple(gpu_names()),
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 def open_probes(

@@ -20,10 +20,12 @@ _OF_MODES: Mapping[str, tuple[str, ...]] = {
     "triton_http_endpoint": ("remote",),
     "triton_grpc_endpoint": ("remote",),
     "triton_metrics_url": ("remote",),
-    "triton_server_path": ("local",),
-    "triton_output_path": ("local", "docker"),
-    "triton_server_flags": ("local", "docker", "remote"),
-    "triton_server_environment": ("local", "docker", "remote"),
+    "ray_address": ("ray",),
+    "ray_trial": ("ray",),
+    "triton_server_path": ("local", "ray"),
+    "triton_output_path": ("local", "docker", "ray"),
+    "triton_server_flags": ("local", "docker", "remote", "ray"),
+    "triton_server_environment": ("local", "docker", "remote", "ray"),
 }
 """Option -> the launch modes that take it, if only to refuse it."""
 _NO_AXES = ("cores", "accuracy_tolerance")

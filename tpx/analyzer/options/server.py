@@ -12,13 +12,14 @@ from tpx.options import nearest, option
 
 _MAP = "{KEY: VALUE}"
 
-LaunchMode = Literal["local", "remote", "inprocess", "docker"]
+LaunchMode = Literal["local", "remote", "inprocess", "docker", "ray"]
 _MODES: Mapping[str, LaunchMode] = {
     "local": "local",
     "remote": "remote",
     "inprocess": "inprocess",
     "docker": "docker",
     "c_api": "inprocess",
+    "ray": "ray",
 }
 
 
@@ -37,12 +38,18 @@ class ServerSpec:
     triton_launch_mode: LaunchMode = option(
         "local",
         "local: a child server on this machine; remote: one that runs already, under explicit model "
-        "control; inprocess (c_api): the engine in this process; docker: a container",
-        metavar="local|remote|inprocess|docker",
+        "control; inprocess (c_api): the engine in this process; docker: a container; ray: child servers on "
+        "the nodes of a Ray cluster, trials side by side",
+        "--launch-mode",
+        metavar="local|remote|inprocess|docker|ray",
         parse=parse_launch_mode,
         read=parse_launch_mode,
         common=True,
     )
+    ray_address: str = option(
+        "", "ray: host:port of Ray's head node (default: RAY_ADDRESS)", metavar="ADDRESS"
+    )
+    ray_trial: Literal["node", "gpu"] = option("node", "ray: what each trial has for itself")
     triton_server_path: str = option(
         "", "local: the server program (default: `tpx serve`)", metavar="PROGRAM"
     )

@@ -81,6 +81,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", ta
     why: str = ""
     """Of a restart: what made it necessary."""
     duration_ns: int = 0
+    node: str = ""
+    """Where, of several nodes."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="measurement"):

@@ -1,0 +1,228 @@
+"""The nodes of a Ray cluster that measure trials, each with a server and a load generator of its own.
+
+Only nodes of one type take part, and only those that are free: an actor reserves all of a node, or one of its
+GPUs. It runs what a run on one machine runs, `TrialRunner` with a child server.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tpx.analyzer.monitors.machine import Machine
+from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.results.measurement import Configuration, ServerOnly, Trial
+from tpx.analyzer.side_by_side import SideBySide, TrialResult
+from tpx.analyzer.trial import TrialRunner
+from tpx.analyzer.variants import OutputRepository
+from tpx.errors import NodeLost, TpxError, UsageError
+from tpx.protocol.json_values import JsonValue
+from tpx.ray_driver import connected
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+START_S = 60.0
+CLOSE_S = 15.0
+
+OpenTrials = Callable[[ProfileSpec, OutputRepository], TrialRunner]
+Say = Callable[[str], None]
+
+
+class NodeTrials:
+    """The actor on a node: carries out trials there."""
+
+    def __init__(self, config: ProfileSpec, open_trials: OpenTrials) -> None:
+        import ray
+
+        self._address = ray.util.get_node_ip_address()
+        if config.server.ray_trial == "gpu":
+            own = tuple(ray.get_runtime_context().get_accelerator_ids()["GPU"])
+            config = replace(config, server=replace(config.server, gpus=own))
+        self._models = config.models.model_repository or Path()
+        self._scratch = tempfile.TemporaryDirectory(prefix="tpx-analyze-")
+        self._trials = open_trials(config, OutputRepository(Path(self._scratch.name, "models"), None))
+
+    async def machine(self) -> Machine:
+        """Return the type of this node. Raises UsageError where it does not have the models."""
+        if not self._models.is_dir():
+            raise UsageError(f"--model-repository {self._models}: no such directory on node {self._address}")
+        return self._trials.machine
+
+    async def run(self, configuration: Configuration, trial: Trial) -> TrialResult:
+        outcome = await self._trials.run(configuration, trial)
+        return TrialResult(outcome=outcome, prepared=self._trials.prepared)
+
+    async def default_config(self, model: str) -> dict[str, object]:
+        return await self._trials.default_config(model)
+
+    async def server_only(self, duration_s: float) -> ServerOnly | None:
+        return await self._trials.server_only(duration_s)
+
+    async def log_tail(self) -> tuple[str, ...]:
+        return self._trials.log_tail()
+
+    async def close(self) -> None:
+        await self._trials.close()
+        self._scratch.cleanup()
+
+
+class RayNode:
+    """Implements TrialNode by an actor."""
+
+    def __init__(self, name: str, actor: "ActorHandle[NodeTrials]") -> None:
+        self.name = name
+        self._actor = actor
+
+    def machine(self) -> Machine:
+        """Return the type of the node. Raises UsageError where it cannot take part."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            found: Machine = ray.get(self._actor.machine.remote(), timeout=START_S)
+        except RayTaskError as exc:
+            raise exc.cause from exc
+        except RayError as exc:
+            raise NodeLost(f"{self.name} does not take part: {_first_line(exc)}") from exc
+        return found
+
+    async def run(self, configuration: Configuration, trial: Trial) -> TrialResult:
+        found: TrialResult = await self._ask("run", configuration, trial)
+        prepared = found.prepared and msgspec.structs.replace(found.prepared, node=self.name)
+        return replace(found, prepared=prepared)
+
+    async def default_config(self, model: str) -> dict[str, object]:
+        found: dict[str, object] = await self._ask("default_config", model)
+        return found
+
+    async def server_only(self, duration_s: float) -> ServerOnly | None:
+        found: ServerOnly | None = await self._ask("server_only", duration_s)
+        return found
+
+    async def log_tail(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = await self._ask("log_tail")
+        return found
+
+    async def close(self) -> None:
+        """End the server of the node, and the actor."""
+        with suppress(TpxError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._ask("close")
+        self.release()
+
+    def release(self) -> None:
+        """Give the node back."""
+        import ray
+
+        ray.kill(self._actor)
+
+    async def _ask(self, method: str, *given: object) -> JsonValue:
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return await getattr(self._actor, method).remote(*given)
+        except RayTaskError as exc:
+            raise exc.cause from exc
+        except RayError as exc:
+            raise NodeLost(_first_line(exc)) from exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """A node that is reserved for one trial at a time, or one GPU of it."""
+
+    name: str
+    node: str
+    cpus: float
+    gpus: float
+
+
+@contextmanager
+def nodes_of(
+    config: ProfileSpec, open_trials: OpenTrials, repository: OutputRepository, say: Say
+) -> Iterator[SideBySide]:
+    """Connect to Ray and take its nodes. Raises UsageError where there are none to take."""
+    with connected(config.server.ray_address):
+        started = [_started(slot, config, open_trials) for slot in _slots(config.server.ray_trial, say)]
+        if not started:
+            raise UsageError(f"no {config.server.ray_trial} of Ray is free; `ray status` shows who uses them")
+        nodes, machine = _of_one_type(started, say)
+        yield SideBySide(nodes, machine, repository, say)
+
+
+def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], Machine]:
+    """Return the most nodes that have one type, and this type; the others are left out with a note."""
+    types: list[tuple[Machine, list[RayNode]]] = []
+    for node in started:
+        try:
+            machine = node.machine()
+        except NodeLost as exc:
+            say(exc.message)
+            continue
+        alike = next((nodes for known, nodes in types if not machine.differences(known)), None)
+        if alike is None:
+            types.append((machine, [node]))
+        else:
+            alike.append(node)
+    if not types:
+        raise UsageError("none of Ray's nodes can take part")
+    machine, chosen = max(types, key=lambda each: len(each[1]))
+    for other, nodes in types:
+        if nodes is not chosen:
+            names = ", ".join(node.name for node in nodes)
+            say(f"{names} left out, not the machine of the others: {'; '.join(other.differences(machine))}")
+            for node in nodes:
+                node.release()
+    names = ", ".join(node.name for node in chosen)
+    return chosen, replace(machine, name=f"{len(chosen)} side by side: {names}")
+
+
+def _slots(what: str, say: Say) -> Iterator[_Slot]:
+    """Yield what is free, `node` by node or `gpu` by GPU."""
+    import ray
+    from ray._private.state import available_resources_per_node  # Ray has no public one by node
+
+    free = available_resources_per_node()
+    for node in sorted(ray.nodes(), key=lambda node: str(node["NodeManagerAddress"])):
+        there, id_, address = node["Resources"], node["NodeID"], node["NodeManagerAddress"]
+        cpus, gpus = there.get("CPU", 0.0), there.get("GPU", 0.0)
+        if not node["Alive"] or not cpus or (what == "gpu" and not gpus):
+            continue
+        used = [
+            f"{amount - free.get(id_, {}).get(kind, 0.0):g} of {amount:g} {kind}"
+            for kind, amount in (("CPU", cpus), ("GPU", gpus))
+            if free.get(id_, {}).get(kind, 0.0) < amount
+        ]
+        if used:
+            say(f"{address} is left out: others use {', '.join(used)}")
+        elif what == "gpu":
+            for number in range(int(gpus)):
+                yield _Slot(name=f"{address} GPU {number}", node=id_, cpus=cpus / gpus, gpus=1)
+        else:
+            yield _Slot(name=address, node=id_, cpus=cpus, gpus=gpus)
+
+
+def _started(slot: _Slot, config: ProfileSpec, open_trials: OpenTrials) -> RayNode:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    actor = (
+        ray.remote(NodeTrials)
+        .options(
+            num_cpus=slot.cpus,
+            num_gpus=slot.gpus,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
+        )
+        .remote(config, open_trials)
+    )
+    return RayNode(slot.name, actor)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,233 @@
+"""Trials on several nodes at once, one on each, for a search that asks for one after the other.
+
+While the trial that the search waits for is measured, the other nodes measure those that it will probably ask
+for next. Outcomes reach the search, and the journal, in the order in which it asks: the run is the same as on
+one node, but sooner. A wrong expectation costs time of a node that would have been idle. Final rounds are
+measured on one node alone.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from tpx.analyzer.monitors.machine import Machine
+from tpx.analyzer.results.journal import Prepared
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Load,
+    Measurement,
+    Outcome,
+    ServerOnly,
+    Trial,
+    Variant,
+)
+from tpx.analyzer.trial import Ahead
+from tpx.analyzer.variants import OutputRepository
+from tpx.errors import NodeLost, ServerLost, TpxError
+
+T = TypeVar("T")
+LOOKED_AHEAD = 200
+"""Expected trials among which one is chosen for an idle node."""
+
+Content = tuple[object, ...]
+"""A variant without its names: those that a search gives depend on what it tried before."""
+Key = tuple[Content, Load, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """The outcome of a trial, and how its configuration came onto the server of the node."""
+
+    outcome: Outcome
+    prepared: Prepared | None
+
+
+class TrialNode(Protocol):
+    """One node, or one GPU, that measures one trial at a time. A call raises NodeLost when it is gone."""
+
+    name: str
+
+    async def run(self, configuration: Configuration, trial: Trial) -> TrialResult: ...
+
+    async def default_config(self, model: str) -> dict[str, object]: ...
+
+    async def server_only(self, duration_s: float) -> ServerOnly | None: ...
+
+    async def log_tail(self) -> tuple[str, ...]: ...
+
+    async def close(self) -> None: ...
+
+
+class SideBySide:
+    """Implements Trials."""
+
+    def __init__(
+        self,
+        nodes: Sequence[TrialNode],
+        machine: Machine,
+        repository: OutputRepository,
+        say: Callable[[str], None],
+    ) -> None:
+        """`machine` is the type that all nodes have; `say` reports a node that is gone."""
+        self.machine = machine
+        self.prepared: Prepared | None = None
+        self._nodes = list(nodes)
+        self._repository = repository
+        self._say = say
+        self._tail: tuple[str, ...] = ()
+        self._names: dict[Content, str] = {}
+        self._served: dict[str, Content] = {}
+        """By node the variant that it measured last, and has loaded."""
+        self._running: dict[asyncio.Task[TrialResult], tuple[TrialNode, Key]] = {}
+        self._ended: dict[Key, TrialResult | TpxError] = {}
+
+    async def default_config(self, model: str) -> dict[str, object]:
+        return await self._on_one(lambda node: node.default_config(model))
+
+    async def server_only(self, duration_s: float) -> ServerOnly | None:
+        return await self._on_one(lambda node: node.server_only(duration_s))
+
+    async def run(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
+        self._repository.write(configuration)
+        key = _key(trial)
+        while key not in self._ended:
+            if key not in self._keys and (node := self._node_for(trial)):
+                self._start(node, configuration, trial)
+            if key in self._keys and not trial.round:
+                self._start_expected(ahead)
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            self._collect()
+        result = self._ended.pop(key)
+        if isinstance(result, TpxError):
+            raise result
+        named = trial.variant
+        self.prepared = result.prepared and msgspec.structs.replace(result.prepared, variant=named.name)
+        return _renamed(result.outcome, named)
+
+    def log_tail(self) -> tuple[str, ...]:
+        return self._tail
+
+    async def close(self) -> None:
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        await asyncio.gather(*(node.close() for node in self._nodes))
+
+    @property
+    def _keys(self) -> set[Key]:
+        """Trials that are measured at present."""
+        return {key for _, key in self._running.values()}
+
+    @property
+    def _idle(self) -> list[TrialNode]:
+        busy = {node.name for node, _ in self._running.values()}
+        return [node for node in self._nodes if node.name not in busy]
+
+    def _node_for(self, trial: Trial) -> TrialNode | None:
+        """Return the idle node for a trial that the search waits for: of a final round always the same one,
+        else one that has the variant loaded, if there is one."""
+        idle = self._idle
+        if trial.round:
+            return self._nodes[0] if self._nodes[0] in idle else None
+        content = _content(trial.variant)
+        return next((node for node in idle if self._served.get(node.name) == content), next(iter(idle), None))
+
+    def _start(self, node: TrialNode, configuration: Configuration, trial: Trial) -> None:
+        self._served[node.name] = _content(trial.variant)
+        named = self._on_nodes(configuration)
+        task = asyncio.ensure_future(node.run(named, replace(trial, variant=named.variant)))
+        self._running[task] = node, _key(trial)
+
+    def _start_expected(self, ahead: Ahead) -> None:
+        """Give every idle node a trial that will be asked for: of the variant that it has, else of one that
+        no other node has, else any."""
+        if not self._idle:
+            return
+        taken = self._keys
+        expected = [each for each in islice(ahead(self._known), LOOKED_AHEAD) if _key(each[1]) not in taken]
+        for node in self._idle:
+            if expected:
+                chosen = min(expected, key=partial(self._distance, node.name))
+                expected.remove(chosen)
+                self._start(node, *chosen)
+
+    def _distance(self, node: str, expected: tuple[Configuration, Trial]) -> int:
+        content = _content(expected[1].variant)
+        if self._served.get(node) == content:
+            return 0
+        return 2 if content in self._served.values() else 1
+
+    def _known(self, trial: Trial) -> Outcome | None:
+        result = self._ended.get(_key(trial))
+        return _renamed(result.outcome, trial.variant) if isinstance(result, TrialResult) else None
+
+    def _collect(self) -> None:
+        """Keep what has ended; the trial of a node that is gone is measured again."""
+        for task in [task for task in self._running if task.done()]:
+            node, key = self._running.pop(task)
+            try:
+                self._ended[key] = task.result()
+            except NodeLost as exc:
+                self._lose(node, exc)
+            except TpxError as exc:
+                self._ended[key] = exc
+
+    def _lose(self, node: TrialNode, why: NodeLost) -> None:
+        """Go on without a node. Raises ServerLost where it was the last."""
+        self._nodes.remove(node)
+        self._served.pop(node.name, None)
+        self._say(f"{node.name} is gone, its trial is measured again: {why.message}")
+        if not self._nodes:
+            raise ServerLost(f"no node is left: {node.name} was the last")
+
+    async def _on_one(self, call: Callable[[TrialNode], Awaitable[T]]) -> T:
+        """Return the answer of the first node that is there."""
+        while True:
+            node = self._nodes[0]
+            self._served.pop(node.name, None)
+            try:
+                return await call(node)
+            except NodeLost as exc:
+                self._lose(node, exc)
+            except TpxError:
+                self._tail = await node.log_tail()
+                raise
+
+    def _on_nodes(self, configuration: Configuration) -> Configuration:
+        """Return a configuration under names that stand for one change each, whatever search gave them."""
+        return replace(
+            configuration,
+            variant=self._named(configuration.variant),
+            members=tuple(map(self._on_nodes, configuration.members)),
+        )
+
+    def _named(self, variant: Variant) -> Variant:
+        content = _content(variant)
+        if content not in self._names:
+            taken = variant.name in self._names.values()
+            self._names[content] = f"{variant.name}.{len(self._names)}" if taken else variant.name
+        members = tuple(map(self._named, variant.members))
+        return replace(variant, name=self._names[content], members=members)
+
+
+def _content(variant: Variant) -> Content:
+    return variant.model, json.dumps(variant.delta, sort_keys=True), tuple(map(_content, variant.members))
+
+
+def _key(trial: Trial) -> Key:
+    return _content(trial.variant), trial.load, trial.round
+
+
+def _renamed(outcome: Outcome, variant: Variant) -> Outcome:
+    """Return an outcome under the name that the search has for its variant."""
+    if isinstance(outcome, Measurement) and outcome.members:
+        pairs = zip(outcome.members, variant.members, strict=True)
+        outcome = replace(outcome, members=tuple(replace(each, variant=of.name) for each, of in pairs))
+    return replace(outcome, variant=variant.name)
