@@ -52,7 +52,7 @@ BOUNDARIES = {
     # what packages add, backends and repository agents: whatever their code raises becomes an error of ours
     "tpx/serving/extensions.py": 1,
     # a PyTorch model that is a Python file runs in the server: whatever its code raises is told
-    "tpx/serving/backends/pytorch/executor.py": 1,
+    "tpx/serving/backends/pytorch/execution.py": 1,
     "tpx/serving/backends/pytorch/module.py": 2,
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.

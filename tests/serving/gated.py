@@ -55,9 +55,6 @@ class GatedBackend:
     def open(self, files: ModelFiles, config: Any) -> "GatedModel":
         return GatedModel(config)
 
-    def default_instance_count(self, kind: str) -> int:
-        return 1
-
 
 class GatedModel:
     """An identity model whose instances wait at the gate."""

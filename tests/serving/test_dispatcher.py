@@ -23,7 +23,7 @@ from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
 from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 from tpx.serving.stacking.plain import PlainStacking
-from tpx.serving.stacking.sequences import SequenceStacking, State
+from tpx.serving.stacking.sequences import SequenceStacking, SequenceState
 
 MS = 1_000_000
 INLINE = 10_000_000_000
@@ -185,9 +185,9 @@ def accumulate(inputs: Arrays) -> Arrays:
     return {"y": total, "s_out": total}
 
 
-def states() -> list[State]:
+def states() -> list[SequenceState]:
     zeros = np.zeros(2, np.float32)
-    return [State(input_name="s_in", output_name="s_out", datatype=BY_NAME["FP32"], initial=zeros)]
+    return [SequenceState(input_name="s_in", output_name="s_out", datatype=BY_NAME["FP32"], initial=zeros)]
 
 
 def sequential(slots: int, *, oldest: bool, idle_ns: int = 10**12) -> dict[str, Any]:

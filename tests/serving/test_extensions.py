@@ -7,10 +7,10 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.errors import LoadError
-from tpx.serving.extensions import Kind, imported, make, names, offer_of, offers
+from tpx.serving.extensions import ExtensionKind, imported, make, names, offer_of, offers
 
 GROUP = "tpx.tests"
-THINGS = Kind(noun="thing", group=GROUP, known={}, needs=())
+THINGS = ExtensionKind(noun="thing", group=GROUP, known={}, needs=())
 
 
 @pytest.fixture

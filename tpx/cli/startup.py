@@ -11,7 +11,7 @@ from tpx.cli.messages import terminal_width
 from tpx.serving.backends.table import whereabouts
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
-from tpx.serving.repository.agents.table import whereabouts as where_agent_is
+from tpx.serving.repository.agents.ownership import whereabouts as where_agent_is
 from tpx.serving.server import Server
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from tpx.serving.request import (
 from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
 from tpx.serving.signature import Signature
-from tpx.serving.tracing.caller import Caller
+from tpx.serving.tracing.trace import Caller
 from tpx.serving.tracing.tracer import Tracer
 
 

@@ -42,7 +42,7 @@ class BoundEndpoint:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-class Relay(HttpRelay, GrpcRelay, Protocol):
+class EndpointRelay(HttpRelay, GrpcRelay, Protocol):
     """Hands requests of both protocols on."""
 
 
@@ -72,7 +72,7 @@ class Endpoints:
         metrics: Callable[[], MetricsFrontend] | None,
         memory: MemoryBudget,
         *,
-        relay: Relay | None = None,
+        relay: EndpointRelay | None = None,
         bound: Mapping[str, Sequence[socket.socket]] | None = None,
     ) -> None:
         """`metrics` makes the metrics page, once models are loaded; a frontend has none. `relay` answers all

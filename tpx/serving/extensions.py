@@ -41,7 +41,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ExtensionKind:
     """A kind of extension: backends or repository agents."""
 
     noun: str
@@ -53,12 +53,12 @@ class Kind:
     """The attributes that make one."""
 
 
-def names(kind: Kind) -> list[str]:
+def names(kind: ExtensionKind) -> list[str]:
     """Return the names that tpx has, then those that packages add."""
     return [*kind.known, *sorted({offer.name for offer in offers(kind.group)} - kind.known.keys())]
 
 
-def make(kind: Kind, name: str) -> object:
+def make(kind: ExtensionKind, name: str) -> object:
     """Make an object of this name; None if there is none. Raises LoadError with what is missing or wrong."""
     if name in kind.known:
         return _made(kind, name, kind.known[name])
@@ -66,7 +66,7 @@ def make(kind: Kind, name: str) -> object:
     return None if offer is None else _made_by(kind, offer)
 
 
-def unknown(kind: Kind, name: str, fault: str, others: Sequence[str] = ()) -> str:
+def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = ()) -> str:
     """Return an error about an unknown name: the known ones, and the one that may be meant."""
     there = [*names(kind), *others]
     return f"{fault} (tpx has: {', '.join(there)}){nearest(name, there)}"
@@ -78,7 +78,7 @@ def offers(group: str) -> list[Offer]:
     return sorted(found, key=lambda offer: (offer.name, offer.package, offer.target))
 
 
-def offer_of(kind: Kind, name: str) -> Offer | None:
+def offer_of(kind: ExtensionKind, name: str) -> Offer | None:
     """Return what a package adds under a name. Raises LoadError where several do."""
     mine = [offer for offer in offers(kind.group) if offer.name == name]
     if len({offer.target for offer in mine}) > 1:
@@ -120,7 +120,7 @@ def made(origin: str, found: object, needs: Sequence[str]) -> object:
     return one
 
 
-def _made(kind: Kind, name: str, known: Known) -> object:
+def _made(kind: ExtensionKind, name: str, known: Known) -> object:
     if known.package and not _is_installed(known.package):
         raise LoadError(f"{kind.noun} '{name}' needs the package {known.package}: {known.install}")
     try:
@@ -133,7 +133,7 @@ def _made(kind: Kind, name: str, known: Known) -> object:
     return made(f"{kind.noun} '{name}' is {known.target}", found, kind.needs)
 
 
-def _made_by(kind: Kind, offer: Offer) -> object:
+def _made_by(kind: ExtensionKind, offer: Offer) -> object:
     origin = f"{kind.noun} '{offer.name}' is added by {offer.origin}"
     try:
         found = imported(offer.target)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
 from tpx.serving.repository.layout import LocalRepository
 from tpx.serving.repository.loading import Loader, LoadSettings
-from tpx.serving.repository.stores.store import open_repository
+from tpx.serving.repository.stores.store import StoreRepository
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter, RateLimiter, parse_resources
 from tpx.serving.shared_memory import cuda
@@ -251,7 +252,9 @@ def control_settings(config: ServeConfig) -> ControlSettings:
     """Return where models come from, and when they are loaded. Raises UsageError."""
     return ControlSettings(
         places=[
-            LocalRepository(place) if isinstance(place, Path) else open_repository(place)
+            LocalRepository(place)
+            if isinstance(place, Path)
+            else StoreRepository(place, os.environ, Path.home())
             for place in (*config.repository.model_repository, *config.repository.models)
         ],
         mode=config.repository.model_control_mode,

@@ -75,9 +75,6 @@ class Mine:
     default_filename = "model.mine"
 
     def open(self, files, config): ...
-
-    def default_instance_count(self, kind):
-        return 3
 """
 
 
@@ -127,7 +124,7 @@ def test_backends_of_packages_are_among_those_there_are(site: Path) -> None:
         ("", "mine_backend:Mine", "cannot be imported: AttributeError: module 'mine_backend' has no"),
         ("Mine = 3", "mine_backend:Mine", "is no class"),
         ("class Mine:\n    def __init__(self, x): ...", "mine_backend:Mine", "cannot be made: TypeError: "),
-        ("class Mine:\n    def open(self): ...", "mine_backend:Mine", "has no default_filename, defau"),
+        ("class Mine:\n    def open(self): ...", "mine_backend:Mine", "has no default_filename"),
     ],
 )
 def test_a_broken_package_is_named_with_its_cause(site: Path, source: str, target: str, cause: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.serving.backends.table import BACKENDS, KNOWN
-from tpx.serving.inspection.features import FEATURES
+from tpx.serving.inspection.isolated import FEATURES
 
 
 class Site:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tpx.serving.tracing.caller import Caller, place_below, read_caller
+from tpx.serving.tracing.trace import Caller, place_below, read_caller
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c12666c", "b7ad6b7169242424"
 

@@ -10,10 +10,9 @@ import pytest
 from tests.serving.tracing.requests import request_for
 from tpx.errors import UsageError
 from tpx.serving.tracing import export
-from tpx.serving.tracing.caller import place_below
 from tpx.serving.tracing.export import SpanExport, open_export
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
-from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.trace import Trace, place_below
 
 SPANS_EACH = 3
 

@@ -68,7 +68,7 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     return [
         InstanceSpec(
             name=f"{group.name}_{index}",
-            kind=_kind(group),
+            kind=ModelInstanceGroup.Kind.Name(group.kind),
             device_id=device,
             needs=_needs(group, device),
             profiles=tuple(group.profile),
@@ -85,10 +85,6 @@ def _needs(group: ModelInstanceGroup, device: int) -> Needs:
         resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
         priority=limiter.priority or 1,
     )
-
-
-def _kind(group: ModelInstanceGroup) -> str:
-    return ModelInstanceGroup.Kind.Name(group.kind)
 
 
 def inside(directory: Path, name: str, field: str) -> Path:
@@ -301,6 +297,14 @@ class OnGpus(Protocol):
         """The devices that it can use."""
 
 
+@runtime_checkable
+class CountsInstances(Protocol):
+    """A backend whose instance groups have more than one instance where they name no count."""
+
+    def default_instance_count(self, kind: str) -> int:
+        """Return the count for KIND_CPU or KIND_GPU."""
+
+
 class Backend(Protocol):
     """Opens models of one kind."""
 
@@ -308,6 +312,3 @@ class Backend(Protocol):
 
     def open(self, files: ModelFiles, config: ModelConfig) -> OpenModel:
         """Load a version; `config` may still be incomplete. Raises LoadError."""
-
-    def default_instance_count(self, kind: str) -> int:
-        """How many instances a group has that names no count."""

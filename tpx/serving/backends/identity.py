@@ -21,9 +21,6 @@ class IdentityBackend:
     def open(self, files: ModelFiles, config: ModelConfig) -> "IdentityModel":  # noqa: ARG002 (the seam's signature)
         return IdentityModel(config)
 
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002
-        return 1
-
 
 class IdentityModel:
     """Its inputs and outputs are those of the configuration."""

@@ -23,9 +23,6 @@ class RepeatBackend:
     def open(self, files: ModelFiles, config: ModelConfig) -> "RepeatModel":  # noqa: ARG002 (the seam's signature)
         return RepeatModel()
 
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002
-        return 1
-
 
 class RepeatModel:
     """The only one there is."""

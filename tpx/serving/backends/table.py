@@ -10,7 +10,7 @@ from typing import cast
 
 from tpx.errors import Code, LoadError
 from tpx.serving.backends.contract import Backend
-from tpx.serving.extensions import Kind, Known, imported, make, names, offer_of, unknown
+from tpx.serving.extensions import ExtensionKind, Known, imported, make, names, offer_of, unknown
 
 KNOWN: Mapping[str, Known] = {
     "onnxruntime": Known(
@@ -64,11 +64,11 @@ RECOGNISED_FILES = {
 }
 """In the order in which Triton looks for them (core/src/model_config_utils.cc)."""
 
-BACKENDS = Kind(
+BACKENDS = ExtensionKind(
     noun="backend",
     group="tpx.backends",
     known=KNOWN,
-    needs=("default_filename", "open", "default_instance_count"),
+    needs=("default_filename", "open"),
 )
 """A package adds one by an entry point of this group: `mine = "my_package:MineBackend"`."""
 

@@ -9,7 +9,7 @@ from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig, inputs_and_outputs
-from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.ensemble.graph import EnsembleStep, Graph
 from tpx.serving.ensemble.plan import StepFacts
 from tpx.serving.model_id import ModelId
 from tpx.serving.signature import Signature
@@ -74,7 +74,7 @@ def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelC
 
     Raises ConfigError.
     """
-    tensors = {item.name: _Origin(graph.name, item, config) for item in inputs_and_outputs(config)}
+    tensors = {item.name: _TensorOrigin(graph.name, item, config) for item in inputs_and_outputs(config)}
     origins: dict[str, int] = {}
     for step, model in zip(graph.steps, models, strict=True):
         if 0 < model.max_batch_size < config.max_batch_size:
@@ -89,7 +89,7 @@ def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelC
     _common_origin(graph, graph.name, graph.outputs, origins)
 
 
-def _check_inputs(graph: Graph, step: Step, model: ModelConfig) -> None:
+def _check_inputs(graph: Graph, step: EnsembleStep, model: ModelConfig) -> None:
     inputs = {item.name: item for item in model.input}
     for name, tensor in step.inputs.items():
         if name not in inputs:
@@ -105,7 +105,7 @@ def _check_inputs(graph: Graph, step: Step, model: ModelConfig) -> None:
             )
 
 
-def _check_outputs(graph: Graph, step: Step, model: ModelConfig) -> None:
+def _check_outputs(graph: Graph, step: EnsembleStep, model: ModelConfig) -> None:
     outputs = {item.name for item in model.output}
     for name, tensor in step.outputs.items():
         if name not in outputs:
@@ -115,7 +115,7 @@ def _check_outputs(graph: Graph, step: Step, model: ModelConfig) -> None:
             )
 
 
-def _follow_decoupled(graph: Graph, step: Step, model: ModelConfig, origins: dict[str, int]) -> None:
+def _follow_decoupled(graph: Graph, step: EnsembleStep, model: ModelConfig, origins: dict[str, int]) -> None:
     """`origins` has the step that the iterations of a tensor come from, of those that have more than one."""
     origin = _common_origin(graph, model.name, step.inputs.values(), origins)
     if model.model_transaction_policy.decoupled:
@@ -137,7 +137,7 @@ def _common_origin(
     return next(iter(sources), None)
 
 
-class _Origin:
+class _TensorOrigin:
     """A tensor as the model says it is in which it was first seen."""
 
     def __init__(self, model: str, item: TensorConfig, config: ModelConfig, *, inner: bool = False) -> None:
@@ -152,17 +152,19 @@ class _Origin:
         return BY_NUMBER[self.item.data_type].config_name
 
 
-def _check_tensors(graph: Graph, step: Step, model: ModelConfig, tensors: dict[str, _Origin]) -> None:
+def _check_tensors(
+    graph: Graph, step: EnsembleStep, model: ModelConfig, tensors: dict[str, _TensorOrigin]
+) -> None:
     inputs = {item.name: item for item in model.input}
     outputs = {item.name: item for item in model.output}
     mapped: list[tuple[str, TensorConfig]] = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
     mapped += [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
     for tensor, item in mapped:
-        seen = _Origin(model.name, item, model, inner=True)
+        seen = _TensorOrigin(model.name, item, model, inner=True)
         _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen)
 
 
-def _check_same(graph: Graph, tensor: str, first: _Origin, second: _Origin) -> None:
+def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _TensorOrigin) -> None:
     where = f"in ensemble {graph.name}, ensemble tensor {tensor}: inconsistent"
     if first.item.data_type != second.item.data_type:
         raise ConfigError(

@@ -10,7 +10,7 @@ from tpx.serving.model_id import ModelId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EnsembleStep:
     """One call of a composing model; both maps are from its tensors to the ensemble's."""
 
     index: int
@@ -28,7 +28,7 @@ class Graph:
 
     model: ModelId
     """The ensemble itself."""
-    steps: Sequence[Step]
+    steps: Sequence[EnsembleStep]
     inputs: frozenset[str]
     outputs: frozenset[str]
     max_inflight: int
@@ -49,11 +49,11 @@ class Graph:
         return replace(self, steps=tuple(steps))
 
     @property
-    def producers(self) -> dict[str, Step]:
+    def producers(self) -> dict[str, EnsembleStep]:
         """The step that makes a tensor."""
         return {tensor: step for step in self.steps for tensor in step.outputs.values()}
 
-    def needed(self, outputs: Iterable[str]) -> list[Step]:
+    def needed(self, outputs: Iterable[str]) -> list[EnsembleStep]:
         """The steps without which these outputs could not be made, in order."""
         producers, wanted = self.producers, list(outputs)
         found = set()
@@ -95,8 +95,8 @@ def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
     )
 
 
-def _steps(config: ModelConfig) -> list[Step]:
-    steps: list[Step] = []
+def _steps(config: ModelConfig) -> list[EnsembleStep]:
+    steps: list[EnsembleStep] = []
     seen = {item.name for item in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):
         for field in ("model_name", "input_map", "output_map"):
@@ -110,7 +110,7 @@ def _steps(config: ModelConfig) -> list[Step]:
                 )
             seen.add(tensor)
         steps.append(
-            Step(
+            EnsembleStep(
                 index=index,
                 model=ModelId(step.model_name, step.model_namespace),
                 version=str(step.model_version) if step.model_version > 0 else "",
@@ -123,10 +123,10 @@ def _steps(config: ModelConfig) -> list[Step]:
     return steps
 
 
-def _ordered(steps: Sequence[Step], inputs: Iterable[str]) -> tuple[list[Step], set[str]]:
+def _ordered(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> tuple[list[EnsembleStep], set[str]]:
     """The steps that can run, each once its inputs can be known, and all tensors that become known."""
     known, waiting = set(inputs), list(steps)
-    ordered: list[Step] = []
+    ordered: list[EnsembleStep] = []
     while True:
         ready = [step for step in waiting if known.issuperset(step.inputs.values())]
         if not ready:
@@ -137,7 +137,7 @@ def _ordered(steps: Sequence[Step], inputs: Iterable[str]) -> tuple[list[Step], 
         waiting = [step for step in waiting if step not in ready]
 
 
-def _unconnected(output: str, steps: Sequence[Step], known: set[str], written: set[str]) -> str:
+def _unconnected(output: str, steps: Sequence[EnsembleStep], known: set[str], written: set[str]) -> str:
     """Which tensor that an output depends on comes from nowhere; nothing where it is a circle."""
     producers = {tensor: step for step in steps for tensor in step.outputs.values()}
     wanted, seen = [output], set()

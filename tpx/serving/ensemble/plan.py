@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
-from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.ensemble.graph import EnsembleStep, Graph
 from tpx.serving.model_id import ModelId
 from tpx.serving.request import InferRequest, RequestHead
 
@@ -35,7 +35,7 @@ class StepFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class StepInput:
     """An input of a step, and where it comes from."""
 
     name: str
@@ -70,12 +70,12 @@ class PlanStep:
         "version",
     )
 
-    def __init__(self, step: Step, facts: StepFacts, numbers: Mapping[str, int]) -> None:
+    def __init__(self, step: EnsembleStep, facts: StepFacts, numbers: Mapping[str, int]) -> None:
         self.model: ModelId = step.model
         self.version = step.version
         self.decoupled = facts.decoupled
         self.inputs = tuple(
-            Input(name=name, tensor=numbers[tensor], rank=facts.ranks[name])
+            StepInput(name=name, tensor=numbers[tensor], rank=facts.ranks[name])
             for name, tensor in step.inputs.items()
         )
         self.outputs = {name: numbers[tensor] for name, tensor in step.outputs.items() if tensor in numbers}

@@ -9,7 +9,7 @@ from tpx.protocol.grpc.status import Status
 from tpx.protocol.http1.request import GONE, HttpRequest
 from tpx.serving.dataplane import TraceSource, WireTrace
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
-from tpx.serving.tracing.caller import Caller, read_caller
+from tpx.serving.tracing.trace import Caller, read_caller
 
 _LOOKS_AT_ONCE = 4
 _LOOK_S = 0.0005

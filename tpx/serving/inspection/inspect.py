@@ -16,8 +16,7 @@ from tpx.processors import schedulable_processors
 from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import names, offer_of
-from tpx.serving.inspection.features import FEATURES
-from tpx.serving.inspection.isolated import InspectionFailure, PartInspections, PartName
+from tpx.serving.inspection.isolated import FEATURES, InspectionFailure, PartInspections, PartName
 
 
 class Usability(Enum):

@@ -1,4 +1,5 @@
-"""Inspect parts in processes of their own, several at a time, each with a deadline."""
+"""The parts that `tpx doctor` inspects, and their inspection in processes of their own, several at a time,
+each with a deadline."""
 
 import contextlib
 import json
@@ -8,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
@@ -19,7 +21,99 @@ from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import Describes, Description
 from tpx.serving.backends.table import KNOWN, backend
 from tpx.serving.extensions import foreign
-from tpx.serving.inspection.features import FEATURES
+
+
+def _nothing_more() -> Description:
+    return Description()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One of them, with the modules that it imports."""
+
+    what: str
+    package: str
+    """As it is imported."""
+    install: str
+    distribution: str = ""
+    """Tells the version."""
+    modules: tuple[str, ...] = ()
+    more: Callable[[], Description] = _nothing_more
+    """Tells what its version does not."""
+
+    def describe(self) -> Description:
+        """Import what it needs and describe it; in a process of its own."""
+        for module in (self.package, *self.modules):
+            import_module(module)
+        return replace(self.more(), version=version(self.distribution)) if self.distribution else self.more()
+
+
+def _gpu() -> Description:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as exc:
+        return Description(lacks=f"there is no NVIDIA driver that answers: {exc}")
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return Description(
+            version=f"driver {_text(pynvml.nvmlSystemGetDriverVersion())}",
+            devices=tuple(
+                f"{_text(pynvml.nvmlDeviceGetName(handle))}, "
+                f"{pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30:.0f} GiB"
+                for handle in handles
+            ),
+            lacks="" if handles else "the NVIDIA driver has no GPU",
+        )
+    except pynvml.NVMLError as exc:
+        return Description(lacks=f"the NVIDIA driver does not tell its GPUs: {exc}")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: bytes | str) -> str:
+    """Older versions of nvidia-ml-py give bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+FEATURES = {
+    "gpu": Feature(
+        what="GPU metrics and memory, by NVML", package="pynvml", install="pip install 'tpx[gpu]'", more=_gpu
+    ),
+    "pdf": Feature(
+        what="reports as PDF", package="typst", install="pip install 'tpx[report]'", distribution="typst"
+    ),
+    "stores": Feature(
+        what="model repositories in object stores",
+        package="obstore",
+        install="pip install 'tpx[cloud]'",
+        distribution="obstore",
+        more=lambda: Description(providers=("s3", "gs", "as")),
+    ),
+    "decrypt": Feature(
+        what="the repository agent that decrypts",
+        package="cryptography",
+        install="pip install 'tpx[decrypt]'",
+        distribution="cryptography",
+        modules=("cryptography.fernet",),
+    ),
+    "otel": Feature(
+        what="traces as spans of OpenTelemetry",
+        package="opentelemetry",
+        install="pip install 'tpx[otel]'",
+        distribution="opentelemetry-sdk",
+        modules=("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.trace"),
+    ),
+    "uvloop": Feature(
+        what="the faster event loop",
+        package="uvloop",
+        install="pip install uvloop",
+        distribution="uvloop",
+    ),
+}
+"""By the names that --require takes."""
+
 
 _AT_A_TIME = 2
 """Importing takes a core and hundreds of megabytes each."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tpx.serving.processes import wire
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
-from tpx.serving.tracing.caller import Caller
-from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.trace import Caller, Trace
 
 
 class RemoteTrace:

@@ -10,7 +10,7 @@ from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelInstanceGroup
 from tpx.protocol.model_config import TensorConfig
-from tpx.serving.backends.contract import Backend, OnGpus
+from tpx.serving.backends.contract import Backend, CountsInstances, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
 from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.scheduling import validate_batch_tensors, validate_batching
@@ -104,7 +104,8 @@ def fill_defaults(config: ModelConfig, backend: Backend) -> None:
         group.name = group.name or f"{config.name}_{index}"
         _place(group, config.name, backend)
         if not group.count:
-            group.count = backend.default_instance_count("KIND_CPU" if group.kind == _CPU else "KIND_GPU")
+            kind = "KIND_CPU" if group.kind == _CPU else "KIND_GPU"
+            group.count = backend.default_instance_count(kind) if isinstance(backend, CountsInstances) else 1
     for field in ("input_pinned_memory", "output_pinned_memory"):
         if not config.optimization.HasField(field):
             getattr(config.optimization, field).enable = True

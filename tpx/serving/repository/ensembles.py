@@ -12,7 +12,7 @@ from tpx.errors import ConfigError, LoadError, NotFound, NotReady
 from tpx.protocol import messages
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.ensemble.composition import compose
-from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.ensemble.graph import EnsembleStep, Graph
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
@@ -141,7 +141,9 @@ class Ensembles:
         """Return the models that the steps of an ensemble mean, of those that are known or `on_disk`."""
         return frozenset().union(*(self._meant(graph, step, on_disk) for step in graph.steps))
 
-    def _meant(self, graph: Graph, step: Step, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
+    def _meant(
+        self, graph: Graph, step: EnsembleStep, on_disk: Collection[ModelId] = ()
+    ) -> frozenset[ModelId]:
         """Return the models that a step means, several if it is ambiguous."""
         name = step.model.name
         there = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
@@ -244,12 +246,12 @@ class Ensembles:
         self._resolved[model, version] = found
         return found
 
-    def _is_clear(self, graph: Graph, step: Step) -> bool:
+    def _is_clear(self, graph: Graph, step: EnsembleStep) -> bool:
         """Tell whether a step means one model that is known."""
         found = self._meant(graph, step)
         return len(found) == 1 and bool(self._repository.record(min(found)).entries)
 
-    def _model(self, graph: Graph, step: Step) -> Served:
+    def _model(self, graph: Graph, step: EnsembleStep) -> Served:
         """Return what serves a step. Raises ConfigError in Triton's words."""
         found, repository = self._meant(graph, step), self._repository
         needed, entries = min(found), repository.record(min(found)).entries

@@ -29,7 +29,7 @@ from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
 from tpx.serving.stacking.samples import SampleStacking
-from tpx.serving.stacking.sequences import SequenceStacking, State, check_correlation_id, controls_of
+from tpx.serving.stacking.sequences import SequenceStacking, SequenceState, check_correlation_id, controls_of
 
 DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 MAX_INT32 = 2**31 - 1
@@ -131,7 +131,7 @@ def _validate_states(config: ModelConfig) -> None:
                 "indicate a variable-size dimension"
             )
         if name in taken:
-            raise ConfigError(f"State input name '{name}' specified more than once.")
+            raise ConfigError(f"SequenceState input name '{name}' specified more than once.")
         taken.add(name)
 
 
@@ -320,7 +320,7 @@ def _oldest(batching: ModelSequenceBatching, table: SequenceTable, rows: int) ->
     return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))
 
 
-def states_of(config: ModelConfig, directory: Path) -> list[State]:
+def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
     """The states of a validated configuration; `directory` is the model's, with `initial_state/` in it.
 
     Raises ConfigError.
@@ -338,7 +338,7 @@ def states_of(config: ModelConfig, directory: Path) -> list[State]:
             _check(state, given)
             initial = _initial(config.name, given, datatype, directory)
         states.append(
-            State(
+            SequenceState(
                 input_name=state.input_name,
                 output_name=state.output_name,
                 datatype=datatype,

@@ -24,7 +24,7 @@ _FLAGS = {"START": "sequence_start", "END": "sequence_end"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class ControlTensor:
     """A tensor that tells the model about the row's sequence: one element a row."""
 
     name: str
@@ -47,7 +47,7 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SequenceState:
     """State that the model returns after one request of a sequence and receives with the next; shapes are of
     one row."""
 
@@ -61,7 +61,12 @@ class SequenceStacking:
     """Adds controls and states to what `inner` stacks, and keeps the states of the outputs."""
 
     def __init__(
-        self, controls: Sequence[Control], states: Sequence[State], inner: Stacking, *, batched: bool
+        self,
+        controls: Sequence[ControlTensor],
+        states: Sequence[SequenceState],
+        inner: Stacking,
+        *,
+        batched: bool,
     ) -> None:
         self.controls = controls
         self.states = states
@@ -94,7 +99,7 @@ class SequenceStacking:
                     kept = array[row] if self._batched else array
                     request.sequence.states[state.input_name] = kept.copy()
 
-    def _state(self, state: State, rows: Sequence[InferRequest | None]) -> Array:
+    def _state(self, state: SequenceState, rows: Sequence[InferRequest | None]) -> Array:
         values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]
         shape = values[0][2].shape
         if not self._batched:
@@ -109,7 +114,7 @@ class SequenceStacking:
             array[row] = value
         return array
 
-    def _given(self, state: State, outputs: Arrays, height: int) -> Array:
+    def _given(self, state: SequenceState, outputs: Arrays, height: int) -> Array:
         array = outputs.get(state.output_name)
         if array is None:
             raise ExecutionError(f"the model gave no state '{state.output_name}'")
@@ -125,7 +130,7 @@ class SequenceStacking:
         return array
 
 
-def value_of(state: State, request: InferRequest) -> Array:
+def value_of(state: SequenceState, request: InferRequest) -> Array:
     """Return what a request of a sequence gets of a state: what the one before has left, or the beginning."""
     if request.head.parameters.get("sequence_start"):
         return state.initial
@@ -133,7 +138,7 @@ def value_of(state: State, request: InferRequest) -> Array:
     return kept.get(state.input_name, state.initial)
 
 
-def nothing_of(state: State, shape: Sequence[int]) -> Array:
+def nothing_of(state: SequenceState, shape: Sequence[int]) -> Array:
     """Return what empty rows have of a state."""
     return np.full(shape, b"" if state.datatype.size == 0 else 0, state.datatype.numpy)
 
@@ -162,7 +167,7 @@ def _ignore(request: InferRequest, response: InferResponse) -> None:
     """Drop a response."""
 
 
-def controls_of(config: ModelConfig) -> list[Control]:
+def controls_of(config: ModelConfig) -> list[ControlTensor]:
     """The controls of a validated configuration."""
     controls = []
     for control_input in config.sequence_batching.control_input:
@@ -172,20 +177,20 @@ def controls_of(config: ModelConfig) -> list[Control]:
             if kind == "CORRID":
                 datatype = BY_NUMBER[control.data_type]
                 none: object = b"" if datatype.size == 0 else 0
-                controls.append(Control(name=name, kind=kind, datatype=datatype, false=none))
+                controls.append(ControlTensor(name=name, kind=kind, datatype=datatype, false=none))
                 continue
             for field, number in (("int32_false_true", 8), ("fp32_false_true", 11), ("bool_false_true", 1)):
                 values = list(getattr(control, field))
                 if values:
                     controls.append(
-                        Control(
+                        ControlTensor(
                             name=name, kind=kind, datatype=BY_NUMBER[number], false=values[0], true=values[1]
                         )
                     )
     return controls
 
 
-def check_correlation_id(model: str, controls: Sequence[Control], correlation_id: int | str) -> None:
+def check_correlation_id(model: str, controls: Sequence[ControlTensor], correlation_id: int | str) -> None:
     """Raise InvalidRequest for an id that the CORRID control of the model cannot carry."""
     for control in controls:
         if control.kind != "CORRID":

@@ -7,8 +7,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from tpx.serving.tracing.caller import SpanPlace, new_span_id
-from tpx.serving.tracing.trace import Stamp, Trace
+from tpx.serving.tracing.trace import SpanPlace, Trace, TraceStamp, new_span_id
 
 ROOT = "InferRequest"
 """Triton's name of the span of a request."""
@@ -53,7 +52,7 @@ class _Spans:
         place = trace.place
         assert place is not None
         made = [span for child in trace.children for span in self.of(child)]
-        stamps = [event for event in trace.events if isinstance(event, Stamp)]
+        stamps = [event for event in trace.events if isinstance(event, TraceStamp)]
         of_computing = [stamp for stamp in stamps if stamp.name.startswith(_OF_COMPUTING)]
         of_model = [stamp for stamp in stamps if stamp.name.startswith(_OF_MODEL)]
         of_wire = [stamp for stamp in stamps if not stamp.name.startswith((*_OF_MODEL, _OF_COMPUTING))]
@@ -73,7 +72,7 @@ class _Spans:
         name: str,
         context: SpanContext,
         parent: SpanContext | None,
-        stamps: Sequence[Stamp],
+        stamps: Sequence[TraceStamp],
         attributes: Mapping[str, str | int] = _NO_ATTRIBUTES,
         error: str = "",
     ) -> ReadableSpan:

@@ -11,9 +11,8 @@ from importlib import import_module
 from typing import Protocol
 
 from tpx.errors import InvalidRequest
-from tpx.serving.tracing.caller import Caller, place_below
 from tpx.serving.tracing.settings import NAMES, Mode, TraceSetting, TraceUpdate, TraceValues
-from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.trace import Caller, Trace, place_below
 
 _SINKS: dict[Mode, str] = {
     "triton": "tpx.serving.tracing.writer:open_files",

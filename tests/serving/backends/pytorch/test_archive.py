@@ -10,7 +10,7 @@ from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import QUIET_JIT, check, config
 from tpx.errors import Code, ConfigError, LoadError
 from tpx.serving.backends.contract import ModelFiles
-from tpx.serving.backends.pytorch.archive import Format, source_of
+from tpx.serving.backends.pytorch.program import Format, source_of
 
 pytestmark = pytest.mark.filterwarnings(QUIET_JIT)
 

@@ -13,9 +13,9 @@ from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import QUIET_JIT, check, config, executors, tensors
 from tpx.errors import ConfigError
 from tpx.serving.backends.contract import ModelFiles
-from tpx.serving.backends.pytorch.archive import Format
 from tpx.serving.backends.pytorch.backend import PytorchBackend
 from tpx.serving.backends.pytorch.parameters import PytorchSettings, ThreadCounts, jit_switches, settings_of
+from tpx.serving.backends.pytorch.program import Format
 
 X = np.ones((2, 3), np.float32)
 

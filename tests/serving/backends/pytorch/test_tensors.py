@@ -13,8 +13,7 @@ import torch
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import executors, tensors
 from tpx.errors import ExecutionError
-from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
-from tpx.serving.backends.pytorch.executor import Call
+from tpx.serving.backends.pytorch.execution import CudaExecutor, Forward, GpuSettings
 from tpx.serving.backends.pytorch.exported import ExportedProgram
 from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
 
@@ -121,7 +120,7 @@ def test_a_result_that_is_the_models_own_memory_is_copied(tmp_path: Path) -> Non
 def test_an_instance_that_may_use_any_device_computes_where_there_is_none(tmp_path: Path) -> None:
     zoo.save_exported(zoo.exported(zoo.Identity(), torch.ones(2, 3)), tmp_path / "model.pt2")
     program = ExportedProgram(tmp_path / "model.pt2", None, "net")
-    call = Call(
+    call = Forward(
         model="net",
         program=program,
         inputs=Inputs({"x": 0}, {"x": "FP32"}, []),

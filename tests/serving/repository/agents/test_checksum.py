@@ -10,7 +10,7 @@ from tests.serving.repository.controlled import controlled, play, write
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import messages
 from tpx.serving.repository.agents.base import Action, AgentModel
-from tpx.serving.repository.agents.table import agent
+from tpx.serving.repository.agents.ownership import agent
 
 
 def sums(**parameters: str) -> str:

@@ -10,7 +10,7 @@ from tests.serving.installed import install
 from tests.serving.repository.agents.journal import Journal, asks_for
 from tests.serving.repository.controlled import controlled, play, write
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.repository.agents.table import AGENTS, agent, whereabouts
+from tpx.serving.repository.agents.ownership import AGENTS, agent, whereabouts
 
 NOWHERE = Path("/nowhere")
 _AGENT = """

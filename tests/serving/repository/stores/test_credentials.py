@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tpx.errors import UsageError
-from tpx.serving.repository.stores.credentials import settings_of
-from tpx.serving.repository.stores.places import StorePlace, place_of
+from tpx.serving.repository.stores.places import StorePlace, place_of, settings_of
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 

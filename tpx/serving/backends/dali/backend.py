@@ -134,9 +134,6 @@ class DaliBackend:
             files, config, _definition(files, config.default_model_filename or self.default_filename)
         )
 
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
-        return 1
-
     def gpus(self) -> list[int]:
         return CudaDriver.devices()
 

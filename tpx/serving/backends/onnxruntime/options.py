@@ -9,11 +9,10 @@ import onnxruntime as ort
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, ModelFiles
-from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.providers import CUDA_PARAMETERS
 from tpx.serving.backends.onnxruntime.threads import COMMAND_LINE, GLOBAL, INTER, INTRA, Threads
-from tpx.serving.backends.parameters import GivenParameters
+from tpx.serving.backends.parameters import GivenParameters, Libraries
 
 DIRECTORIES = "op-library-directories"
 """The key of --backend-config: directories, with colons between them, that may hold libraries as well."""

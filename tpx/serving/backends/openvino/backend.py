@@ -16,15 +16,15 @@ from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
-from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
     check_all_required,
     check_signature,
     complete_tensors,
 )
-from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
+from tpx.serving.backends.openvino.execution import ERRORS, BatchRows, InferRequestExecutor, reason
 from tpx.serving.backends.openvino.settings import settings_of
+from tpx.serving.backends.parameters import Libraries
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 T = TypeVar("T")
@@ -65,9 +65,6 @@ class OpenVinoBackend:
         if not path.exists():
             raise no_file(path, files.model_name)
         return OpenVinoModel(path, files, config)
-
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
-        return 1
 
     def describe(self) -> Description:
         core = ov.Core()
@@ -145,7 +142,7 @@ class OpenVinoModel:
             self._compiled.create_infer_request(),
             {tensor.name: (index, tensor) for index, tensor in enumerate(inputs)},
             {tensor.name: (index, tensor) for index, tensor in enumerate(outputs) if tensor.name in used},
-            Rows(fixed, padded=self._settings.padded),
+            BatchRows(fixed, padded=self._settings.padded),
             narrow=self._settings.device == "CPU",
         )
 

@@ -15,7 +15,7 @@ ERRORS = (RuntimeError, TypeError, ValueError, KeyError)
 _KEPT_BELOW_BYTES = 64 << 10
 
 
-class Rows:
+class BatchRows:
     """How many rows an execution has: as many as there are, or as many as the model was compiled for."""
 
     def __init__(self, fixed: int, *, padded: bool) -> None:
@@ -45,7 +45,7 @@ class InferRequestExecutor:
         request: ov.InferRequest,
         inputs: Mapping[str, tuple[int, ModelTensor]],
         outputs: Mapping[str, tuple[int, ModelTensor]],
-        rows: Rows,
+        rows: BatchRows,
         *,
         narrow: bool,
     ) -> None:

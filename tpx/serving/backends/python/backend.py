@@ -133,9 +133,6 @@ class PythonBackend:
             raise LoadError(f"model '{files.model_name}': Python models run only in a server")
         return PythonModel(files, path, files.host, based=self._runtime is not None)
 
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
-        return 1
-
     def describe(self) -> Description:
         return Description(version=platform.python_version(), devices=(sys.executable,))
 

@@ -10,14 +10,24 @@ from tpx.protocol.tensors import Buffer, Tensor, as_array
 from tpx.serving.backends.python.worker.frames import TensorHead
 from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
-from tpx.serving.stacking.sequences import Control, SequenceStacking, State, nothing_of, value_of
+from tpx.serving.stacking.sequences import (
+    ControlTensor,
+    SequenceStacking,
+    SequenceState,
+    nothing_of,
+    value_of,
+)
 
 
 class SequenceTensors:
     """Controls and states of a model; of most models there are none."""
 
     def __init__(
-        self, controls: Sequence[Control] = (), states: Sequence[State] = (), *, batched: bool = False
+        self,
+        controls: Sequence[ControlTensor] = (),
+        states: Sequence[SequenceState] = (),
+        *,
+        batched: bool = False,
     ) -> None:
         self._controls = controls
         self._batched = batched

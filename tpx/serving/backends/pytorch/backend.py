@@ -21,18 +21,13 @@ from tpx.serving.backends.contract import (
     ModelFiles,
     instance_specs,
 )
-from tpx.serving.backends.pytorch.archive import Format, Source, source_of
-from tpx.serving.backends.pytorch.completion import check, complete
-from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
-from tpx.serving.backends.pytorch.executor import Call, CpuExecutor
-from tpx.serving.backends.pytorch.exported import ExportedProgram
-from tpx.serving.backends.pytorch.inductor import InductorProgram
-from tpx.serving.backends.pytorch.module import ModuleProgram
-from tpx.serving.backends.pytorch.naming import Places
+from tpx.serving.backends.pytorch.execution import CpuExecutor, CudaExecutor, Forward, GpuSettings
+from tpx.serving.backends.pytorch.exported import ExportedProgram, InductorProgram
+from tpx.serving.backends.pytorch.module import ModuleProgram, TorchScriptProgram
+from tpx.serving.backends.pytorch.naming import TensorPositions, check, complete
 from tpx.serving.backends.pytorch.parameters import PROCESS, PytorchSettings, jit_switches, settings_of
-from tpx.serving.backends.pytorch.program import Program, Value
+from tpx.serving.backends.pytorch.program import Format, ModelSourceFile, Program, Value, source_of
 from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
-from tpx.serving.backends.pytorch.torchscript import TorchScriptProgram
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 
@@ -80,9 +75,6 @@ class PytorchBackend:
                 )
         return PytorchModel(source_of(files, config), config)
 
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
-        return 1
-
     gpus_only = False
 
     def gpus(self) -> range:
@@ -100,7 +92,7 @@ class PytorchBackend:
 class PytorchModel:
     """One open version. What is loaded to look at it becomes the first instance."""
 
-    def __init__(self, source: Source, config: ModelConfig) -> None:
+    def __init__(self, source: ModelSourceFile, config: ModelConfig) -> None:
         """Raises LoadError, ConfigError."""
         specs = instance_specs(config)
         on_gpu = any(spec.kind != "KIND_CPU" for spec in specs)
@@ -123,7 +115,7 @@ class PytorchModel:
         self._shared: dict[torch.device | None, Program] = {}
         self._first: tuple[torch.device | None, Program] | None = (devices[0], self._load(devices[0]))
         self._interface = self._first[1].interface
-        self._places: Places | None = None
+        self._places: TensorPositions | None = None
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         config.default_model_filename = config.default_model_filename or self._source.path.name
@@ -138,7 +130,7 @@ class PytorchModel:
         parameters = self._parameters
         datatypes = _datatypes(config)
         places = self._places or check(config, self._interface)
-        call = Call(
+        call = Forward(
             model=config.name,
             program=program,
             inputs=Inputs(places.inputs, datatypes, self._scalars(places.inputs)),

@@ -1,6 +1,9 @@
-"""`torch.export` archives (`model.pt2`), as torch.export.save writes them: a graph with types and shapes."""
+"""Archives in `model.pt2`: those of torch.export.save, a graph with types and shapes, and AOTInductor
+packages (aoti_compile_and_package), compiled code for one machine."""
 
 import json
+import logging
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.json_values import JsonObject, JsonValue
-from tpx.serving.backends.pytorch.program import Interface, Slot, Value, datatype_of, storages_of
+from tpx.serving.backends.pytorch.program import Interface, TensorSlot, Value, datatype_of, storages_of
 
 Key = int | str
 
@@ -200,8 +203,8 @@ def _key(leaf: Leaf) -> str:
     return leaf.path[0] + "".join(f"[{key}]" for key in leaf.path[1:])
 
 
-def _slot(name: str, label: str, value: torch.Tensor, model: str) -> Slot:
-    return Slot(
+def _slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
+    return TensorSlot(
         name=name,
         label=label,
         datatype=datatype_of(value.dtype, f"model '{model}': tensor '{name or label}'"),
@@ -223,3 +226,61 @@ def _rows(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> 
         if upper.isdigit():
             most = min(most or int(upper), int(upper))
     return least, most
+
+
+log = logging.getLogger(__name__)
+
+_CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
+
+
+class InductorProgram:
+    """A compiled library; it knows its arguments' places, but neither types nor shapes."""
+
+    writes: bool | None = True  # compiled code leaves no trace of it
+    storages: frozenset[int] = frozenset()  # its results are its own
+
+    def __init__(self, path: Path, device: torch.device | None, model: str, *, runs: int = 1) -> None:
+        """`runs` may go on at the same time."""
+        # without it the code reads beyond the end of a tensor that is smaller than it was compiled for
+        os.environ.setdefault(_CHECKS, "1")
+        loader = _loader(path, device, model, runs)
+        self.device = torch.device("cpu") if device is None else device
+        compiled_for = loader.get_metadata().get("AOTI_DEVICE_KEY", self.device.type)
+        if compiled_for != self.device.type:
+            raise LoadError(
+                f"model '{model}': '{path}' was compiled for {compiled_for} and its instance group asks for "
+                f"{self.device.type}: set its kind, or compile it again"
+            )
+        if self.device.type == "cpu":
+            log.warning(
+                "model '%s': PyTorch runs AOTInductor packages with Python's lock held, and nothing else in "
+                "the server goes on meanwhile: for runs of over a millisecond torch.export serves better",
+                model,
+            )
+        given, made = (leaves_of(text) for text in loader.get_call_spec())
+        self.interface = Interface(
+            arguments=tuple(TensorSlot(name="", label=leaf.argument_label) for leaf in given),
+            results=tuple(TensorSlot(name="", label=leaf.result_label) for leaf in made),
+        )
+        self._run = loader.boxed_run
+
+    def arguments(self, count: int) -> list[Value]:  # noqa: ARG002 (the seam's signature)
+        return [None] * len(self.interface.arguments or ())
+
+    def run(self, values: list[Value], names: list[str]) -> Value:  # noqa: ARG002
+        return self._run(values)
+
+    def close(self) -> None:
+        """Nothing but memory is held."""
+
+
+def _loader(path: Path, device: torch.device | None, model: str, runs: int) -> Value:
+    index = -1 if device is None or device.index is None else device.index
+    try:
+        from torch._inductor.package import load_package
+
+        return load_package(str(path), num_runners=runs, device_index=index).loader
+    except (RuntimeError, ValueError, OSError, ImportError, KeyError) as exc:
+        raise LoadError(
+            f"failed to load model '{model}': PyTorch {torch.__version__} cannot read '{path}': {exc}"
+        ) from exc

@@ -14,7 +14,7 @@ from tpx.processors import schedulable_processors
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.parameters import GivenParameters
-from tpx.serving.backends.pytorch.archive import Format
+from tpx.serving.backends.pytorch.program import Format
 
 log = logging.getLogger(__name__)
 

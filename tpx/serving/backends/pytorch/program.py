@@ -1,11 +1,96 @@
-"""The seam between an instance and the format of its model: what a model's forward takes and gives."""
+"""The file of a model, whose format its content tells, and the seam between an instance and that format: what
+a model's forward takes and gives."""
 
+import zipfile
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from tpx.errors import LoadError
+from tpx.errors import Code, LoadError
+from tpx.protocol.messages import ModelConfig
+from tpx.serving.backends.contract import ModelFiles, inside
+
+RUNTIME = "model.py"
+"""What `runtime` is of a model whose class is in a Python file."""
+_PYTHON_FILE = "model.py"
+
+
+class Format(Enum):
+    """How a model is written; the value is how messages call it."""
+
+    TORCHSCRIPT = "TorchScript archive"
+    EXPORTED = "torch.export archive"
+    INDUCTOR = "AOTInductor package"
+    MODULE = "nn.Module in a Python file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSourceFile:
+    """The file of a model."""
+
+    path: Path
+    format: Format
+
+
+def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
+    """The model's file. Raises LoadError where there is none, or one that is no model."""
+    names = [config.default_model_filename] if config.default_model_filename else _usual_names(config)
+    paths = [inside(files.directory, name, "default_model_filename") for name in names]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise LoadError(
+            f"unable to find '{paths[0]}' for model '{files.model_name}'"
+            + (f" (nor {', '.join(names[1:])})" if names[1:] else ""),
+            code=Code.NOT_FOUND,
+        )
+    if path.suffix == ".py":
+        return ModelSourceFile(path=path, format=Format.MODULE)
+    source = _archive(path)
+    if source is not None:
+        return source
+    beside = path.with_suffix(".py")
+    if beside.is_file():
+        return ModelSourceFile(path=beside, format=Format.MODULE)
+    raise LoadError(
+        f"'{path}' holds weights and no model: put the class of the model beside them, in "
+        f"'{beside.name}', or save the model as an archive (torch.export.save)"
+    )
+
+
+def _usual_names(config: ModelConfig) -> list[str]:
+    if config.runtime == RUNTIME:
+        return [_PYTHON_FILE, "model.pt", "model.pt2"]
+    archives = ["model.pt2", "model.pt"] if config.platform == "torch_aoti" else ["model.pt", "model.pt2"]
+    return [*archives, _PYTHON_FILE]
+
+
+def _archive(path: Path) -> ModelSourceFile | None:
+    """None where the file holds weights alone."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # the first part is the archive's own name
+            names = [name.partition("/")[2] for name in archive.namelist()]
+    except (OSError, zipfile.BadZipFile) as exc:
+        raise LoadError(
+            f"'{path}' is no archive that PyTorch wrote: {exc}. It takes TorchScript (torch.jit.save), "
+            "torch.export.save, and AOTInductor packages (aoti_compile_and_package)"
+        ) from exc
+    # a package may have the exported program beside what was compiled from it
+    if any(name.startswith("data/aotinductor/") for name in names):
+        return ModelSourceFile(path=path, format=Format.INDUCTOR)
+    if "serialized_exported_program.json" in names or any(
+        name.startswith("models/") and name.endswith(".json") for name in names
+    ):
+        return ModelSourceFile(path=path, format=Format.EXPORTED)
+    if "constants.pkl" in names:
+        return ModelSourceFile(path=path, format=Format.TORCHSCRIPT)
+    if "data.pkl" in names:
+        return None
+    raise LoadError(f"'{path}' is an archive, but of no model that PyTorch wrote (it has: {names[:8]})")
+
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -26,7 +111,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class TensorSlot:
     """A tensor that forward takes or gives."""
 
     name: str
@@ -47,9 +132,9 @@ class Slot:
 class Interface:
     """All of them, in order."""
 
-    arguments: tuple[Slot, ...] | None
+    arguments: tuple[TensorSlot, ...] | None
     """None: a dict, or as many as there are."""
-    results: tuple[Slot, ...] | None = None
+    results: tuple[TensorSlot, ...] | None = None
     """None: only a run tells."""
     least_rows: int = 0
     most_rows: int = 0

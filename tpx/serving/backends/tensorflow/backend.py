@@ -38,7 +38,7 @@ from tpx.serving.backends.tensorflow.sessions import (
     ERRORS,
     Bound,
     Call,
-    Session,
+    GraphSession,
     gpu_count,
     init_ops_of,
     model_tensor,
@@ -67,9 +67,6 @@ class TensorFlowBackend:
         if not path.exists():
             raise no_file(path, files.model_name)
         return TensorFlowModel(path, files, config)
-
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
-        return 1
 
     gpus_only = False
 
@@ -174,8 +171,8 @@ class TensorFlowModel:
                 self._used.remove(taken)
                 taken.session.close()
 
-    def _load(self, spec: InstanceSpec) -> Session:
-        session = Session(self._settings, spec)
+    def _load(self, spec: InstanceSpec) -> GraphSession:
+        session = GraphSession(self._settings, spec)
         try:
             if self._graph:
                 session.load_graph(self._path, self._init_ops)
@@ -224,7 +221,7 @@ class TensorFlowModel:
 class _Used:
     """A session and how many instances it has."""
 
-    session: Session
+    session: GraphSession
     place: tuple[str, int]
     instances: int = 0
 

@@ -29,7 +29,7 @@ BFLOAT16 = tf.bfloat16.as_numpy_dtype
 Call = Callable[..., Sequence[Any]]
 
 
-class Session:
+class GraphSession:
     """A graph that can compute, for any number of threads."""
 
     def __init__(self, settings: TensorFlowSettings, spec: InstanceSpec) -> None:

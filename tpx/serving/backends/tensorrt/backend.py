@@ -30,11 +30,15 @@ from tpx.serving.backends.model_tensors import (
     check_signature,
     complete_tensors,
 )
-from tpx.serving.backends.tensorrt.engines import Engines
-from tpx.serving.backends.tensorrt.execution import EngineExecutor, Place
-from tpx.serving.backends.tensorrt.facts import EngineFacts, facts_of
-from tpx.serving.backends.tensorrt.profiles import check_dims, max_batch_size, profiles_of
-from tpx.serving.backends.tensorrt.settings import settings_of
+from tpx.serving.backends.tensorrt.engines import Engines, settings_of
+from tpx.serving.backends.tensorrt.execution import EngineDevice, EngineExecutor
+from tpx.serving.backends.tensorrt.profiles import (
+    EngineFacts,
+    check_dims,
+    facts_of,
+    max_batch_size,
+    profiles_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +60,6 @@ class TensorRtBackend:
         except (Unsupported, ImportError, OSError) as exc:
             raise LoadError(f"tensorrt cannot be used for model '{files.model_name}': {exc}") from exc
         return TensorRtModel(trt, driver, files, config)
-
-    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
-        return 1
 
     def describe(self) -> Description:
         """TensorRT's version and its GPUs; without one it can load nothing."""
@@ -133,7 +134,7 @@ class TensorRtModel:
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         _check_devices(self._name, [spec], self._driver)
-        place = Place(
+        place = EngineDevice(
             trt=self._trt,
             driver=self._driver,
             device=spec.device_id,

@@ -14,9 +14,8 @@ from tpx.errors import ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
-from tpx.serving.backends.tensorrt.facts import EngineFacts, EngineTensor
-from tpx.serving.backends.tensorrt.profiles import check_values, suiting
-from tpx.serving.backends.tensorrt.settings import Priority, TensorRtSettings
+from tpx.serving.backends.tensorrt.engines import Priority, TensorRtSettings
+from tpx.serving.backends.tensorrt.profiles import EngineFacts, EngineTensor, check_values, suiting
 
 if TYPE_CHECKING:
     import tensorrt
@@ -49,7 +48,7 @@ class DeviceBuffer:
             self._driver.call("cuMemFree_v2", ctypes.c_uint64(address))
 
 
-class Stream:
+class CudaStream:
     """Work that is done in turn. Copies are done when `wait` returns; until then their arrays must live."""
 
     def __init__(self, driver: CudaDriver, priority: Priority) -> None:
@@ -104,7 +103,7 @@ def free_quietly(*buffers: DeviceBuffer) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EngineDevice:
     """Where an instance computes, and with what."""
 
     trt: ModuleType
@@ -121,7 +120,7 @@ class Place:
 class EngineExecutor:
     """Computes in one thread at a time, on one device."""
 
-    def __init__(self, engine: "tensorrt.ICudaEngine", facts: EngineFacts, place: Place) -> None:
+    def __init__(self, engine: "tensorrt.ICudaEngine", facts: EngineFacts, place: EngineDevice) -> None:
         self._facts = facts
         self._place = place
         self._inputs = {each.name: each for each in facts.inputs}
@@ -132,7 +131,7 @@ class EngineExecutor:
         self._contexts: dict[int, Any] = {}
         with place.driver.on(place.device):
             try:
-                self._stream = Stream(place.driver, place.settings.priority)
+                self._stream = CudaStream(place.driver, place.settings.priority)
             except CudaError as exc:
                 raise LoadError(
                     f"model '{place.model}' has no stream on GPU {place.device}: {exc.message}"

@@ -1,25 +1,102 @@
-"""Agent ownership: the files that one load of a model made, and the repository agents that it notifies.
+"""The repository agents by name, and agent ownership: the files that one load of a model made, and the agents
+that it notifies.
 
-Lives as long as any version of that load. Shares are counted on the event loop; agents run in threads.
+Agents are ours, those in --repoagent-directory, and those that packages add. An ownership lives as long as
+any version of its load. Shares are counted on the event loop; agents run in threads.
 """
 
+import importlib.util
 import logging
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol import messages
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.extensions import foreign
+from tpx.serving.extensions import ExtensionKind, Known, foreign, made, make, offer_of, unknown
 from tpx.serving.repository.agents.base import Action, AgentModel, RepositoryAgent
-from tpx.serving.repository.agents.table import agent as find_agent
 from tpx.serving.repository.overrides import OverrideFiles
 
 if TYPE_CHECKING:
     from tpx.serving.repository.loading import WantedModel
+
+AGENTS = ExtensionKind(
+    noun="repository agent",
+    group="tpx.repository_agents",
+    known={
+        "checksum": Known("tpx.serving.repository.agents.checksum:ChecksumAgent"),
+        "decrypt": Known(
+            "tpx.serving.repository.agents.decrypt:DecryptAgent", "cryptography", "pip install 'tpx[decrypt]'"
+        ),
+    },
+    needs=("act",),
+)
+"""A package adds one by an entry point of this group: `mine = "my_package:MyAgent"`."""
+
+CLASS = "RepositoryAgent"
+"""What <directory>/<name>/agent.py calls its agent."""
+
+
+def agent(name: str, directory: Path) -> RepositoryAgent:
+    """A new agent of this name. Raises LoadError, and ConfigError where there is none."""
+    file = _file(name, directory)
+    if file is not None:
+        return _from_file(name, file)
+    found = make(AGENTS, name)
+    if found is not None:
+        return cast("RepositoryAgent", found)
+    fault = f"unable to find repository agent '{name}' of model_repository_agents.agents"
+    if _library(name, directory):
+        fault += (
+            f": '{directory / name}' has a library of Triton's, tpx takes only agents in Python, agent.py"
+        )
+    there = sorted(path.parent.name for path in directory.glob("*/agent.py"))
+    raise ConfigError(unknown(AGENTS, name, fault, there))
+
+
+def whereabouts(name: str, directory: Path) -> str:
+    """Where the code of an agent is, or an empty string. Raises LoadError where two packages have one."""
+    file = _file(name, directory)
+    if file is not None:
+        return str(file)
+    found = AGENTS.known.get(name) or offer_of(AGENTS, name)
+    return found.target.partition(":")[0] if found is not None else ""
+
+
+def _below(name: str, directory: Path, file: str) -> Path | None:
+    if name in AGENTS.known or not name or "\0" in name or Path(name).name != name:
+        return None
+    path = directory / name / file
+    return path if path.is_file() else None
+
+
+def _file(name: str, directory: Path) -> Path | None:
+    return _below(name, directory, "agent.py")
+
+
+def _library(name: str, directory: Path) -> bool:
+    return _below(name, directory, f"libtritonrepoagent_{name}.so") is not None
+
+
+def _from_file(name: str, file: Path) -> RepositoryAgent:
+    """Read anew for every load, so that a correction needs no restart."""
+    origin = f"repository agent '{name}' is '{file}'"
+    module_name = f"tpx_repository_agent_{name}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{origin}, which is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses and pickle look for it there
+    with foreign(f"{origin}, which cannot be imported: "):
+        spec.loader.exec_module(module)
+    if not hasattr(module, CLASS):
+        raise LoadError(f"{origin}, which has no class {CLASS}")
+    return cast("RepositoryAgent", made(origin, getattr(module, CLASS), AGENTS.needs))
+
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +149,7 @@ class Ownership:
         Raises LoadError of the agent that refuses it, and ConfigError for one that does not exist.
         """
         model_name, wanted = config.name, config.model_repository_agents.agents
-        found = [(each, find_agent(each.name, agent_directory)) for each in wanted]
+        found = [(each, agent(each.name, agent_directory)) for each in wanted]
         with self._acting:
             self._last = Action.LOAD
             for each, one in found:

@@ -1,12 +1,23 @@
-"""Where a repository is, as the command line names it: a path, or a place in an object store.
+"""Where a repository is, as the command line names it: a path, or a place in an object store, with its
+credentials from the environment or from the file that it names (Triton: docs/user_guide/model_repository.md).
 
 s3://bucket/path   s3://https://host:port/bucket/path   gs://bucket/path   as://account/container/path
+
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_DEFAULT_REGION, AWS_PROFILE
+GOOGLE_APPLICATION_CREDENTIALS
+AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_KEY, AZURE_STORAGE_AUTH_TYPE, AZURE_STORAGE_CLIENT_ID
+TRITON_CLOUD_CREDENTIAL_PATH: JSON, by scheme and beginning of the URL; the longest one that fits counts
 """
 
+import configparser
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from tpx.errors import UsageError
 
 Scheme = Literal["s3", "gs", "as"]
 
@@ -69,3 +80,148 @@ def _endpoint_of(rest: str) -> tuple[str, str]:
         return rest, ""
     match = _BARE_ENDPOINT.fullmatch(rest)
     return (f"https://{match[1]}", match[2]) if match is not None else ("", rest)
+
+
+Settings = dict[str, object]
+"""Settings of a store, by the names that obstore has for them."""
+
+_FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
+_AZURE_TYPES = {
+    "": "",
+    "default": "auto",
+    "managed": "managed_identity",
+    "managed_identity": "managed_identity",
+}
+
+
+def settings_of(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
+    """How to open the store of a place. What is not said here is looked for by obstore: the identity of the
+    machine or of its workload. Raises UsageError."""
+    path = environment.get(_FILE, "")
+    entry = _entry(Path(path), place) if path else None
+    if place.scheme == "s3":
+        return _s3(place, environment if entry is None else _aws_environment(entry), home)
+    if place.scheme == "gs":
+        if entry is not None and not isinstance(entry, str):
+            raise UsageError(f"{_FILE} '{path}': an entry of 'gs' must be the path of a file")
+        credentials = environment.get("GOOGLE_APPLICATION_CREDENTIALS", "") if entry is None else entry
+        return _said({"application_credentials": credentials})
+    return _azure(place, environment if entry is None else _azure_environment(entry))
+
+
+def _s3(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
+    settings: Settings = {
+        "access_key_id": environment.get("AWS_ACCESS_KEY_ID", ""),
+        "secret_access_key": environment.get("AWS_SECRET_ACCESS_KEY", ""),
+        "session_token": environment.get("AWS_SESSION_TOKEN", ""),
+        "region": environment.get("AWS_DEFAULT_REGION") or environment.get("AWS_REGION", ""),
+        "endpoint": place.endpoint,
+    }
+    profile = environment.get("AWS_PROFILE", "")
+    if profile or not settings["access_key_id"]:
+        found = _profile(profile or "default", environment, home)
+        if profile and not found.get("access_key_id"):
+            raise UsageError(
+                f"profile '{profile}' of AWS_PROFILE has no aws_access_key_id: tpx reads the keys that stand "
+                "in ~/.aws/credentials; for other kinds of profiles set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY"
+            )
+        if found.get("access_key_id"):
+            settings |= {
+                "session_token": "",
+                **found,
+                "region": settings["region"] or found.get("region", ""),
+            }
+    # servers other than Amazon's know a bucket by its path, and need not have a certificate
+    settings["virtual_hosted_style_request"] = not place.endpoint
+    return _said(settings)
+
+
+def _profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str, str]:
+    """The keys and the region of a profile, as far as its files tell them. Raises UsageError."""
+    out: dict[str, str] = {}
+    for variable, file, section in (
+        ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", name),
+    ):
+        path = Path(environment.get(variable, "") or home / ".aws" / file)
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, OSError, UnicodeDecodeError) as exc:
+            raise UsageError(f"cannot read '{path}': {exc}") from exc
+        values = dict(parser[section]) if parser.has_section(section) else {}
+        for key, setting in (
+            ("aws_access_key_id", "access_key_id"),
+            ("aws_secret_access_key", "secret_access_key"),
+            ("aws_session_token", "session_token"),
+            ("region", "region"),
+        ):
+            if values.get(key):
+                out[setting] = values[key]
+    return out
+
+
+def _azure(place: StorePlace, environment: Mapping[str, str]) -> Settings:
+    kind = environment.get("AZURE_STORAGE_AUTH_TYPE", "").lower()
+    if kind not in _AZURE_TYPES:
+        raise UsageError(f"AZURE_STORAGE_AUTH_TYPE must be 'default' or 'managed_identity', got '{kind}'")
+    settings: Settings = {
+        "account_name": environment.get("AZURE_STORAGE_ACCOUNT", "") or place.account,
+        "account_key": environment.get("AZURE_STORAGE_KEY", "") if not kind else "",
+        "client_id": environment.get("AZURE_STORAGE_CLIENT_ID") or environment.get("AZURE_CLIENT_ID", ""),
+        "credential_type": _AZURE_TYPES[kind],
+    }
+    return _said(settings)
+
+
+def _said(settings: Settings) -> Settings:
+    return {name: value for name, value in settings.items() if value != ""}
+
+
+def _entry(path: Path, place: StorePlace) -> object:
+    """Return what the file of credentials has for a place, None if nothing. Raises UsageError."""
+    try:
+        by_scheme = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"cannot read {_FILE} '{path}': {exc}") from exc
+    schemes: tuple[Scheme, ...] = ("gs", "s3", "as")
+    if not isinstance(by_scheme, dict) or not by_scheme.keys() <= set(schemes):
+        raise UsageError(f"{_FILE} '{path}': expected an object with the members {', '.join(schemes)}")
+    entries = by_scheme.get(place.scheme, {})
+    if not isinstance(entries, dict):
+        raise UsageError(f"{_FILE} '{path}': '{place.scheme}' must be an object")
+    fitting = [beginning for beginning in entries if _begins(str(place), beginning)]
+    return entries[max(fitting, key=len)] if fitting else None
+
+
+def _begins(url: str, beginning: str) -> bool:
+    """Tell whether a URL is a place or below it: `s3://models` is no beginning of `s3://models-of-others`."""
+    place = beginning.rstrip("/")
+    return not place or url == place or url.startswith(place + "/")
+
+
+def _aws_environment(entry: object) -> dict[str, str]:
+    return _renamed(
+        entry,
+        {
+            "key_id": "AWS_ACCESS_KEY_ID",
+            "secret_key": "AWS_SECRET_ACCESS_KEY",
+            "session_token": "AWS_SESSION_TOKEN",
+            "region": "AWS_DEFAULT_REGION",
+            "profile": "AWS_PROFILE",
+        },
+    )
+
+
+def _azure_environment(entry: object) -> dict[str, str]:
+    return _renamed(entry, {"account_str": "AZURE_STORAGE_ACCOUNT", "account_key": "AZURE_STORAGE_KEY"})
+
+
+def _renamed(entry: object, names: Mapping[str, str]) -> dict[str, str]:
+    """An entry as the environment would have it. Raises UsageError."""
+    if not isinstance(entry, dict) or not entry.keys() <= names.keys():
+        raise UsageError(f"{_FILE}: expected an object with the members {', '.join(names)}")
+    if not all(isinstance(value, str) for value in entry.values()):
+        raise UsageError(f"{_FILE}: the members of an entry must be strings")
+    return {names[key]: value for key, value in entry.items()}

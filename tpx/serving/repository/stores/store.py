@@ -8,14 +8,13 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from tpx.errors import LoadError, UsageError
 from tpx.serving.repository.layout import ModelSource, version_of
-from tpx.serving.repository.stores.credentials import settings_of
-from tpx.serving.repository.stores.places import StorePlace
+from tpx.serving.repository.stores.places import StorePlace, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +43,6 @@ class StoredObject:
     key: str
     """Its path in the repository."""
 
-    @property
-    def mark(self) -> str:
-        return f"{self.path}\0{self.size_bytes}\0{self.tag}\0"
-
 
 _EMPTY = StoredObject(path="", size_bytes=0, tag="", key="")
 
@@ -59,8 +54,9 @@ class StoreRepository:
         """Raises UsageError; nothing is asked yet."""
         self.place = place
         mount = environment.get(_MOUNT[place.scheme], "")
-        self._mount = Path(mount) if mount else None
-        if self._mount is not None and not self._mount.is_dir():
+        self.mount = Path(mount) if mount else None
+        """Where the directories of fetched models are made; None for where temporary files go."""
+        if self.mount is not None and not self.mount.is_dir():
             raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is no directory")
         self._bucket = _open(place, settings_of(place, environment, home))
 
@@ -83,7 +79,7 @@ class StoreRepository:
         for found in objects:
             name, slash, path = found.key.partition("/")
             if slash and not name.startswith("."):
-                by_model.setdefault(name, []).append(_below(found, path))
+                by_model.setdefault(name, []).append(replace(found, path=path))
         return [self._source(name, files) for name, files in sorted(by_model.items())]
 
     def find(self, name: str) -> ModelSource | None:
@@ -97,7 +93,7 @@ class StoreRepository:
             if not isinstance(exc.__cause__, InvalidPathError):
                 raise
             objects, fault = [], exc.message
-        files = [_below(found, found.key.removeprefix(f"{name}/")) for found in objects]
+        files = [replace(found, path=found.key.removeprefix(f"{name}/")) for found in objects]
         if not files and not fault:
             return None
         return self._source(name, files, fault)
@@ -166,10 +162,6 @@ class StoreRepository:
                     raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched")
                 file.write(part)
 
-    def private_parent(self) -> Path | None:
-        """Where the directories of fetched models are made; None for where temporary files go."""
-        return self._mount
-
     def _fetched(self, work: Callable[[], T], found: StoredObject) -> T:
         from obstore.exceptions import BaseError, PreconditionError
 
@@ -194,7 +186,8 @@ class StoredModel:
 
     def __init__(self, repository: StoreRepository, name: str, files: Sequence[StoredObject]) -> None:
         self._repository = repository
-        self._name = name
+        self.url = f"{repository.place}/{name}"
+        self.private_parent = repository.mount
         self._files = sorted(files, key=lambda found: found.path)
         directories = {str(parent) for found in files for parent in PurePosixPath(found.path).parents}
         # an object that others lie below, and an empty one called as a version, stand for a directory
@@ -203,14 +196,6 @@ class StoredModel:
             for found in files
             if found.path in directories or (not found.size_bytes and version_of(found.path)[0] is not None)
         }
-
-    @property
-    def url(self) -> str:
-        return f"{self._repository.place}/{self._name}"
-
-    @property
-    def private_parent(self) -> Path | None:
-        return self._repository.private_parent()
 
     def versions(self) -> list[int]:
         """The versions; names that are none are skipped, with a word in the log."""
@@ -232,10 +217,10 @@ class StoredModel:
                 found for found in self._files if found.path == part or found.path.startswith(f"{part}/")
             ]
         else:
-            chosen = [found for found in self._files if self._is_shared(found.path)]
+            chosen = [found for found in self._files if _is_shared(found.path)]
         digest = hashlib.blake2b(digest_size=16)
         for found in chosen:
-            digest.update(os.fsencode(found.mark))
+            digest.update(os.fsencode(f"{found.path}\0{found.size_bytes}\0{found.tag}\0"))
         return digest.hexdigest()
 
     def has(self, path: str) -> bool:
@@ -272,15 +257,10 @@ class StoredModel:
         """Return the bytes of the files of a version."""
         return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
 
-    def _is_shared(self, path: str) -> bool:
-        top = path.partition("/")[0]
-        apart = top in ("configs", "config.pbtxt") or version_of(top)[0] is not None
-        return not apart and not top.startswith(".")
 
-
-def open_repository(place: StorePlace) -> StoreRepository:
-    """With what this process' environment says. Raises UsageError."""
-    return StoreRepository(place, os.environ, Path.home())
+def _is_shared(path: str) -> bool:
+    top = path.partition("/")[0]
+    return not (top in ("configs", "config.pbtxt") or version_of(top)[0] is not None or top.startswith("."))
 
 
 def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
@@ -297,10 +277,6 @@ def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
         return kinds[place.scheme](place.bucket, client_options=client, retry_config=_RETRY, **settings)
     except (BaseError, ValueError, TypeError, OSError) as exc:
         raise UsageError(f"cannot open model repository '{place}': {_first_line(exc)}") from exc
-
-
-def _below(found: StoredObject, path: str) -> StoredObject:
-    return StoredObject(path=path, key=found.key, size_bytes=found.size_bytes, tag=found.tag)
 
 
 def _fault_of(name: str, files: Iterable[StoredObject]) -> str:

@@ -1,20 +1,89 @@
-"""Instances that compute on GPUs: a stream of their own, staging through pinned memory, CUDA graphs.
+"""One instance of a PyTorch model, on the CPU or on GPUs: arrays in, forward, arrays out.
 
-Written against PyTorch's API; see docs/serve/pytorch.md for what has run on a GPU.
+On a GPU it has a stream of its own, staging through pinned memory, and CUDA graphs. That part is written
+against PyTorch's API; see docs/serve/pytorch.md for what has run on a GPU.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from tpx.errors import LoadError
+from tpx.errors import ExecutionError, LoadError, TpxError
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
-from tpx.serving.backends.pytorch.executor import Call, guarded
-from tpx.serving.backends.pytorch.program import Value
+from tpx.serving.backends.pytorch.parameters import Switch
+from tpx.serving.backends.pytorch.program import Program, Value
+from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """How an instance calls its program."""
+
+    model: str
+    program: Program
+    inputs: Inputs
+    outputs: Outputs
+    switches: Sequence[tuple[Switch, bool]] = ()
+    inference_mode: bool = True
+    shared: bool = False
+    """The program is of other instances, too."""
+
+    def mode(self) -> AbstractContextManager[None]:
+        """No gradients, and in inference mode nothing that would serve them."""
+        mode: AbstractContextManager[None] = (
+            torch.inference_mode() if self.inference_mode else torch.no_grad()
+        )
+        return mode
+
+    def run(self, values: list[Value]) -> Value:
+        """Forward. Raises ExecutionError."""
+        for switch, value in self.switches:
+            switch(value)
+        return guarded(lambda: self.program.run(values, self.inputs.names))
+
+    def close(self) -> None:
+        if not self.shared:
+            self.program.close()
+
+
+def guarded(run: Callable[[], Value]) -> Value:
+    """Return what `run` gives; whatever the model raises, its author's code or PyTorch's, becomes an
+    ExecutionError."""
+    try:
+        return run()
+    except TpxError:
+        raise
+    except (Exception, SystemExit) as exc:
+        name = "" if type(exc) is RuntimeError else f"{type(exc).__name__}: "
+        raise ExecutionError(f"PyTorch execute failure: {name}{exc}") from exc
+
+
+class CpuExecutor:
+    """Computes on the CPU, in the caller's thread and PyTorch's own."""
+
+    def __init__(self, call: Forward) -> None:
+        self._call = call
+        self._count = len(call.inputs.names)
+        self._lender = Lender(call.model, writes=call.program.writes)
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        call, outputs = self._call, self._call.outputs
+        values = call.program.arguments(self._count)
+        try:
+            call.inputs.fill(values, inputs, self._lender)
+            with call.mode():
+                found = outputs.tensors(call.run(values))
+                return {name: outputs.array(value) for name, value in found.items()}
+        finally:
+            self._lender.settle()
+
+    def close(self) -> None:
+        self._call.close()
+
 
 _WARM_UPS = 3
 
@@ -66,7 +135,7 @@ class Staging:
 class RecordedGraph:
     """Forward for one size of batch as a CUDA graph: its tensors stay at the places where it was recorded."""
 
-    def __init__(self, call: Call, values: Sequence[Value], stream: torch.cuda.Stream) -> None:
+    def __init__(self, call: Forward, values: Sequence[Value], stream: torch.cuda.Stream) -> None:
         """`values` are inputs of the batch's size. Raises LoadError."""
         self._values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
         self._graph = torch.cuda.CUDAGraph()
@@ -96,7 +165,7 @@ class RecordedGraph:
 class CudaExecutor:
     """Computes on a stream of its own, and waits for it."""
 
-    def __init__(self, call: Call, settings: GpuSettings) -> None:
+    def __init__(self, call: Forward, settings: GpuSettings) -> None:
         self._call = call
         self._settings = settings
         self._count = len(call.inputs.names)
