@@ -7,7 +7,7 @@ import pytest
 
 from tpx.errors import ConfigError
 from tpx.protocol import messages
-from tpx.serving.backends.contract import MAX_INSTANCES, instance_specs
+from tpx.serving.backends.parameters import MAX_INSTANCES, instance_specs
 
 
 def config(*groups: dict[str, Any]) -> Any:

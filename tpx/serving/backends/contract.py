@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
-from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.batch import Arrays as Arrays
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.host import Host
 from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
 
-MAX_INSTANCES = 1024
 GLOBAL = -1
 """The device of a resource that all devices share."""
 
@@ -55,36 +54,6 @@ class InstanceSpec:
     needs: Needs = field(default_factory=Needs)
     profiles: tuple[str, ...] = ()
     """The optimization profiles of TensorRT that it uses, by their numbers."""
-
-
-def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
-    """Every instance of a normalised ModelConfig, those of a GPU group once per GPU. Raises ConfigError."""
-    groups = [group for group in config.instance_group if not group.passive]
-    total = sum(group.count * max(1, len(group.gpus)) for group in groups)
-    if total < 1:
-        raise ConfigError(f"model '{config.name}' has no instance that is not passive: it could never answer")
-    if total > MAX_INSTANCES:
-        raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
-    return [
-        InstanceSpec(
-            name=f"{group.name}_{index}",
-            kind=ModelInstanceGroup.Kind.Name(group.kind),
-            device_id=device,
-            needs=_needs(group, device),
-            profiles=tuple(group.profile),
-        )
-        for group in groups
-        for device in list(group.gpus) or [0]
-        for index in range(group.count)
-    ]
-
-
-def _needs(group: ModelInstanceGroup, device: int) -> Needs:
-    limiter = group.rate_limiter
-    return Needs(
-        resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
-        priority=limiter.priority or 1,
-    )
 
 
 def inside(directory: Path, name: str, field: str) -> Path:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from tpx.errors import ConfigError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
-from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.contract import inside
+from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
+from tpx.serving.backends.contract import GLOBAL, InstanceSpec, Needs, inside
 
 log = logging.getLogger(__name__)
+
+MAX_INSTANCES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +128,33 @@ class Libraries:
             f"model '{self.model}' has no library of operators '{name}' ({self.field}); looked for "
             f"{', '.join(map(str, places))}"
         )
+
+
+def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
+    """Every instance of a normalised ModelConfig, those of a GPU group once per GPU. Raises ConfigError."""
+    groups = [group for group in config.instance_group if not group.passive]
+    total = sum(group.count * max(1, len(group.gpus)) for group in groups)
+    if total < 1:
+        raise ConfigError(f"model '{config.name}' has no instance that is not passive: it could never answer")
+    if total > MAX_INSTANCES:
+        raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
+    return [
+        InstanceSpec(
+            name=f"{group.name}_{index}",
+            kind=ModelInstanceGroup.Kind.Name(group.kind),
+            device_id=device,
+            needs=_needs(group, device),
+            profiles=tuple(group.profile),
+        )
+        for group in groups
+        for device in list(group.gpus) or [0]
+        for index in range(group.count)
+    ]
+
+
+def _needs(group: ModelInstanceGroup, device: int) -> Needs:
+    limiter = group.rate_limiter
+    return Needs(
+        resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
+        priority=limiter.priority or 1,
+    )

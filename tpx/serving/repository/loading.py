@@ -21,14 +21,8 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.contract import (
-    InstanceSpec,
-    MakesResponses,
-    ModelFiles,
-    OpenModel,
-    inside,
-    instance_specs,
-)
+from tpx.serving.backends.contract import InstanceSpec, MakesResponses, ModelFiles, OpenModel, inside
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.batch import Batch
 from tpx.serving.cache import ResponseCache

@@ -7,8 +7,9 @@ from typing import Any
 import numpy.typing as npt
 
 from tpx.protocol import model_config
-from tpx.serving.backends.contract import Executor, ModelFiles, instance_specs
+from tpx.serving.backends.contract import Executor, ModelFiles
 from tpx.serving.backends.onnxruntime.model import OnnxModel, OnnxRuntimeBackend
+from tpx.serving.backends.parameters import instance_specs
 
 CPU = "instance_group [{ name: 'net' kind: KIND_CPU count: 1 }]"
 GPU = "instance_group [{ name: 'net' kind: KIND_GPU count: 1 gpus: [ 0 ] }]"

@@ -10,8 +10,9 @@ from onnx import numpy_helper
 
 from tests.serving.onnx_files import graph, node, save, value
 from tpx.protocol import model_config
-from tpx.serving.backends.contract import Executor, ModelFiles, instance_specs
+from tpx.serving.backends.contract import Executor, ModelFiles
 from tpx.serving.backends.openvino.backend import OpenVinoBackend, OpenVinoModel
+from tpx.serving.backends.parameters import instance_specs
 
 CPU = "instance_group [{ name: 'net' kind: KIND_CPU count: 1 }]"
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy.typing as npt
 
 from tpx.protocol import model_config
-from tpx.serving.backends.contract import Executor, ModelFiles, instance_specs
+from tpx.serving.backends.contract import Executor, ModelFiles
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.pytorch.backend import PytorchBackend, PytorchModel
 
 Arrays = dict[str, npt.NDArray[Any]]

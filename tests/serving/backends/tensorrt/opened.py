@@ -7,7 +7,8 @@ from typing import Any
 from tests.serving.backends.tensorrt import fake_tensorrt
 from tests.serving.backends.tensorrt.fake_tensorrt import plan
 from tpx.protocol import model_config
-from tpx.serving.backends.contract import Executor, ModelFiles, instance_specs
+from tpx.serving.backends.contract import Executor, ModelFiles
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.backend import TensorRtBackend, TensorRtModel
 
 X: dict[str, Any] = {

@@ -16,7 +16,8 @@ from tests.serving.backends.tensorrt.conftest import Driver
 from tests.serving.backends.tensorrt.opened import ALL, GROUP, Opened, X, Y
 from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
 from tpx.serving.backends import tensorrt as package
-from tpx.serving.backends.contract import ModelFiles, OnGpus, instance_specs
+from tpx.serving.backends.contract import ModelFiles, OnGpus
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.backend import TensorRtBackend
 from tpx.serving.repository.configuration import fill_defaults
 

@@ -17,15 +17,7 @@ import onnxruntime as ort
 from tpx.cuda_driver import CudaDriver
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.contract import (
-    Description,
-    Executor,
-    InstanceSpec,
-    ModelFiles,
-    inside,
-    instance_specs,
-    no_file,
-)
+from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
@@ -46,6 +38,7 @@ from tpx.serving.backends.onnxruntime.signature import (
     ranked_by,
 )
 from tpx.serving.backends.onnxruntime.threads import Threads
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.stacking.added import taken_outputs
 
 _opening_with_openvino = threading.Lock()

@@ -10,9 +10,8 @@ import onnxruntime as ort
 from tpx.errors import LoadError
 from tpx.processors import schedulable_processors
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.contract import instance_specs
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
-from tpx.serving.backends.parameters import GivenParameters
+from tpx.serving.backends.parameters import GivenParameters, instance_specs
 
 INTRA, INTER, GLOBAL = "intra_op_thread_count", "inter_op_thread_count", "enable-global-threadpool"
 COMMAND_LINE = "--backend-config onnxruntime"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tpx.errors import ConfigError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.contract import instance_specs
+from tpx.serving.backends.parameters import instance_specs
 
 log = logging.getLogger(__name__)
 

@@ -13,14 +13,8 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
-from tpx.serving.backends.contract import (
-    Arrays,
-    Description,
-    Executor,
-    InstanceSpec,
-    ModelFiles,
-    instance_specs,
-)
+from tpx.serving.backends.contract import Arrays, Description, Executor, InstanceSpec, ModelFiles
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.pytorch.execution import CpuExecutor, CudaExecutor, Forward, GpuSettings
 from tpx.serving.backends.pytorch.exported import ExportedProgram, InductorProgram
 from tpx.serving.backends.pytorch.module import ModuleProgram, TorchScriptProgram

@@ -24,7 +24,6 @@ from tpx.serving.backends.contract import (
     InstanceSpec,
     ModelFiles,
     inside,
-    instance_specs,
     no_file,
 )
 from tpx.serving.backends.model_tensors import (
@@ -33,6 +32,7 @@ from tpx.serving.backends.model_tensors import (
     check_signature,
     complete_tensors,
 )
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorflow.sessions import (
     BFLOAT16,
     ERRORS,

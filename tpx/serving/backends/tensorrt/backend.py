@@ -16,20 +16,13 @@ from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
-from tpx.serving.backends.contract import (
-    Description,
-    Executor,
-    InstanceSpec,
-    ModelFiles,
-    inside,
-    instance_specs,
-    no_file,
-)
+from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import (
     check_all_required,
     check_signature,
     complete_tensors,
 )
+from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.engines import Engines, settings_of
 from tpx.serving.backends.tensorrt.execution import EngineDevice, EngineExecutor
 from tpx.serving.backends.tensorrt.profiles import (
