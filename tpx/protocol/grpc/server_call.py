@@ -133,6 +133,11 @@ class ServerCall(IncomingCall):
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.timeout_ns / 1e9, self._expire)
 
+    @property
+    def connection(self) -> object:
+        """Return what all calls of its connection have in common."""
+        return self._shared
+
     def when_gone(self, call_off: Callable[[], None]) -> None:
         """Call `call_off` if the client goes before the answer; it replaces what was given before."""
         self._on_gone = call_off

@@ -16,6 +16,7 @@ from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Descriptors, FrameChannel
+from tpx.serving.processes.relayed import VerbRelay
 from tpx.serving.processes.remote import RemotePlane
 from tpx.serving.processes.wire import EngineState, FrameKind
 
@@ -55,7 +56,7 @@ class FrontendProcess:
         self._plane = RemotePlane(logs, config.server.max_string_elements)
         self._plane.on_state, self._plane.on_order = self._obey_state, self._obey
         self._endpoints = Endpoints(
-            self._config, self._plane, None, self._budget, relay=self._plane, bound=seat.sockets
+            self._config, self._plane, None, self._budget, relay=VerbRelay(self._plane), bound=seat.sockets
         )
         self._logs.watch(lambda _: self._endpoints.observe())
         self._plane.tracer.watch(self._endpoints.observe)

@@ -2,21 +2,12 @@
 
 import logging
 import math
-import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
-from tpx.protocol.grpc.server_call import Method, ServerCall
-from tpx.protocol.grpc.status import Status
-from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
-from tpx.serving.frontends.grpc_verbs import Rpc, fail
-from tpx.serving.frontends.http_answers import answer_error
-from tpx.serving.frontends.http_routes import Meaning, Route
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
@@ -403,57 +394,6 @@ class RemotePlane:
         else:
             response.final = False
         _reply(infer, response)
-
-    # all other verbs
-
-    def relay_http(self, request: HttpRequest) -> None:
-        """Have the engine answer a request. Raises NotReady."""
-
-        def done(frame: ReceivedFrame) -> None:
-            answer = wire.decode(wire.HttpAnswer, frame.meta)
-            request.respond(answer.status, answer.headers, (frame.payload,) if len(frame.payload) else ())
-
-        head = request.head
-        meta = wire.encode(wire.HttpHead(head.method, head.path))
-        request.on_gone = self.ask_engine(
-            FrameKind.HTTP, meta, request.body, done, partial(answer_error, request)
-        )
-
-    def relay_grpc(self, call: ServerCall, message: Buffer) -> None:
-        """Have the engine answer a unary call."""
-
-        def done(frame: ReceivedFrame) -> None:
-            answer = wire.decode(wire.GrpcAnswer, frame.meta)
-            if answer.status:
-                call.fail(Status(answer.status), answer.message)
-            else:
-                call.respond((frame.payload,))
-
-        meta = wire.encode(wire.GrpcCall(call.method.path))
-        try:
-            call.when_gone(self.ask_engine(FrameKind.GRPC, meta, message, done, partial(fail, call)))
-        except TpxError as exc:
-            fail(call, exc)
-
-    def relayed_routes(self, routes: Sequence[Route]) -> list[Route]:
-        """Return routes whose verbs the engine answers."""
-
-        def verb(_: HttpHead, __: re.Match[str]) -> Meaning:
-            return self.relay_http
-
-        return [
-            Route(template=route.template, category=route.category, verbs=dict.fromkeys(route.verbs, verb))
-            for route in routes
-        ]
-
-    def relayed_rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
-        """Return methods that the engine answers; streams stay here."""
-        return [
-            rpc
-            if rpc.method.stream is not None
-            else Rpc(category=rpc.category, method=Method(rpc.method.path, unary=self.relay_grpc))
-            for rpc in rpcs
-        ]
 
 
 def _uses_shared_memory(request: DecodedRequest) -> bool:

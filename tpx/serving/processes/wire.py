@@ -342,7 +342,7 @@ class TraceEnd(Struct, array_like=True):
     stamps: list[WireStamp]
 
 
-class HttpHead(Struct, array_like=True):
+class RelayedHead(Struct, array_like=True):
     """An HTTP request that is handed on."""
 
     method: bytes
