@@ -24,8 +24,8 @@ Answer = Callable[[Request], tuple[int, bytes]]
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
-    """A running server; yields host:port."""
+def answering(answer: Answer, port: int = 0) -> Iterator[str]:
+    """A running server, on a free port unless one is given; yields host:port."""
 
     class Answering(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -44,7 +44,7 @@ def answering(answer: Answer) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
             """Nothing is printed."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Answering) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -22,13 +22,13 @@ Answer = Callable[[Request, asyncio.StreamWriter], Awaitable[bool]]
 
 
 class _Conversations:
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, port: int) -> None:
         self._answer = answer
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._writers: list[asyncio.StreamWriter] = []
-        self.port = 0
+        self.port = port
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
     def start(self) -> None:
@@ -43,7 +43,7 @@ class _Conversations:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._converse, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._converse, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
@@ -77,9 +77,9 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 
 
 @contextmanager
-def conversing(answer: Answer) -> Iterator[str]:
-    """A running server; yields host:port."""
-    server = _Conversations(answer)
+def conversing(answer: Answer, port: int = 0) -> Iterator[str]:
+    """A running server, on a free port unless one is given; yields host:port."""
+    server = _Conversations(answer, port)
     server.start()
     try:
         yield f"127.0.0.1:{server.port}"

@@ -118,6 +118,6 @@ class OpenAiServer:
             await asyncio.sleep(0)
 
 
-def openai_server(script: Script) -> AbstractContextManager[str]:
+def openai_server(script: Script, port: int = 0) -> AbstractContextManager[str]:
     """A running service; yields host:port."""
-    return conversing(OpenAiServer(script).answer)
+    return conversing(OpenAiServer(script).answer, port)

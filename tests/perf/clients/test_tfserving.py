@@ -60,13 +60,13 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @contextmanager
-def tfserving() -> Iterator[tuple[str, list[Any]]]:
+def tfserving(port: int = 0) -> Iterator[tuple[str, list[Any]]]:
     """A running service: host:port, and the requests that it has had."""
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool)
         service = Service()
         server.add_generic_rpc_handlers((service,))
-        port = server.add_insecure_port("127.0.0.1:0")
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
         try:
             yield f"127.0.0.1:{port}", service.requests

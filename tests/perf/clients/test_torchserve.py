@@ -48,10 +48,10 @@ class TorchServe:
 
 
 @contextmanager
-def torchserve() -> Iterator[tuple[str, list[Seen]]]:
+def torchserve(port: int = 0) -> Iterator[tuple[str, list[Seen]]]:
     """A running server: host:port, and what it has seen."""
     server = TorchServe()
-    with answering(server.answer) as url:
+    with answering(server.answer, port) as url:
         yield url, server.seen
 
 
