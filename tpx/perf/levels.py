@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.options import refuse
+from tpx.options import flag_of, refuse
 from tpx.perf.plan import Intervals, ModelShare, PeriodicRange
 
 LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
@@ -26,13 +26,10 @@ class LoadKind:
     """Its name in files, such as `request_rate`."""
     opener: str
     """`module:function` in `tpx.perf.loads` that makes the load of a level; imported on first use."""
-    label: str
-    """The text before a level's value in the summary."""
-    flag: str = "--concurrency-range"
     option: str = ""
     """The field of the options that asks for it; empty where a scenario does."""
-    rival: str = ""
-    """perf_analyzer's name of it where two loads are asked for."""
+    called: str = ""
+    """The text before a level's value in the summary, if that is not its name."""
     title: str = "{label}: {value:g}"
     """The line above a level's figures."""
     unit: str = ""
@@ -61,13 +58,24 @@ class LoadKind:
         """Its name as words."""
         return self.name.replace("_", " ")
 
+    @property
+    def label(self) -> str:
+        return self.called or self.text.capitalize()
+
+    @property
+    def rival(self) -> str:
+        """perf_analyzer's name of it where two loads are asked for."""
+        return self.text.title().replace(" ", "")
+
+    @property
+    def flag(self) -> str:
+        return flag_of(self.option or "concurrency_range")
+
 
 CONCURRENCY = LoadKind(
     name="concurrency",
     opener="closed:open_requests",
     option="concurrency_range",
-    rival="Concurrency",
-    label="Concurrency",
     title="Request concurrency: {value:g}",
     column="Concurrency",
     ranged=True,
@@ -76,10 +84,8 @@ CONCURRENCY = LoadKind(
 REQUEST_RATE = LoadKind(
     name="request_rate",
     opener="rate:open_rate",
-    flag="--request-rate-range",
     option="request_rate_range",
-    rival="RequestRate",
-    label="Request Rate",
+    called="Request Rate",
     title="Request Rate: {value:g} inference requests per seconds",
     whole=False,
     ranged=True,
@@ -88,30 +94,22 @@ REQUEST_RATE = LoadKind(
 CUSTOM_INTERVALS = LoadKind(
     name="custom_intervals",
     opener="rate:open_rate",
-    flag="--request-intervals",
     option="request_intervals",
-    rival="CustomIntervals",
-    label="Request Rate",
+    called="Request Rate",
     title="",
     open_loop=True,
 )
 PERIODIC_CONCURRENCY = LoadKind(
     name="periodic_concurrency",
     opener="periodic:open_load",
-    flag="--periodic-concurrency-range",
     option="periodic_concurrency_range",
-    rival="PeriodicConcurrency",
-    label="Periodic concurrency",
     once=True,
     undivided="a periodic concurrency grows by the answers to all of its requests, which one process sees",
 )
 SESSION_CONCURRENCY = LoadKind(
     name="session_concurrency",
     opener="closed:open_sessions",
-    flag="--session-concurrency",
     option="session_concurrency",
-    rival="SessionConcurrency",
-    label="Session concurrency",
     column="Session Concurrency",
     once=True,
     undivided="the next conversation is begun by whoever ends one first, in one process",
@@ -119,10 +117,7 @@ SESSION_CONCURRENCY = LoadKind(
 FIXED_SCHEDULE = LoadKind(
     name="fixed_schedule",
     opener="rate:open_schedule",
-    flag="--fixed-schedule",
     option="fixed_schedule",
-    rival="FixedSchedule",
-    label="Fixed schedule",
     title="",
     open_loop=True,
     once=True,
@@ -130,13 +125,11 @@ FIXED_SCHEDULE = LoadKind(
 SINGLE_STREAM = LoadKind(
     name="single_stream",
     opener="closed:open_requests",
-    label="Single stream",
     unit="queries in flight",
 )
 MULTI_STREAM = LoadKind(
     name="multi_stream",
     opener="queries:open_load",
-    label="Multi stream",
     unit="samples a query",
     queries=True,
     undivided="a query of several requests is sent by one process",
@@ -144,7 +137,6 @@ MULTI_STREAM = LoadKind(
 OFFLINE = LoadKind(
     name="offline",
     opener="rate:open_at_once",
-    label="Offline",
     unit="samples",
     open_loop=True,
     at_once=True,

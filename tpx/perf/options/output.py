@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import UsageError
-from tpx.options import check_range, flag_of, given, option, refuse
+from tpx.options import check_range, fields_of, flag_of, given, option, refuse
 from tpx.perf.metrics.figures import MetricsPlace
 
 
@@ -65,18 +65,8 @@ class OutputSpec:
     @property
     def files(self) -> tuple[tuple[str, Path], ...]:
         """The files to write, by the flag that asks for each."""
-        asked = (
-            ("-f", self.csv),
-            ("--profile-export-file", self.profile_export_file),
-            ("--json", self.json),
-            ("--jsonl", self.jsonl),
-            ("--hdr-log", self.hdr_log),
-            ("--junit", self.junit),
-            ("--markdown", self.markdown),
-            ("--html", self.html),
-            ("--pdf", self.pdf),
-        )
-        return tuple((flag, path) for flag, path in asked if path is not None)
+        named = ((field.spellings[-1], field.of(self)) for field in fields_of(OutputSpec))
+        return tuple((flag, value) for flag, value in named if isinstance(value, Path))
 
 
 DEFAULT_PORT = 8002

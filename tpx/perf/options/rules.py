@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpx.options import flag_of, given
+from tpx.options import fields_of, flag_of, given
 from tpx.perf.clients.endpoint import SERVICES
 from tpx.perf.levels import REQUEST_RATE
+from tpx.perf.options.measuring import AnswerSpec, WindowSpec
+from tpx.perf.options.output import MetricsSpec, OutputSpec
+from tpx.perf.options.target import TargetSpec
 
 if TYPE_CHECKING:
     from tpx.perf.options.spec import SessionSpec
@@ -48,29 +51,20 @@ def _of_one_server() -> Iterator[Rule]:
     """Yield a rule for each option of a single server, or of windows, which blocks of --ab do not have."""
     alone = "is of one server's levels: a comparison is told in its text and by --json, --junit, --markdown"
     blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
-    unfit = {
-        "url": ("-u", "names a server, and --ab has those that are measured"),
-        "dry_run": ("--dry-run", "looks at one server: give it with -u instead of --ab"),
-        "knee": ("--knee", alone),
-        "explain": ("--explain", alone),
-        "collect_metrics": ("--collect-metrics", alone),
-        "stability": ("--stability", blocks),
-        "ci_width": ("--ci-width", blocks),
-        "require_stable": ("--require-stable", blocks),
-        "stop_on_unstable": ("--stop-on-unstable", blocks),
-        "stability_percentage": ("-s", blocks),
-        "max_trials": ("-r", blocks),
-        "latency_threshold": ("-l", alone),
-        "percentile": ("--percentile", alone),
-        "csv": ("-f", alone),
-        "profile_export_file": ("--profile-export-file", alone),
-        "jsonl": ("--jsonl", alone),
-        "hdr_log": ("--hdr-log", alone),
-        "html": ("--html", alone),
-        "pdf": ("--pdf", alone),
+    unfit = dict.fromkeys(("knee", "explain", "collect_metrics", "latency_threshold", "percentile"), alone)
+    unfit |= dict.fromkeys(("csv", "profile_export_file", "jsonl", "hdr_log", "html", "pdf"), alone)
+    unfit |= dict.fromkeys(("stability", "ci_width", "require_stable", "stop_on_unstable"), blocks)
+    unfit |= dict.fromkeys(("stability_percentage", "max_trials"), blocks)
+    unfit |= {
+        "url": "names a server, and --ab has those that are measured",
+        "dry_run": "looks at one server: give it with -u instead of --ab",
     }
-    for name, (flag, why) in unfit.items():
-        yield Rule(lambda s, name=name: s.comparing.ab and name in given(s), f"--ab: {flag} {why}")  # type: ignore[misc]
+    groups = (TargetSpec, WindowSpec, AnswerSpec, OutputSpec, MetricsSpec)
+    for field in (field for group in groups for field in fields_of(group) if field.name in unfit):
+        yield Rule(
+            lambda s, name=field.name: s.comparing.ab and name in given(s),  # type: ignore[misc]
+            f"--ab: {field.spellings[-1]} {unfit[field.name]}",
+        )
 
 
 RULES: tuple[Rule, ...] = (
