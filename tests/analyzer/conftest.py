@@ -12,7 +12,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Load, Measurement, Variant
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
@@ -39,7 +39,7 @@ def replay(tmp_path: Path) -> Replay:
     """Profile `alexnet` over a table of measurements, or what measures; keywords are options of the run."""
 
     def run(
-        recorded: Iterable[Measurement] | Callable[[Variant, Load], Measurement] | None = None,
+        recorded: Iterable[Measurement] | Callable[[Variant, LoadPoint], Measurement] | None = None,
         *,
         default: dict[str, Any] | None = None,
         stop_after: int | None = None,

@@ -15,7 +15,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Load, Measurement
+from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
@@ -40,7 +40,7 @@ class SlowReplay(OfflineRunner):
         self._log = os.open(directory / "measured.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._pause_s = pause_s
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         found = await super().measure(load)
         await asyncio.sleep(self._pause_s)
         os.write(self._log, f"{found.variant} {found.load}\n".encode())

@@ -17,7 +17,7 @@ from tpx.analyzer.results.measurement import (
     Configuration,
     GpuUse,
     Latency,
-    Load,
+    LoadPoint,
     Measurement,
     MemoryUse,
     Variant,
@@ -117,7 +117,7 @@ class SimulatedServer:
         self._served = ""
         self.now_s = 0.0
 
-    def truth(self, variant: Variant, load: Load) -> float:
+    def truth(self, variant: Variant, load: LoadPoint) -> float:
         """Inferences a second without noise."""
         if load.members:
             return sum(map(self.truth, variant.members, load.members))
@@ -125,7 +125,7 @@ class SimulatedServer:
         shapes = (self.shape_of(part) for part in parts)
         return min(self.surface.throughput(n, b, load.value * load.batch_size) for n, b in shapes)
 
-    def measure(self, variant: Variant, load: Load, number: int = 0) -> Measurement:
+    def measure(self, variant: Variant, load: LoadPoint, number: int = 0) -> Measurement:
         """A measurement, as a runner makes it; `number` is its round."""
         cost_s = self._measurement_s + (self._startup_s if self._served != variant.name else 0.0)
         self._served = variant.name
@@ -172,7 +172,7 @@ class SimulatedServer:
     def best(self, variants: Iterable[Variant], loads: Iterable[int]) -> tuple[Variant, int, float]:
         """The variant and the load of the greatest true throughput, and that throughput."""
         values = list(loads)
-        found = [(self.truth(v, Load(value=c)), v, c) for v in variants for c in values]
+        found = [(self.truth(v, LoadPoint(value=c)), v, c) for v in variants for c in values]
         throughput, variant, load = max(found, key=lambda each: each[0])
         return variant, load, throughput
 
@@ -191,7 +191,7 @@ class OfflineRunner:
     """Implements Runner without a server: each measurement comes from a function."""
 
     def __init__(
-        self, defaults: Mapping[str, dict[str, Any]], measure: Callable[[Variant, Load], Measurement]
+        self, defaults: Mapping[str, dict[str, Any]], measure: Callable[[Variant, LoadPoint], Measurement]
     ) -> None:
         """`defaults` are the models' own configurations as JSON, by model."""
         self._defaults = defaults
@@ -210,7 +210,7 @@ class OfflineRunner:
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         self._prepared = configuration.variant if configuration else None
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         if self._prepared is None:
             raise MeasurementError("no configuration is prepared")
         return self._measure(self._prepared, load)
@@ -219,14 +219,14 @@ class OfflineRunner:
         return
 
 
-def replayed(recorded: Iterable[Measurement]) -> Callable[[Variant, Load], Measurement]:
+def replayed(recorded: Iterable[Measurement]) -> Callable[[Variant, LoadPoint], Measurement]:
     """Measure by a recorded table: the same search again, in a moment, with the same outcome.
 
     A trial that was not recorded raises MeasurementError.
     """
     table = {(m.variant, m.load): m for m in recorded}
 
-    def measure(variant: Variant, load: Load) -> Measurement:
+    def measure(variant: Variant, load: LoadPoint) -> Measurement:
         found = table.get((variant.name, load))
         if found is None:
             raise MeasurementError(f"'{variant.name}' at {load} was not recorded")
@@ -253,7 +253,7 @@ def _measurement(row: Mapping[str, str], place: str) -> Measurement:
     try:
         return Measurement(
             variant=row["Model Config Path"],
-            load=Load(value=int(row["Concurrency"]), batch_size=int(row.get("Batch") or 1)),
+            load=LoadPoint(value=int(row["Concurrency"]), batch_size=int(row.get("Batch") or 1)),
             throughput=float(row["Throughput (infer/sec)"]),
             latency=Latency(
                 avg_ns=_ns(row.get("Avg Latency (ms)")),

@@ -13,11 +13,11 @@ from tests.answering import Request, answering
 from tpx.analyzer.accuracy import Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.results.measurement import (
     Configuration,
-    Failure,
-    Load,
+    LoadPoint,
     Measurement,
     Outcome,
     Trial,
+    TrialFailure,
     Variant,
 )
 from tpx.analyzer.runners.base import VisibleServer
@@ -75,7 +75,7 @@ class Runner:
         self._name = configuration.variant.name if configuration else ""
         self._served.factor = self._factors.get(self._name, 1.0)
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         self.measured.append(self._name)
         return Measurement(variant=self._name, load=load, throughput=1.0)
 
@@ -99,7 +99,7 @@ def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[
         found = []
         for number, delta in enumerate(deltas):
             variant = Variant(model="m", name=f"m_config_{number}", delta=delta)
-            trial = Trial(variant=variant, load=Load(value=1))
+            trial = Trial(variant=variant, load=LoadPoint(value=1))
             found.append(await trials.run(configure(variant, CONFIG), trial))
         return found
 
@@ -114,7 +114,7 @@ def test_a_variant_that_differs_fails_with_its_reason_and_is_not_measured(
 ) -> None:
     runner = Runner(served, {"m_config_0": 1.05})
     (outcome,) = outcome_of(runner, tmp_path, LEVEL)
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, TrialFailure)
     assert outcome.reason == (
         "output 'y' differs from the default's by 5.00% of its greatest value (allowed: 1.00%): it does not "
         "compute what the default computes"
@@ -135,9 +135,9 @@ def test_a_verdict_on_a_variant_is_kept(served: Server, tmp_path: Path) -> None:
 
     async def run() -> tuple[int, int]:
         configuration = configure(variant, CONFIG)
-        await trials.run(configuration, Trial(variant=variant, load=Load(value=1)))
+        await trials.run(configuration, Trial(variant=variant, load=LoadPoint(value=1)))
         asked = served.asked
-        await trials.run(configuration, Trial(variant=variant, load=Load(value=2)))
+        await trials.run(configuration, Trial(variant=variant, load=LoadPoint(value=2)))
         return asked, served.asked
 
     first, second = asyncio.run(run())
@@ -152,7 +152,7 @@ def test_variants_of_instances_and_batches_are_not_asked(served: Server, tmp_pat
 
 def test_a_server_that_does_not_answer_is_a_failure_with_its_words(served: Server, tmp_path: Path) -> None:
     (outcome,) = outcome_of(Runner(served, {"m_config_0": 0.0}), tmp_path, LEVEL)
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, TrialFailure)
     assert outcome.reason == "the answers of 'm' could not be compared: no memory"
 
 

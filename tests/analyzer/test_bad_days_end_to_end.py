@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tpx import examples
-from tpx.analyzer.results.journal import Measured, Prepared, read_last_run
+from tpx.analyzer.results.journal import Measured, VariantPrepared, read_last_run
 from tpx.analyzer.results.run import Run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -150,7 +150,7 @@ def test_one_server_is_started_for_all_variants_of_a_model(models: Path, tmp_pat
         ("add_sub_config_0", "loaded"),
         ("add_sub_config_1", "loaded"),
     ]
-    assert all(isinstance(p, Prepared) for p in prepared)
+    assert all(isinstance(p, VariantPrepared) for p in prepared)
 
 
 def test_the_engine_in_this_process_needs_no_server(models: Path, tmp_path: Path) -> None:

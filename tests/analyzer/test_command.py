@@ -8,7 +8,7 @@ import pytest
 
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
-from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement, Trial, Variant
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Trial, TrialFailure, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze import Progress, exit_status, main
@@ -104,7 +104,7 @@ def test_an_inconclusive_verdict_fails_where_a_conclusive_one_is_required(replay
 
 
 def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(variant=Variant(model="m", name="m_config_0", delta={"x": 1}), load=Load(value=8))
+    trial = Trial(variant=Variant(model="m", name="m_config_0", delta={"x": 1}), load=LoadPoint(value=8))
     started = TrialStarted(
         trial=trial, number=2, configurations_at_most=6, elapsed_ns=65_000_000_000, remaining_ns=None
     )
@@ -115,7 +115,7 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
         latency=Latency(p99_ns=8_274_000),
         stable=False,
     )
-    failed = Failure(variant="m_config_0", load=trial.load, reason="the server [died]")
+    failed = TrialFailure(variant="m_config_0", load=trial.load, reason="the server [died]")
     with Progress(quiet=False, outlook=lambda search: f"outlook on {search.model}") as progress:
         for event in (
             started,
@@ -141,12 +141,12 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
 
 
 def test_a_quiet_run_tells_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(variant=Variant(model="m", name="m_config_0"), load=Load(value=1))
+    trial = Trial(variant=Variant(model="m", name="m_config_0"), load=LoadPoint(value=1))
     with Progress(quiet=True, outlook=lambda search: f"outlook on {search.model}") as progress:
         progress.observe(
             TrialEnded(trial=trial, outcome=Measurement(variant="m", load=trial.load, throughput=1.0))
         )
         progress.observe(
-            TrialEnded(trial=trial, outcome=Failure(variant="m", load=trial.load, reason="broken"))
+            TrialEnded(trial=trial, outcome=TrialFailure(variant="m", load=trial.load, reason="broken"))
         )
     assert capsys.readouterr().err.strip().endswith("failed: broken")

@@ -18,7 +18,7 @@ from tpx.analyzer.results.journal import (
     RunStarted,
     read_last_run,
 )
-from tpx.analyzer.results.measurement import Configuration, Latency, Load, Measurement, Range, Variant
+from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range, Variant
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.perf.answers.compare import Strictness
@@ -69,7 +69,7 @@ def write_run(
                         model=model,
                         measurement=Measurement(
                             variant=name,
-                            load=Load(value=4),
+                            load=LoadPoint(value=4),
                             throughput=value,
                             latency=Latency(p99_ns=round(4e9 / value)),
                             throughput_range=None
@@ -179,7 +179,7 @@ def test_what_cannot_be_compared_is_status_two(
 def test_what_is_recommended_is_compared_and_not_what_ranks_first(replay: Callable[..., Run]) -> None:
     """A configuration with more instances that is better by less than can be told is not recommended."""
     table = [
-        Measurement(variant=f"alexnet_config_{name}", load=Load(value=1), throughput=throughput)
+        Measurement(variant=f"alexnet_config_{name}", load=LoadPoint(value=1), throughput=throughput)
         for name, throughput in (("default", 100.0), ("0", 150.0), ("1", 151.0))
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=2)

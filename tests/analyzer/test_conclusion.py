@@ -6,27 +6,27 @@ from statistics import fmean
 
 import pytest
 
-from tpx.analyzer.limits import Limit
+from tpx.analyzer.limits import ModelConstraint
 from tpx.analyzer.objectives import rank, score
 from tpx.analyzer.results.costs import joules_per_inference
-from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
+from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import (
-    Answers,
-    Breakdown,
     Configuration,
     EnergyUse,
     GpuUse,
     HostUse,
     Latency,
-    Load,
+    LatencyBreakdown,
+    LoadPoint,
     Measurement,
     MemoryUse,
     Range,
+    ResponseFigures,
     Variant,
 )
 from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.results.run import ModelRun, VariantRun
-from tpx.analyzer.verdict import Finding, Verdict, judge
+from tpx.analyzer.verdict import Finding, ModelVerdict, judge
 
 QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
 BUSY = HostUse(load_average=22.0, cores=8, steal_percent=0.0, other_percent=60.0)
@@ -50,7 +50,7 @@ def variant(
     def measured(throughput: float, p99: float, number: int) -> Measurement:
         return Measurement(
             variant=full,
-            load=Load(value=8),
+            load=LoadPoint(value=8),
             throughput=throughput,
             latency=Latency(p99_ns=round(p99 * 1e6)),
             round=number,
@@ -75,7 +75,7 @@ def variant(
     )
 
 
-def verdict(*variants: VariantRun, goals: Goals | None = None) -> Verdict:
+def verdict(*variants: VariantRun, goals: Goals | None = None) -> ModelVerdict:
     return judge(ModelRun(model="m", variants=variants, decisions=()), goals or Goals())
 
 
@@ -232,7 +232,9 @@ def test_repetitions_that_break_a_constraint_take_a_configuration_out() -> None:
 
 
 def test_several_objectives_are_one_gain() -> None:
-    goals = Goals(objectives=(Objective(tag="perf_throughput"), Objective(tag="perf_latency_p99")))
+    goals = Goals(
+        objectives=(WeightedObjective(tag="perf_throughput"), WeightedObjective(tag="perf_latency_p99"))
+    )
     fast = variant("0", [100, 100, 100], p99_ms=[5.0, 5.0, 5.0])
     found = verdict(variant("default", [100, 100, 100], p99_ms=[20.0, 20.0, 20.0]), fast, goals=goals)
     assert "100% better than the default configuration at maximizing throughput and minimizing p99" in (
@@ -241,7 +243,7 @@ def test_several_objectives_are_one_gain() -> None:
 
 
 def test_a_models_own_goals_decide() -> None:
-    own = ModelGoals(model="m", objectives=(Objective(tag="perf_latency_p99"),))
+    own = ModelGoals(model="m", objectives=(WeightedObjective(tag="perf_latency_p99"),))
     slow = variant("0", [200, 200, 200], p99_ms=[50.0, 50.0, 50.0])
     assert verdict(variant("default", [100, 100, 100]), slow, goals=Goals(models=(own,))).finding is (
         Finding.DEFAULT
@@ -260,7 +262,7 @@ def test_what_ties_with_the_best_only_for_being_noisy_is_passed_over() -> None:
 
 def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
     """Of half the latency at nearly the same throughput nobody should hear that the two are equal."""
-    goals = Goals(objectives=(Objective(tag="perf_latency_p99"),))
+    goals = Goals(objectives=(WeightedObjective(tag="perf_latency_p99"),))
     searched = [
         replace(variant(name, [throughput], p99_ms=[p99_ms]), repetitions=())
         for name, throughput, p99_ms in (("default", 100, 20.0), ("0", 99, 10.0))
@@ -281,10 +283,10 @@ def test_repetitions_are_pooled_in_everything_they_measure() -> None:
         spread = Latency(min_ns=scale, max_ns=scale, avg_ns=scale, p99_ns=scale)
         return Measurement(
             variant="m_config_0",
-            load=Load(value=1),
+            load=LoadPoint(value=1),
             throughput=100,
-            answers=Answers(first=spread, between=None, throughput=scale),
-            breakdown=Breakdown(queue_ns=scale),
+            answers=ResponseFigures(first=spread, between=None, throughput=scale),
+            breakdown=LatencyBreakdown(queue_ns=scale),
             memory=MemoryUse(rss_bytes=scale),
             gpus=(GpuUse(uuid="g", used_bytes=scale, total_bytes=90, power_w=scale),),
             energy=EnergyUse(duration_ns=10**9, cpu_j=scale),
@@ -303,11 +305,13 @@ def test_repetitions_are_pooled_in_everything_they_measure() -> None:
 
 
 def test_nothing_of_what_there_should_be_little_is_best() -> None:
-    goals = Goals(objectives=(Objective(tag="perf_server_queue"),))
+    goals = Goals(objectives=(WeightedObjective(tag="perf_server_queue"),))
 
     def queued(queue_ns: int | None) -> float:
-        breakdown = Breakdown(queue_ns=queue_ns)
-        return score(Measurement(variant="x", load=Load(value=1), throughput=1, breakdown=breakdown), goals)
+        breakdown = LatencyBreakdown(queue_ns=queue_ns)
+        return score(
+            Measurement(variant="x", load=LoadPoint(value=1), throughput=1, breakdown=breakdown), goals
+        )
 
     assert queued(0) == queued(900) > queued(2000) > queued(None)
 
@@ -321,9 +325,9 @@ def test_nothing_of_what_there_should_be_little_is_best() -> None:
     ],
 )
 def test_a_miss_is_told_with_as_many_digits_as_it_takes(p99_ms: float, limit: float, text: str) -> None:
-    asked = Limit(constraint=Constraint(tag="perf_latency_p99", bound="max", limit=limit))
+    asked = ModelConstraint(constraint=Constraint(tag="perf_latency_p99", bound="max", limit=limit))
     latency = Latency(p99_ns=round(p99_ms * 1e6))
-    assert asked.miss(Measurement(variant="x", load=Load(value=1), throughput=1, latency=latency)) == (
+    assert asked.miss(Measurement(variant="x", load=LoadPoint(value=1), throughput=1, latency=latency)) == (
         f"p99 latency {text}"
     )
 
@@ -356,9 +360,11 @@ def test_what_is_cheaper_but_falls_behind_the_default_does_not_take_its_place() 
 
 def at_load(run: VariantRun, load: int, others: Mapping[int, float]) -> VariantRun:
     """A configuration that was best under another load, and what the search measured of it elsewhere."""
-    best = Load(value=load)
+    best = LoadPoint(value=load)
     searched = [replace(run.measurements[0], load=best)]
-    searched += [replace(run.measurements[0], load=Load(value=at), throughput=t) for at, t in others.items()]
+    searched += [
+        replace(run.measurements[0], load=LoadPoint(value=at), throughput=t) for at, t in others.items()
+    ]
     repetitions = tuple(replace(m, load=best) for m in run.repetitions)
     return replace(run, measurements=tuple(searched), repetitions=repetitions)
 
@@ -396,4 +402,4 @@ def test_a_constraint_is_met_only_where_the_whole_interval_keeps_it(
         ModelRun(model="m", variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
     )
     assert ranked.standing == standing
-    assert Limit(constraint=goals.constraints[0]).standing(ranked.figures) == standing
+    assert ModelConstraint(constraint=goals.constraints[0]).standing(ranked.figures) == standing

@@ -7,7 +7,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
 from tpx.analyzer.results.costs import Prices, joules_per_inference
-from tpx.analyzer.results.measurement import Answers, EnergyUse, Latency, Load, Measurement
+from tpx.analyzer.results.measurement import EnergyUse, Latency, LoadPoint, Measurement, ResponseFigures
 from tpx.errors import UsageError
 from tpx.options import build
 
@@ -18,9 +18,9 @@ def spread(first_ns: int) -> Latency:
 
 MEASURED = Measurement(
     variant="llm_config_default",
-    load=Load(value=1),
+    load=LoadPoint(value=1),
     throughput=20.0,
-    answers=Answers(first=spread(1_000_000), between=spread(100_000), throughput=640.0),
+    answers=ResponseFigures(first=spread(1_000_000), between=spread(100_000), throughput=640.0),
     energy=EnergyUse(duration_ns=2_000_000_000, gpu_j=300.0, cpu_j=100.0),
 )
 
@@ -32,7 +32,7 @@ def test_tokens_have_model_analyzers_metrics() -> None:
     assert values == {"time_to_first_token_p99": 8.0, "inter_token_latency_min": 0.1}
     assert metric("output_token_throughput").value(MEASURED) == 640.0
     assert metric("time_to_first_token_p25").value(MEASURED) is None
-    plain = Measurement(variant="m", load=Load(value=1), throughput=1.0)
+    plain = Measurement(variant="m", load=LoadPoint(value=1), throughput=1.0)
     assert metric("inter_token_latency_avg").value(plain) is None
 
 

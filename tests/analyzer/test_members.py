@@ -17,7 +17,7 @@ from tpx.analyzer.reports.tables import inference_table
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.results.run import ModelRun
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.space import Grid
+from tpx.analyzer.search.space import SearchGrid
 from tpx.analyzer.variants import ModelFacts, facts_of
 from tpx.analyzer.verdict import Finding, judge
 
@@ -31,7 +31,7 @@ def read(tmp_path: Path, text: str) -> ProfileSpec:
     return merge_options(["-f", str(path)])
 
 
-def grid_of(given: ProfileSpec, *, kind: str = "KIND_GPU") -> Grid:
+def grid_of(given: ProfileSpec, *, kind: str = "KIND_GPU") -> SearchGrid:
     """The grid of the first subject; every model batches, and `ens` is made of `a` and `b`."""
     known: dict[str, tuple[ModelFacts, dict[str, Any]]] = {
         name: (ModelFacts(model=name, max_batch_size=8, instance_kind=kind), {}) for name in ("a", "b", "net")
@@ -42,15 +42,15 @@ def grid_of(given: ProfileSpec, *, kind: str = "KIND_GPU") -> Grid:
     return open_grid(spec_of(given, groups_of(given)[0], known)[1])
 
 
-def choices(grid: Grid) -> dict[str, list[str]]:
+def choices(grid: SearchGrid) -> dict[str, list[str]]:
     return {f"{d.model} {d.name}".strip(): [c.label for c in d.choices] for d in grid.dimensions}
 
 
-def variants(grid: Grid) -> list[Variant]:
+def variants(grid: SearchGrid) -> list[Variant]:
     return [grid.variant(point) for point in grid.points()]
 
 
-def deltas(grid: Grid, model: str) -> list[dict[str, Any]]:
+def deltas(grid: SearchGrid, model: str) -> list[dict[str, Any]]:
     """Each change to a member once."""
     found: list[dict[str, Any]] = []
     for variant in variants(grid):

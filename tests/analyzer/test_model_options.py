@@ -6,7 +6,7 @@ import pytest
 
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.options.models import ModelParameters, ModelToProfile
-from tpx.analyzer.results.goals import Constraint, Objective
+from tpx.analyzer.results.goals import Constraint, WeightedObjective
 from tpx.errors import UsageError
 
 WHOLE = """
@@ -41,8 +41,8 @@ def test_every_setting_of_a_model_is_read(tmp_path: Path) -> None:
     assert (net.name, net.cpu_only, net.weighting) == ("net", True, 3.0)
     assert net.parameters == ModelParameters(batch_sizes=(1, 4), concurrency=(4, 8, 12, 16))
     assert net.objectives == (
-        Objective(tag="perf_throughput", weight=10),
-        Objective(tag="perf_latency_p99", weight=5),
+        WeightedObjective(tag="perf_throughput", weight=10),
+        WeightedObjective(tag="perf_latency_p99", weight=5),
     )
     assert net.constraints == (
         Constraint(tag="perf_latency_p99", bound="max", limit=0.5),
@@ -133,7 +133,7 @@ def test_goals_may_stand_on_the_command_line() -> None:
     ]
     assert config.goal.constraints == (Constraint(tag="perf_latency_p99", bound="max", limit=7.5),)
     mapped = merge_options(["--objectives={perf_throughput: 3}", "--constraints={perf_latency: {max: 1}}"])
-    assert mapped.goal.objectives == (Objective(tag="perf_throughput", weight=3),)
+    assert mapped.goal.objectives == (WeightedObjective(tag="perf_throughput", weight=3),)
     assert mapped.goal.constraints[0].tag == "perf_latency_p99"
 
 

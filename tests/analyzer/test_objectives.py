@@ -7,12 +7,12 @@ from itertools import permutations
 import pytest
 
 from tpx.analyzer.objectives import METRICS, failure_percent, metric, rank, satisfies, score
-from tpx.analyzer.results.goals import Constraint, Goals, Objective
+from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective
 from tpx.analyzer.results.measurement import (
     Configuration,
     GpuUse,
     Latency,
-    Load,
+    LoadPoint,
     Measurement,
     MemoryUse,
     Variant,
@@ -24,7 +24,7 @@ from tpx.errors import UsageError
 def measured(throughput: float, p99_ms: float = 10.0, variant: str = "m_config_0") -> Measurement:
     return Measurement(
         variant=variant,
-        load=Load(value=1),
+        load=LoadPoint(value=1),
         throughput=throughput,
         latency=Latency(p99_ns=round(p99_ms * 1e6)),
     )
@@ -44,7 +44,7 @@ def model(*variants: tuple[str, list[Measurement]]) -> ModelRun:
                     dynamic_batching=False,
                 ),
                 measurements=tuple(
-                    replace(m, load=Load(value=n)) for n, m in enumerate(measurements, start=1)
+                    replace(m, load=LoadPoint(value=n)) for n, m in enumerate(measurements, start=1)
                 ),
                 failures=(),
             )
@@ -92,7 +92,7 @@ def test_a_bound_that_is_met_exactly_passes() -> None:
 
 
 def test_a_figure_that_was_not_measured_satisfies_nothing() -> None:
-    bare = Measurement(variant="a", load=Load(value=1), throughput=5.0)
+    bare = Measurement(variant="a", load=LoadPoint(value=1), throughput=5.0)
     goals = Goals(constraints=(BUDGET,))
     assert not satisfies(bare, goals)
     assert math.isinf(failure_percent(bare, goals))
@@ -100,7 +100,10 @@ def test_a_figure_that_was_not_measured_satisfies_nothing() -> None:
 
 def test_scores_of_mixed_objectives_do_not_depend_on_the_order_of_comparison() -> None:
     goals = Goals(
-        objectives=(Objective(tag="perf_throughput", weight=2), Objective(tag="perf_latency_p99", weight=1))
+        objectives=(
+            WeightedObjective(tag="perf_throughput", weight=2),
+            WeightedObjective(tag="perf_latency_p99", weight=1),
+        )
     )
     several = [measured(100, 10), measured(200, 30), measured(150, 12), measured(90, 4)]
     orders = {
@@ -113,9 +116,11 @@ def test_scores_of_mixed_objectives_do_not_depend_on_the_order_of_comparison() -
 def test_objectives_on_gpu_memory_count() -> None:
     def on_gpu(throughput: float, used: int) -> Measurement:
         gpus = (GpuUse(uuid="GPU-1", used_bytes=used, total_bytes=100_000_000_000),)
-        return Measurement(variant="a", load=Load(value=1), throughput=throughput, gpus=gpus)
+        return Measurement(variant="a", load=LoadPoint(value=1), throughput=throughput, gpus=gpus)
 
-    goals = Goals(objectives=(Objective(tag="perf_throughput"), Objective(tag="gpu_used_memory")))
+    goals = Goals(
+        objectives=(WeightedObjective(tag="perf_throughput"), WeightedObjective(tag="gpu_used_memory"))
+    )
     assert score(on_gpu(100, 1_000_000), goals) > score(on_gpu(101, 2_000_000), goals)
 
 
@@ -127,7 +132,7 @@ def test_no_throughput_ranks_last_instead_of_failing() -> None:
 def test_memory_of_several_gpus_is_summed_and_utilization_averaged() -> None:
     both = Measurement(
         variant="a",
-        load=Load(value=1),
+        load=LoadPoint(value=1),
         throughput=1.0,
         memory=MemoryUse(rss_bytes=5_000_000),
         gpus=(

@@ -16,7 +16,7 @@ from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import ModelPlanned, Profile
-from tpx.analyzer.results.goals import Objective
+from tpx.analyzer.results.goals import WeightedObjective
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import TrialRunner
@@ -95,7 +95,7 @@ def test_a_plan_without_a_measurement_says_why(tmp_path: Path) -> None:
 
 
 def test_a_plan_needs_no_figures_that_only_a_measurement_has(tmp_path: Path) -> None:
-    asked = (Objective(tag="gpu_used_memory"),)
+    asked = (WeightedObjective(tag="gpu_used_memory"),)
     found = planned(tmp_path, objectives=asked, concurrency=(1,), final_rounds=0)
     assert found.models[0].measurement_count == 6
 

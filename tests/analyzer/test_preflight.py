@@ -10,7 +10,7 @@ import pytest
 from tests.answering import no_http
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
-from tpx.analyzer.preflight import NOBODY, Check, State, check_machine, check_models, check_remote
+from tpx.analyzer.preflight import NOBODY, Check, CheckState, check_machine, check_models, check_remote
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
 from tpx.options import build
@@ -78,7 +78,9 @@ def test_what_is_in_order_is_ok(repository: Path, tmp_path: Path) -> None:
         )
     )
     for what in ("configuration of net", "export path", "run.jsonl", "output model repository"):
-        assert found[what].state in (State.OK, State.DOUBTFUL), found[what]  # a full disk is doubtful
+        assert found[what].state in (CheckState.OK, CheckState.DOUBTFUL), found[
+            what
+        ]  # a full disk is doubtful
     assert not (tmp_path / "out").exists()
 
 
@@ -100,7 +102,7 @@ def test_a_broken_configuration_a_used_directory_and_a_missing_program_stop_a_ru
             )
         )
     )
-    failed = {what for what, check in found.items() if check.state is State.FAILED}
+    failed = {what for what, check in found.items() if check.state is CheckState.FAILED}
     assert failed >= {
         "configuration of net",
         "output model repository",
@@ -117,14 +119,14 @@ def test_a_missing_model_is_told_the_nearest(repository: Path) -> None:
     found = by_name(list(check_machine(config(model_repository=repository))))
     assert "did you mean 'nets'" in found["configuration of net"].found
     found = by_name(list(check_machine(config(model_repository=repository / "none"))))
-    assert found["model repository"].state is State.FAILED
+    assert found["model repository"].state is CheckState.FAILED
 
 
 def test_models_are_served_to_know_that_they_can_be() -> None:
     both = build(ProfileSpec, {"profile_models": (ModelToProfile(name="net"), ModelToProfile(name="broken"))})
     net, broken = asyncio.run(check_models(both, FakeReader()))
-    assert (net.state, net.found) == (State.OK, "max_batch_size 8")
-    assert (broken.state, broken.found) == (State.FAILED, "it does not load")
+    assert (net.state, net.found) == (CheckState.OK, "max_batch_size 8")
+    assert (broken.state, broken.found) == (CheckState.FAILED, "it does not load")
 
 
 def test_a_server_that_loads_by_request_is_told_by_a_load_that_changes_nothing() -> None:
@@ -132,29 +134,29 @@ def test_a_server_that_loads_by_request_is_told_by_a_load_that_changes_nothing()
     with no_http() as address:
         found = by_name(asyncio.run(check_remote(config(triton_metrics_url=f"http://{address}"), control)))
     assert control.loaded == [NOBODY]
-    assert found["models are loaded by request"].state is State.OK
+    assert found["models are loaded by request"].state is CheckState.OK
     assert (found["other models on the server"].state, found["other models on the server"].found) == (
-        State.DOUBTFUL,
+        CheckState.DOUBTFUL,
         "other",
     )
-    assert found["metrics"].state is State.DOUBTFUL
+    assert found["metrics"].state is CheckState.DOUBTFUL
     assert found["metrics"].found.endswith("no page of metrics")
 
 
 def test_a_server_without_model_control_is_told_with_both_ways_out() -> None:
     control = FakeControl(refuses="explicit model load / unload is not allowed if polling is enabled")
     found = by_name(asyncio.run(check_remote(config(), control)))
-    assert found["models are loaded by request"].state is State.FAILED
+    assert found["models are loaded by request"].state is CheckState.FAILED
     assert "--reload-model-disable" in found["models are loaded by request"].remedy
     as_it_is = by_name(
         asyncio.run(check_remote(config(reload_model_disable=True, triton_launch_mode="remote"), control))
     )
-    assert as_it_is["models are loaded by request"].state is State.OK
+    assert as_it_is["models are loaded by request"].state is CheckState.OK
 
 
 def test_no_server_is_one_fault_and_nothing_else_is_asked() -> None:
     [check] = asyncio.run(check_remote(config(client_protocol="http"), FakeControl(live=False)))
-    assert (check.state, check.found) == (State.FAILED, "nothing answers at localhost:8000")
+    assert (check.state, check.found) == (CheckState.FAILED, "nothing answers at localhost:8000")
 
 
 @pytest.mark.e2e

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.results.goals import Goals, Objective
-from tpx.analyzer.results.measurement import Latency, Load, Measurement
+from tpx.analyzer.results.goals import Goals, WeightedObjective
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.errors import UsageError
@@ -18,7 +18,7 @@ Replay = Callable[..., Run]
 def measured(variant: str, concurrency: int, throughput: float, p99_ms: float = 10.0) -> Measurement:
     return Measurement(
         variant=variant,
-        load=Load(value=concurrency),
+        load=LoadPoint(value=concurrency),
         throughput=throughput,
         latency=Latency(p99_ns=round(p99_ms * 1e6)),
     )
@@ -90,12 +90,12 @@ def test_a_budget_that_nothing_meets_names_the_nearest(replay: Replay) -> None:
 )
 def test_an_objective_that_nothing_measures_is_refused(tags: Sequence[str], why: str, replay: Replay) -> None:
     with pytest.raises(UsageError, match=why):
-        replay(objectives=tuple(Objective(tag=tag) for tag in tags))
+        replay(objectives=tuple(WeightedObjective(tag=tag) for tag in tags))
 
 
 def test_no_verdict_rests_on_an_objective_that_nothing_measured(replay: Replay) -> None:
     run = replay()
-    verdict = judge(run.models[0], Goals(objectives=(Objective(tag="gpu_used_memory"),)))
+    verdict = judge(run.models[0], Goals(objectives=(WeightedObjective(tag="gpu_used_memory"),)))
     assert verdict.finding is Finding.INCONCLUSIVE
     assert verdict.sentence.endswith(
         "certain to be better than the default: of `alexnet_config_default` nothing measured GPU Memory Usage"

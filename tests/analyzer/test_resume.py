@@ -20,7 +20,7 @@ from tpx.analyzer.results.journal import (
     RunStarted,
     read_last_run,
 )
-from tpx.analyzer.results.measurement import Load, Measurement, Trial, Variant
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.resume import Earlier, check_same_run
 from tpx.errors import UsageError
@@ -45,7 +45,11 @@ def measured(concurrency: int, round_: int = 0) -> Measured:
     return Measured(
         model="m",
         measurement=Measurement(
-            variant=VARIANT.name, load=Load(value=concurrency), throughput=1.0, round=round_, duration_ns=7
+            variant=VARIANT.name,
+            load=LoadPoint(value=concurrency),
+            throughput=1.0,
+            round=round_,
+            duration_ns=7,
         ),
     )
 
@@ -97,12 +101,12 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_wa
 
 def test_an_outcome_is_found_as_often_as_its_trial_was_carried_out() -> None:
     earlier = Earlier([started(), measured(1), measured(1, 1), measured(1, 1), measured(2)])
-    trial = Trial(variant=VARIANT, load=Load(value=1), round=1)
+    trial = Trial(variant=VARIANT, load=LoadPoint(value=1), round=1)
     assert earlier.outcome(trial) is not None
     assert earlier.outcome(trial) is not None
     assert earlier.outcome(trial) is None
     assert earlier.outcome(replace(trial, round=0)) is not None
-    assert earlier.outcome(replace(trial, load=Load(value=3))) is None
+    assert earlier.outcome(replace(trial, load=LoadPoint(value=3))) is None
 
 
 @pytest.mark.parametrize(

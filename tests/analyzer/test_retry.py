@@ -12,7 +12,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, TrialFailure
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.trial import TrialRunner
@@ -28,7 +28,7 @@ RATES = {"default": 100.0, "0": 110.0, "1": 150.0, "2": 200.0, "3": 120.0, "4": 
 def measured(number: str, load: int) -> Measurement:
     return Measurement(
         variant=f"alexnet_config_{number}",
-        load=Load(value=load),
+        load=LoadPoint(value=load),
         throughput=RATES[number] * load,
         latency=Latency(p99_ns=5_000_000),
         duration_ns=10**9,
@@ -131,7 +131,7 @@ def test_what_fails_again_is_told_once(tmp_path: Path) -> None:
     gap = table(without=[("3", 2)])
     profile(tmp_path, gap)
     after, tried = profile(tmp_path, gap, retry=True)
-    assert isinstance(tried[0].outcome, Failure)
+    assert isinstance(tried[0].outcome, TrialFailure)
     assert [(f.variant, f.load.value) for f in after.models[0].failures] == [("alexnet_config_3", 2)]
 
 

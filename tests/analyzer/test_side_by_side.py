@@ -10,7 +10,7 @@ import pytest
 
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, SimulatedServer, Surface
-from tpx.analyzer.monitors.machine import Machine, this_machine
+from tpx.analyzer.monitors.machine import MachineType, this_machine
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Profile
@@ -191,7 +191,7 @@ def test_a_run_without_a_node_left_can_be_resumed(tmp_path: Path) -> None:
     assert ran.records[-1].reason == "no node is left: a was the last"
 
 
-MACHINE = Machine(
+MACHINE = MachineType(
     name="a",
     system="Linux",
     processor="EPYC",
@@ -211,5 +211,5 @@ MACHINE = Machine(
         (replace(MACHINE, gpus=()), ["GPU none, not H100"]),
     ],
 )
-def test_machines_differ_by_what_figures_depend_on(other: Machine, told: list[str]) -> None:
+def test_machines_differ_by_what_figures_depend_on(other: MachineType, told: list[str]) -> None:
     assert other.differences(MACHINE) == told

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.simulated import read_table
-from tpx.analyzer.results.measurement import Latency, Load, Measurement
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
 from tpx.errors import MeasurementError
 
 
@@ -23,7 +23,7 @@ def test_a_table_of_model_analyzer_is_read(tmp_path: Path) -> None:
     assert read_table(table) == [
         Measurement(
             variant="m_config_default",
-            load=Load(value=8, batch_size=2),
+            load=LoadPoint(value=8, batch_size=2),
             throughput=1001.8,
             latency=Latency(p99_ns=8_300_000),
         )

@@ -18,7 +18,7 @@ from tests.cluster.network import (
     on_head,
     wait_until,
 )
-from tpx.analyzer.results.journal import Measured, Prepared, holds_run, read_last_run
+from tpx.analyzer.results.journal import Measured, VariantPrepared, holds_run, read_last_run
 from tpx.analyzer.results.measurement import Measurement
 
 pytest.importorskip("ray", reason="pip install 'tpx[cluster]', or run make test-cluster")
@@ -80,12 +80,12 @@ def test_three_nodes_come_to_the_verdict_of_one_machine(net: Network, asleep: Pa
     assert searched(tmp_path / "ray") == searched(tmp_path / "local")
     assert best(tmp_path / "ray") == best(tmp_path / "local") == "sleeping_config_1"
     records = journal(tmp_path / "ray")
-    nodes = {record.node for record in records if isinstance(record, Prepared)}
+    nodes = {record.node for record in records if isinstance(record, VariantPrepared)}
     assert nodes == {address_of(node) for node in (1, 2, 3)}
     final = next(
         i for i, record in enumerate(records) if isinstance(record, Measured) and record.measurement.round
     )
-    assert len({record.node for record in records[final - 1 :] if isinstance(record, Prepared)}) == 1
+    assert len({record.node for record in records[final - 1 :] if isinstance(record, VariantPrepared)}) == 1
 
 
 def test_the_trial_of_a_node_that_dies_is_measured_on_another(

@@ -6,15 +6,15 @@ import pytest
 
 from tests.report.reading import pdf_text
 from tpx.errors import MeasurementError
-from tpx.report.document import Block, Cell, Column, Document, Fact, Facts, Grid, Row, Section, code
+from tpx.report.document import Block, Cell, Column, DataTable, Document, Fact, Facts, Section, TableRow, code
 from tpx.report.pdf import MOST_COLUMNS, MOST_ROWS, columns_shown, write_pdf
 
 PATH = "/srv/" + "model_repository/" * 12 + "mnist_config_default"
-NAMES = Grid(
+NAMES = DataTable(
     caption="Names",
     columns=(Column(header="Name"), Column(header="Value", numeric=True)),
     rows=tuple(
-        Row(cells=(Cell(text=text), Cell(text="1,234.5", note="\u00b1 2")))
+        TableRow(cells=(Cell(text=text), Cell(text="1,234.5", note="\u00b1 2")))
         for text in (PATH, "$x^2$ #set *_`[]` <b> \\ @ref // \u03bc")
     ),
 )
@@ -44,8 +44,8 @@ def test_what_a_reader_copies_has_no_invisible_characters(tmp_path: Path) -> Non
 
 def test_a_table_that_is_too_long_says_what_only_the_page_has(tmp_path: Path) -> None:
     columns = tuple(Column(header=f"c{i}", numeric=True, minor=i == 3) for i in range(MOST_COLUMNS + 1))
-    row = Row(cells=tuple(Cell(text=f"v{i}") for i in range(MOST_COLUMNS + 1)))
-    text = made(tmp_path, Grid(caption="", columns=columns, rows=(row,) * (MOST_ROWS + 20)))
+    row = TableRow(cells=tuple(Cell(text=f"v{i}") for i in range(MOST_COLUMNS + 1)))
+    text = made(tmp_path, DataTable(caption="", columns=columns, rows=(row,) * (MOST_ROWS + 20)))
     assert "Only in the HTML report: c3." in text
     assert "20 more rows in the HTML report." in text
     assert text.count("v12") == MOST_ROWS

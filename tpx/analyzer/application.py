@@ -34,7 +34,7 @@ _LINE_END = re.compile(r"[ \t]*(\r?\n|\Z)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ConfigChange:
     """One model's config.pbtxt before and after; None is no file."""
 
     model: str
@@ -58,7 +58,7 @@ class Change:
 
 def changes_to(
     configuration: Configuration, repository: Path, measured: Mapping[str, str]
-) -> tuple[Change, ...]:
+) -> tuple[ConfigChange, ...]:
     """Return what applying a measured configuration would write, a file for each model that it is about.
 
     `measured` are the fingerprints that the models had when they were measured; a model without one is not
@@ -77,7 +77,7 @@ def changes_to(
     return tuple(change for change in found if change.diff)
 
 
-def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[Change, ...]:
+def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[ConfigChange, ...]:
     """Return what a rollback of these models would write. Raises UsageError where there is nothing to
     restore, or where somebody has changed the applied file since."""
     return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
@@ -91,9 +91,9 @@ def applied(repository: Path) -> dict[str, str]:
     return {model: match.group(1) for model, match in sorted(found.items()) if match is not None}
 
 
-def carry_out(changes: Sequence[Change]) -> None:
+def carry_out(changes: Sequence[ConfigChange]) -> None:
     """Write the changes, all of them or none. Raises MeasurementError when a file cannot be written."""
-    done: list[Change] = []
+    done: list[ConfigChange] = []
     try:
         for change in changes:
             _write(change)
@@ -138,17 +138,17 @@ def _intact(text: str) -> re.Match[str] | None:
     return found
 
 
-def _change(configuration: Configuration, path: Path, variant: str, base: str | None) -> Change:
+def _change(configuration: Configuration, path: Path, variant: str, base: str | None) -> ConfigChange:
     model, delta, before = configuration.variant.model, configuration.variant.delta, _text(path)
     body: str | None = _minimal(configuration) if delta else None
     if base is not None:
         body = _body(base, delta, str(path)) or (None if before == base else _HEADER.sub("", base, count=1))
     if body is None or (before is not None and _HEADER.sub("", before, count=1) == body):
-        return Change(model=model, path=path, before=before, after=before)
+        return ConfigChange(model=model, path=path, before=before, after=before)
     backup = _free_backup(path).name if before is not None else NO_FILE
     digest = hashlib.sha256(body.encode()).hexdigest()
     header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}{newline_of(body)}"
-    return Change(model=model, path=path, before=before, after=header + body)
+    return ConfigChange(model=model, path=path, before=before, after=header + body)
 
 
 def _minimal(configuration: Configuration) -> str:
@@ -210,7 +210,7 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _restoration(model: str, path: Path, *, force: bool) -> Change:
+def _restoration(model: str, path: Path, *, force: bool) -> ConfigChange:
     now = _text(path)
     found = _HEADER.match(now or "")
     if now is None or found is None:
@@ -219,15 +219,15 @@ def _restoration(model: str, path: Path, *, force: bool) -> Change:
     if not force and _intact(now) is None:
         raise UsageError(f"{path} was changed after it was applied: see the difference, then add --force")
     if backup == NO_FILE:
-        return Change(model=model, path=path, before=now, after=None)
+        return ConfigChange(model=model, path=path, before=now, after=None)
     kept = path.with_name(backup)
     before = _text(kept)
     if before is None:
         raise UsageError(f"the backup {kept} is gone: nothing to roll back to")
-    return Change(model=model, path=path, before=now, after=before, backup=kept)
+    return ConfigChange(model=model, path=path, before=now, after=before, backup=kept)
 
 
-def _write(change: Change) -> None:
+def _write(change: ConfigChange) -> None:
     restoring = change.backup is not None or change.after is None
     if not restoring and change.before is not None:
         _replace(_free_backup(change.path), change.before)
@@ -236,7 +236,7 @@ def _write(change: Change) -> None:
         change.backup.unlink(missing_ok=True)
 
 
-def _undo(change: Change) -> None:
+def _undo(change: ConfigChange) -> None:
     _replace(change.path, change.before)
     found = _HEADER.match(change.after or "")
     if change.backup is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
-from tpx.analyzer.search.spec import Member, Mode, SearchSpace, SearchSpec
+from tpx.analyzer.search.spec import Mode, SearchMember, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
 
@@ -122,9 +122,9 @@ def _space(config: ProfileSpec, group: ModelGroup) -> SearchSpace:
     return replace(chosen, loads=replace(chosen.loads, until_plateau=plateau))
 
 
-def _member(config: ProfileSpec, facts: ModelFacts, *, together: bool) -> Member:
+def _member(config: ProfileSpec, facts: ModelFacts, *, together: bool) -> SearchMember:
     own = _settings(config, facts.model)
-    return Member(
+    return SearchMember(
         facts=_placed(config, facts),
         sweep=own.sweep,
         loads=config.space_of(own).loads if together else None,

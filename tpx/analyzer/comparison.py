@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tpx.analyzer.objectives import METRICS, NS_PER_MS, Metric
-from tpx.analyzer.results.measurement import Load, Measurement
+from tpx.analyzer.objectives import METRICS, NS_PER_MS, MeasuredMetric
+from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import judge
@@ -39,7 +39,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class AnalysisComparison:
     """Every pair that both runs have, and what only one of them has."""
 
     pairs: tuple[Pair, ...]
@@ -64,7 +64,7 @@ _Side = tuple[str, Measurement]
 """The name of a configuration, and its figures under one load."""
 
 
-def compare_runs(before: Run, after: Run, strictness: Strictness) -> Comparison:
+def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisComparison:
     """Return what changed from one run to the next; p-values are corrected for the number of pairs."""
     first, second = _models(before), _models(after)
     pairs: list[Pair] = []
@@ -79,7 +79,7 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> Comparison:
         only[0].extend(ours[text].variant.name for text in ours if text not in theirs)
         only[1].extend(theirs[text].variant.name for text in theirs if text not in ours)
     differences = settled([pair.difference for pair in pairs], strictness)
-    return Comparison(
+    return AnalysisComparison(
         pairs=tuple(replace(pair, difference=d) for pair, d in zip(pairs, differences, strict=True)),
         only_before=tuple(only[0]),
         only_after=tuple(only[1]),
@@ -121,7 +121,7 @@ def _recommended(
     yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
 
 
-def _by_load(variant: VariantRun) -> Mapping[Load, _Side]:
+def _by_load(variant: VariantRun) -> Mapping[LoadPoint, _Side]:
     return {point.load: (variant.variant.name, point) for point in variant.points}
 
 
@@ -151,7 +151,7 @@ def _pairs(
         )
 
 
-def _sample(metric: Metric, point: Measurement) -> _Sample | None:
+def _sample(metric: MeasuredMetric, point: Measurement) -> _Sample | None:
     samples = point.samples if isinstance(point, Mean) else (point,)
     logs = np.log([v for m in samples if (v := metric.value(m)) is not None and v > 0])
     if not len(logs):

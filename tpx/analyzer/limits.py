@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.analyzer.objectives import Metric, metric, model_of
+from tpx.analyzer.objectives import MeasuredMetric, metric, model_of
 from tpx.analyzer.results.goals import Constraint, Goals, Standing
 from tpx.analyzer.results.measurement import Measurement
 from tpx.report.digits import in_unit, rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class ModelConstraint:
     """A constraint on what is measured."""
 
     constraint: Constraint
@@ -49,25 +49,27 @@ class Limit:
         return f"{whose}{in_words(self.constraint.tag)} {shown(measured, value)}, {share}% {side}"
 
 
-def limits_of(goals: Goals, model: str) -> tuple[Limit, ...]:
+def limits_of(goals: Goals, model: str) -> tuple[ModelConstraint, ...]:
     """Return those of a model, or of each of several that are measured together (`a,b`)."""
     names = model.split(",")
     if len(names) == 1:
-        return tuple(Limit(constraint=c) for c in goals.of(model).constraints)
-    return tuple(Limit(constraint=c, model=name) for name in names for c in goals.of(name).constraints)
+        return tuple(ModelConstraint(constraint=c) for c in goals.of(model).constraints)
+    return tuple(
+        ModelConstraint(constraint=c, model=name) for name in names for c in goals.of(name).constraints
+    )
 
 
-def describe_limits(limits: Sequence[Limit]) -> str:
+def describe_limits(limits: Sequence[ModelConstraint]) -> str:
     """`p99 latency of at most 10 ms and throughput of at least 50 infer/sec`."""
     return " and ".join(map(str, limits))
 
 
-def describe_misses(measurement: Measurement, limits: Sequence[Limit]) -> str:
+def describe_misses(measurement: Measurement, limits: Sequence[ModelConstraint]) -> str:
     """`p99 latency 12.4 ms, 24% over`, of the constraints that the measurement does not keep."""
     return "; ".join(text for limit in limits if (text := limit.miss(measurement)))
 
 
-def shown(measured: Metric, value: float) -> str:
+def shown(measured: MeasuredMetric, value: float) -> str:
     """Return a figure with its unit, as people read it."""
     return in_unit(value, measured.unit.replace("/sec", "/s"))
 

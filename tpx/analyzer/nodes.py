@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tpx.analyzer.monitors.machine import Machine
+from tpx.analyzer.monitors.machine import MachineType
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.results.measurement import Configuration, ServerOnly, Trial
 from tpx.analyzer.side_by_side import SideBySide, TrialResult
@@ -48,7 +48,7 @@ class NodeTrials:
         self._scratch = tempfile.TemporaryDirectory(prefix="tpx-analyze-")
         self._trials = open_trials(config, OutputRepository(Path(self._scratch.name, "models"), None))
 
-    async def machine(self) -> Machine:
+    async def machine(self) -> MachineType:
         """Return the type of this node. Raises UsageError where it does not have the models."""
         if not self._models.is_dir():
             raise UsageError(f"--model-repository {self._models}: no such directory on node {self._address}")
@@ -79,13 +79,13 @@ class RayNode:
         self.name = name
         self._actor = actor
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineType:
         """Return the type of the node. Raises UsageError where it cannot take part."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            found: Machine = ray.get(self._actor.machine.remote(), timeout=START_S)
+            found: MachineType = ray.get(self._actor.machine.remote(), timeout=START_S)
         except RayTaskError as exc:
             raise exc.cause from exc
         except RayError as exc:
@@ -156,9 +156,9 @@ def nodes_of(
         yield SideBySide(nodes, machine, repository, say)
 
 
-def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], Machine]:
+def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], MachineType]:
     """Return the most nodes that have one type, and this type; the others are left out with a note."""
-    types: list[tuple[Machine, list[RayNode]]] = []
+    types: list[tuple[MachineType, list[RayNode]]] = []
     for node in started:
         try:
             machine = node.machine()

@@ -27,7 +27,7 @@ of which less than a thousandth is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class MeasuredMetric:
     """A figure of a measurement, under the tag and the header that Model Analyzer gives it."""
 
     tag: str
@@ -142,7 +142,8 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
     ("gpu_power_usage", "GPU Power Usage (W)", "lower", _gpu_mean("power_w")),
 )
 METRICS = {
-    tag: Metric(tag=tag, header=header, better=better, value=value) for tag, header, better, value in _TABLE
+    tag: MeasuredMetric(tag=tag, header=header, better=better, value=value)
+    for tag, header, better, value in _TABLE
 }
 
 COLUMNS: Mapping[str, str] = {
@@ -163,7 +164,7 @@ BACKEND_PARAMETER = "backend_parameter/"
 """Begins the tag of a parameter in the `parameters` of a configuration."""
 
 
-def metric(tag: str) -> Metric:
+def metric(tag: str) -> MeasuredMetric:
     """The metric of a tag; UsageError with the nearest known tag."""
     found = METRICS.get(tag)
     if found is None:

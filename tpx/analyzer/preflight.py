@@ -31,7 +31,7 @@ NOBODY = "tpx-doctor-asks-whether-models-load-by-request"
 """A model that no repository has: asking for it tells the control mode and changes nothing."""
 
 
-class State(Enum):
+class CheckState(Enum):
     """How a check came out."""
 
     OK = "ok"
@@ -45,7 +45,7 @@ class Check:
     """One fact about what a run needs."""
 
     what: str
-    state: State
+    state: CheckState
     found: str
     remedy: str = ""
 
@@ -73,11 +73,11 @@ async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
         try:
             default = await reader.default_config(model)
         except TpxError as exc:
-            checks.append(Check(what=what, state=State.FAILED, found=exc.message))
+            checks.append(Check(what=what, state=CheckState.FAILED, found=exc.message))
             continue
         batch = default.get("max_batch_size", 0)
         found = f"max_batch_size {batch}" if batch else "without batches"
-        checks.append(Check(what=what, state=State.OK, found=found))
+        checks.append(Check(what=what, state=CheckState.OK, found=found))
     return checks
 
 
@@ -89,10 +89,10 @@ async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check
     if not await control.live():
         remedy = "start it, or say where it is with --triton-http-endpoint and --triton-grpc-endpoint"
         found = f"nothing answers at {address}"
-        return [Check(what="server", state=State.FAILED, found=found, remedy=remedy)]
+        return [Check(what="server", state=CheckState.FAILED, found=found, remedy=remedy)]
     served = [state.name for state in await control.index() if state.state == "READY"]
     return [
-        Check(what="server", state=State.OK, found=f"answers at {address}"),
+        Check(what="server", state=CheckState.OK, found=f"answers at {address}"),
         await _control_mode(config, control),
         _others(config, served),
         _metrics(config.server.triton_metrics_url),
@@ -102,23 +102,23 @@ async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check
 async def _control_mode(config: ProfileSpec, control: ModelControl) -> Check:
     what = "models are loaded by request"
     if config.server.reload_model_disable:
-        return Check(what=what, state=State.OK, found="not needed with --reload-model-disable")
+        return Check(what=what, state=CheckState.OK, found="not needed with --reload-model-disable")
     try:
         await control.load(NOBODY, None, METRICS_TIMEOUT_S)
     except MeasurementError as exc:
         if "polling is enabled" in exc.message:
             remedy = "start the server with --model-control-mode=explicit, or use --reload-model-disable"
-            return Check(what=what, state=State.FAILED, found=exc.message, remedy=remedy)
-    return Check(what=what, state=State.OK, found="explicit model control")
+            return Check(what=what, state=CheckState.FAILED, found=exc.message, remedy=remedy)
+    return Check(what=what, state=CheckState.OK, found="explicit model control")
 
 
 def _others(config: ProfileSpec, served: list[str]) -> Check:
     others = [name for name in served if name not in config.models.names]
     if not others:
-        return Check(what="other models on the server", state=State.OK, found="none")
+        return Check(what="other models on the server", state=CheckState.OK, found="none")
     return Check(
         what="other models on the server",
-        state=State.DOUBTFUL,
+        state=CheckState.DOUBTFUL,
         found=", ".join(others),
         remedy="their work and memory are in the figures: unload them where that is possible",
     )
@@ -131,8 +131,8 @@ def _metrics(url: str) -> Check:
     except (OSError, HTTPException) as exc:
         remedy = "give its address with --triton-metrics-url; without it there are no GPU figures"
         why = "no page of metrics" if isinstance(exc, HTTPException) else exc
-        return Check(what="metrics", state=State.DOUBTFUL, found=f"{url}: {why}", remedy=remedy)
-    return Check(what="metrics", state=State.OK, found=f"{count} figures at {url}")
+        return Check(what="metrics", state=CheckState.DOUBTFUL, found=f"{url}: {why}", remedy=remedy)
+    return Check(what="metrics", state=CheckState.OK, found=f"{count} figures at {url}")
 
 
 def _repository(config: ProfileSpec) -> Iterator[Check]:
@@ -140,7 +140,9 @@ def _repository(config: ProfileSpec) -> Iterator[Check]:
     if repository is None:
         return
     if not repository.is_dir():
-        yield Check(what="model repository", state=State.FAILED, found=f"{repository}: no such directory")
+        yield Check(
+            what="model repository", state=CheckState.FAILED, found=f"{repository}: no such directory"
+        )
         return
     models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
     for model in config.models.names:
@@ -148,9 +150,9 @@ def _repository(config: ProfileSpec) -> Iterator[Check]:
         what = f"configuration of {model}"
         if model not in models:
             found = f"{repository} has no model '{model}'{nearest(model, models)}"
-            yield Check(what=what, state=State.FAILED, found=found)
+            yield Check(what=what, state=CheckState.FAILED, found=found)
         elif not path.exists():
-            yield Check(what=what, state=State.OK, found="none: the server completes it")
+            yield Check(what=what, state=CheckState.OK, found="none: the server completes it")
         else:
             yield _configuration(what, path)
 
@@ -159,8 +161,8 @@ def _configuration(what: str, path: Path) -> Check:
     try:
         model_config.read(path)
     except TpxError as exc:
-        return Check(what=what, state=State.FAILED, found=exc.message)
-    return Check(what=what, state=State.OK, found=str(path))
+        return Check(what=what, state=CheckState.FAILED, found=exc.message)
+    return Check(what=what, state=CheckState.OK, found=str(path))
 
 
 def _directories(config: ProfileSpec) -> Iterator[Check]:
@@ -174,7 +176,7 @@ def _directories(config: ProfileSpec) -> Iterator[Check]:
     if used and not config.models.override_output_model_repository:
         yield Check(
             what="output model repository",
-            state=State.FAILED,
+            state=CheckState.FAILED,
             found=f"{output} is not empty",
             remedy="name another with --output-model-repository-path, or replace it with "
             "--override-output-model-repository",
@@ -186,15 +188,15 @@ def _directories(config: ProfileSpec) -> Iterator[Check]:
 def _writable(what: str, path: Path) -> Check:
     fault = unwritable(path)
     if fault:
-        return Check(what=what, state=State.FAILED, found=fault)
+        return Check(what=what, state=CheckState.FAILED, found=fault)
     there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free
     if free < ROOM_BYTES:
         found = f"{path}: {free >> 20} MiB are free"
         return Check(
-            what=what, state=State.DOUBTFUL, found=found, remedy="make room, or choose another place"
+            what=what, state=CheckState.DOUBTFUL, found=found, remedy="make room, or choose another place"
         )
-    return Check(what=what, state=State.OK, found=str(path.absolute()))
+    return Check(what=what, state=CheckState.OK, found=str(path.absolute()))
 
 
 def _programs(config: ProfileSpec) -> Iterator[Check]:
@@ -207,7 +209,7 @@ def _programs(config: ProfileSpec) -> Iterator[Check]:
         there = find_spec("optuna") is not None
         yield Check(
             what="optuna",
-            state=State.OK if there else State.FAILED,
+            state=CheckState.OK if there else CheckState.FAILED,
             found="installed" if there else "not installed",
             remedy="" if there else "pip install optuna",
         )
@@ -216,17 +218,17 @@ def _programs(config: ProfileSpec) -> Iterator[Check]:
 def _program(what: str, name: str, remedy: str) -> Check:
     found = shutil.which(name)
     if found is None:
-        return Check(what=what, state=State.FAILED, found=f"no '{name}' on the PATH", remedy=remedy)
-    return Check(what=what, state=State.OK, found=found)
+        return Check(what=what, state=CheckState.FAILED, found=f"no '{name}' on the PATH", remedy=remedy)
+    return Check(what=what, state=CheckState.OK, found=found)
 
 
 def _pdf(config: ProfileSpec) -> Check:
     try:
         require_typst()
     except Unsupported as exc:
-        state = State.DOUBTFUL if config.output.pdf is None else State.FAILED
+        state = CheckState.DOUBTFUL if config.output.pdf is None else CheckState.FAILED
         return Check(what="PDF", state=state, found=exc.message)
-    return Check(what="PDF", state=State.OK, found="typst")
+    return Check(what="PDF", state=CheckState.OK, found="typst")
 
 
 def _busy() -> Check:
@@ -235,5 +237,5 @@ def _busy() -> Check:
     found = f"load average {load:.1f} on {cores} processor{'s' if cores != 1 else ''}"
     if load > cores * BUSY_SHARE:
         remedy = "figures will vary: wait until the machine is idle, or measure longer"
-        return Check(what="quiet machine", state=State.DOUBTFUL, found=found, remedy=remedy)
-    return Check(what="quiet machine", state=State.OK, found=found)
+        return Check(what="quiet machine", state=CheckState.DOUBTFUL, found=found, remedy=remedy)
+    return Check(what="quiet machine", state=CheckState.OK, found=found)

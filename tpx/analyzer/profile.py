@@ -14,7 +14,6 @@ from tpx.analyzer.results.journal import (
     SCHEMA,
     Configured,
     Decided,
-    Failed,
     Journal,
     Measured,
     ModelFailed,
@@ -23,13 +22,14 @@ from tpx.analyzer.results.journal import (
     RunResumed,
     RunStarted,
     ServerMeasured,
+    TrialFailed,
 )
 from tpx.analyzer.results.measurement import (
     Configuration,
-    Failure,
     Measurement,
     Outcome,
     Trial,
+    TrialFailure,
     Variant,
 )
 from tpx.analyzer.resume import Earlier
@@ -269,7 +269,7 @@ class Profile:
 
     def _check_objectives(self, model: str, outcome: Outcome) -> None:
         """Raise UsageError for an objective that nothing measures: by it no configuration is better."""
-        if self._rehearsal or isinstance(outcome, Failure):
+        if self._rehearsal or isinstance(outcome, TrialFailure):
             return
         lacking = unmeasured(outcome, self._config.goals.of(model))
         if lacking:
@@ -283,8 +283,8 @@ class Profile:
         if self._trials.prepared is not None:
             self._journal.append(self._trials.prepared)
         model = trial.variant.model
-        if isinstance(outcome, Failure):
-            self._journal.append(Failed(model=model, failure=outcome))
+        if isinstance(outcome, TrialFailure):
+            self._journal.append(TrialFailed(model=model, failure=outcome))
         else:
             self._journal.append(Measured(model=model, measurement=outcome))
         self._observe(TrialEnded(trial=trial, outcome=outcome))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import tpx
-from tpx.analyzer.monitors.machine import Machine
+from tpx.analyzer.monitors.machine import MachineType
 from tpx.analyzer.results.journal import Provenance
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "protobuf", "uvloop")
@@ -22,7 +22,7 @@ OWN_FILES = "config.pbtxt.backup-"
 """Backups that `tpx analyze apply` makes do not count."""
 
 
-def provenance(command: Iterable[str], machine: Machine) -> Provenance:
+def provenance(command: Iterable[str], machine: MachineType) -> Provenance:
     """The present installation and the machine that measures; nothing heavy is imported for a version."""
     host = machine.facts
     if hasattr(os, "getloadavg"):

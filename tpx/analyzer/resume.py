@@ -3,16 +3,16 @@ what is new."""
 
 from collections.abc import Mapping, Sequence
 
-from tpx.analyzer.options.output import OutputSpec
+from tpx.analyzer.options.output import ProfileOutputSpec
 from tpx.analyzer.results.journal import ModelRead, Record, RunStarted
-from tpx.analyzer.results.measurement import Configuration, Load, Outcome, Trial, Variant
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Outcome, Trial, Variant
 from tpx.analyzer.results.run import RunRecords
 from tpx.errors import UsageError
 from tpx.options import fields_of
 
 FREE_TO_DIFFER = frozenset(
     {
-        *(field.name for field in fields_of(OutputSpec)),
+        *(field.name for field in fields_of(ProfileOutputSpec)),
         *("price_per_hour", "require", "allow_partial", "always_report_gpu_metrics", "num_top_model_configs"),
         *("config_file", "override_output_model_repository", "client_max_retries"),
     }
@@ -32,7 +32,7 @@ class Earlier:
 
     def _index(self) -> None:
         models = self._records.models
-        self._outcomes: dict[tuple[str, Load, int], list[Outcome]] = {}
+        self._outcomes: dict[tuple[str, LoadPoint, int], list[Outcome]] = {}
         for model in models.values():
             found: tuple[Outcome, ...] = (*model.measurements, *model.failures)
             for outcome in reversed(found):

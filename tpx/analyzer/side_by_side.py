@@ -16,11 +16,11 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tpx.analyzer.monitors.machine import Machine
-from tpx.analyzer.results.journal import Prepared
+from tpx.analyzer.monitors.machine import MachineType
+from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.measurement import (
     Configuration,
-    Load,
+    LoadPoint,
     Measurement,
     Outcome,
     ServerOnly,
@@ -37,7 +37,7 @@ LOOKED_AHEAD = 200
 
 Content = tuple[object, ...]
 """A variant without its names: those that a search gives depend on what it tried before."""
-Key = tuple[Content, Load, int]
+Key = tuple[Content, LoadPoint, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class TrialResult:
     """The outcome of a trial, and how its configuration came onto the server of the node."""
 
     outcome: Outcome
-    prepared: Prepared | None
+    prepared: VariantPrepared | None
 
 
 class TrialNode(Protocol):
@@ -70,13 +70,13 @@ class SideBySide:
     def __init__(
         self,
         nodes: Sequence[TrialNode],
-        machine: Machine,
+        machine: MachineType,
         repository: OutputRepository,
         say: Callable[[str], None],
     ) -> None:
         """`machine` is the type that all nodes have; `say` reports a node that is gone."""
         self.machine = machine
-        self.prepared: Prepared | None = None
+        self.prepared: VariantPrepared | None = None
         self._nodes = list(nodes)
         self._repository = repository
         self._say = say

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_otherwise, requests_of
-from tpx.analyzer.monitors.base import Probe, Watch
-from tpx.analyzer.monitors.machine import HostWatch, Machine, open_probes, this_machine
-from tpx.analyzer.results.journal import Prepared
-from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
+from tpx.analyzer.monitors.base import ResourceProbe, Watch
+from tpx.analyzer.monitors.machine import HostWatch, MachineType, open_probes, this_machine
+from tpx.analyzer.results.journal import VariantPrepared
+from tpx.analyzer.results.measurement import Configuration, Outcome, ServerOnly, Trial, TrialFailure
 from tpx.analyzer.runners.base import Runner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
@@ -24,9 +24,9 @@ Ahead = Callable[[Known], Iterator[tuple[Configuration, Trial]]]
 class Trials(Protocol):
     """Carries out trials: `TrialRunner` one by one, `SideBySide` on several nodes."""
 
-    machine: Machine
+    machine: MachineType
     """The type of the machines that measure."""
-    prepared: Prepared | None
+    prepared: VariantPrepared | None
     """How the last trial's configuration came onto the server; None where it was there already."""
 
     async def default_config(self, model: str) -> dict[str, object]:
@@ -70,7 +70,7 @@ class TrialRunner:
         self._interval_s = monitoring_interval_s
         self._served = ""
         self.machine = this_machine()
-        self.prepared: Prepared | None = None
+        self.prepared: VariantPrepared | None = None
 
     async def default_config(self, model: str) -> dict[str, object]:
         self._served = ""
@@ -97,7 +97,7 @@ class TrialRunner:
             raise
         except TpxError as exc:
             self._served = ""  # what follows is prepared anew
-            return Failure(
+            return TrialFailure(
                 variant=variant,
                 load=load,
                 round=trial.round,
@@ -143,7 +143,7 @@ class TrialRunner:
         done = await self._runner.prepare(configuration, self._repository.write(configuration))
         self._served = name
         if done is not None:
-            self.prepared = Prepared(
+            self.prepared = VariantPrepared(
                 model=configuration.variant.model,
                 variant=name,
                 how=done.how,
@@ -179,6 +179,6 @@ class TrialRunner:
         server = self._runner.server
         return server.http_address if server else ""
 
-    def _probes(self) -> Sequence[Probe]:
+    def _probes(self) -> Sequence[ResourceProbe]:
         server = self._runner.server
         return () if server is None else open_probes(server.pid, server.metrics_url, self._gpus)

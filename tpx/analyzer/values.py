@@ -11,7 +11,7 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import BadField, integer, stepped
 from tpx.analyzer.objectives import metric
-from tpx.analyzer.results.goals import Bound, Constraint, Objective
+from tpx.analyzer.results.goals import Bound, Constraint, WeightedObjective
 from tpx.errors import UsageError
 
 Flags = Mapping[str, tuple[str, ...]]
@@ -128,7 +128,7 @@ def environment(value: object) -> Mapping[str, str]:
     return read
 
 
-def read_objectives(value: object) -> tuple[Objective, ...]:
+def read_objectives(value: object) -> tuple[WeightedObjective, ...]:
     """`[perf_throughput, perf_latency_p99]`, or a map of tags to weights."""
     if isinstance(value, Mapping):
         return tuple(_objective(str(tag), weight) for tag, weight in value.items())
@@ -149,12 +149,12 @@ def read_constraints(value: object) -> tuple[Constraint, ...]:
     return tuple(found)
 
 
-def _objective(tag: str, weight: object) -> Objective:
+def _objective(tag: str, weight: object) -> WeightedObjective:
     with within(tag):
         share = number(weight)
         if not share > 0:
             raise ValueError(f"the weight of an objective must be above 0, not {share:g}")
-        return Objective(tag=metric(_RENAMED.get(tag, tag)).tag, weight=share)
+        return WeightedObjective(tag=metric(_RENAMED.get(tag, tag)).tag, weight=share)
 
 
 def _compared(text: str) -> Constraint:

@@ -12,7 +12,7 @@ from tpx.analyzer.gains import EQUIVALENCE, Gain
 from tpx.analyzer.limits import describe_limits, describe_misses, in_words, limits_of, shown
 from tpx.analyzer.objectives import RankedVariant, gain_percent, metric, rank, unmeasured
 from tpx.analyzer.results.goals import Goals, Standing
-from tpx.analyzer.results.measurement import Load
+from tpx.analyzer.results.measurement import LoadPoint
 from tpx.analyzer.results.run import ModelRun
 from tpx.report.digits import latency, percent, rounded
 from tpx.report.document import Tone
@@ -51,7 +51,7 @@ _BADGES: dict[Finding, tuple[str, Tone]] = {
 class EqualLoad:
     """The recommended configuration and the default under one load, each as the search measured it once."""
 
-    load: Load
+    load: LoadPoint
     gain: float
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class EqualLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ModelVerdict:
     """The outcome of one model's search, in figures and in words."""
 
     run: ModelRun
@@ -223,12 +223,12 @@ class Verdict:
         ]
 
 
-def judge(model: ModelRun, goals: Goals) -> Verdict:
+def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
     """Return the verdict of one model's search under the run's goals."""
     goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking or model.unavailable:
-        return Verdict(run=model, goals=goals, finding=Finding.NOTHING)
+        return ModelVerdict(run=model, goals=goals, finding=Finding.NOTHING)
     conclusion = conclude(ranking, goals)
     best = conclusion.recommended if conclusion else ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
@@ -243,7 +243,7 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     lacking = unmeasured(best.figures, goals) if best.satisfies else ()
     if lacking:  # all are alike then, also where the default comes first
         inconclusive = f"nothing measured {in_words(lacking[0])}"
-    return Verdict(
+    return ModelVerdict(
         run=model,
         goals=goals,
         finding=Finding.INCONCLUSIVE if inconclusive else finding,

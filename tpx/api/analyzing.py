@@ -16,7 +16,7 @@ from tpx.analyzer.reports.tables import inference_table
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.verdict import Verdict, judge
+from tpx.analyzer.verdict import ModelVerdict, judge
 from tpx.api.frames import data_frame, embedded
 from tpx.api.serving import RunningServer
 from tpx.api.threads import run_in_thread
@@ -36,7 +36,7 @@ class AnalysisRun:
     """Where the journal and the variants of configurations are."""
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> tuple[ModelVerdict, ...]:
         """The verdict on each model, with the recommended configuration as `best`."""
         return tuple(judge(model, self.run.started.goals) for model in self.run.models)
 

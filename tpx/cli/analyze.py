@@ -15,9 +15,9 @@ from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import CsvFiles, tables_of, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import holds_run, read_last_run
-from tpx.analyzer.results.measurement import Failure, Load, Outcome
+from tpx.analyzer.results.measurement import LoadPoint, Outcome, TrialFailure
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.verdict import Finding, Verdict
+from tpx.analyzer.verdict import Finding, ModelVerdict
 from tpx.cli.analyze_plan import outlook, show_plan
 from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.commands import COMMANDS, below
@@ -125,7 +125,7 @@ def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def exit_status(
-    run: Run, verdicts: Sequence[Verdict], require: Sequence[Gate] = (), *, allow_partial: bool = False
+    run: Run, verdicts: Sequence[ModelVerdict], require: Sequence[Gate] = (), *, allow_partial: bool = False
 ) -> Exit:
     """Return the exit code of a run: a verdict that was reached is a success, if it is what is required.
 
@@ -183,8 +183,8 @@ class Progress:
             case Remark(text=text):
                 self.say(f"note: {text}")
 
-    def _tell_of(self, load: Load, outcome: Outcome) -> None:
-        if isinstance(outcome, Failure):
+    def _tell_of(self, load: LoadPoint, outcome: Outcome) -> None:
+        if isinstance(outcome, TrialFailure):
             self.say(f"{self._place} at {load}: failed: {outcome.reason}")
         elif not self._quiet:
             p99_ns = outcome.latency.p99_ns

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tpx.analyzer.application import Change, applied, carry_out, changes_back, changes_to
+from tpx.analyzer.application import ConfigChange, applied, carry_out, changes_back, changes_to
 from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_last_run
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
@@ -81,7 +81,7 @@ def _list_applied(models: Mapping[str, str], repository: Path) -> int:
     return 0
 
 
-def _confirmed(changes: Sequence[Change], question: str, *, yes: bool, dry_run: bool) -> bool:
+def _confirmed(changes: Sequence[ConfigChange], question: str, *, yes: bool, dry_run: bool) -> bool:
     """Show what would change and ask; without a terminal to ask on only --yes is a yes."""
     for change in changes:
         print(change.diff)

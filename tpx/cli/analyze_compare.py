@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from tpx.analyzer.comparison import Comparison, compare_runs
+from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
@@ -29,7 +29,7 @@ def compare(argv: Sequence[str]) -> int:
     return report_comparison(compared, config.comparison, _document(found), everything=config.all)
 
 
-def _pairs(found: Comparison) -> Iterator[Against]:
+def _pairs(found: AnalysisComparison) -> Iterator[Against]:
     """Yield the differences configuration by configuration, and last what only one run has."""
     for (before, after, recommended), pairs in groupby(
         found.pairs, key=lambda pair: (pair.before, pair.after, pair.recommended)
@@ -49,7 +49,7 @@ def _pairs(found: Comparison) -> Iterator[Against]:
         yield Against(title="Not compared", differences=(), left_out=left_out)
 
 
-def _document(found: Comparison) -> dict[str, object]:
+def _document(found: AnalysisComparison) -> dict[str, object]:
     """Return the differences as JSON has them."""
     differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, object]] = [

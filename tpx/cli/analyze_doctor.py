@@ -13,13 +13,13 @@ from rich.text import Text
 from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.preflight import Check, State, check_machine, check_models, check_remote
+from tpx.analyzer.preflight import Check, CheckState, check_machine, check_models, check_remote
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.launching import open_control, open_runner, open_trials, remote_addresses
 from tpx.errors import TpxError
 from tpx.perf.run import event_loop
 
-_STYLES = {State.OK: "green", State.DOUBTFUL: "yellow", State.FAILED: "red"}
+_STYLES = {CheckState.OK: "green", CheckState.DOUBTFUL: "yellow", CheckState.FAILED: "red"}
 
 
 def doctor(argv: Sequence[str]) -> int:
@@ -29,17 +29,17 @@ def doctor(argv: Sequence[str]) -> int:
         checks = [*_options(config), *check_machine(config)]
         checks += _served(config)
     _show(checks)
-    return 1 if any(check.state is State.FAILED for check in checks) else 0
+    return 1 if any(check.state is CheckState.FAILED for check in checks) else 0
 
 
 def _options(config: ProfileSpec) -> list[Check]:
     if config.models.model_repository is None and config.server.triton_launch_mode != "remote":
         remedy = "name the directory of the models with --model-repository"
-        return [Check(what="options", state=State.FAILED, found="no model repository", remedy=remedy)]
+        return [Check(what="options", state=CheckState.FAILED, found="no model repository", remedy=remedy)]
     if not config.models.profile_models:
         remedy = "name models with --profile-models to have them looked at"
-        return [Check(what="options", state=State.DOUBTFUL, found="no models", remedy=remedy)]
-    return [Check(what="options", state=State.OK, found="they go together")]
+        return [Check(what="options", state=CheckState.DOUBTFUL, found="no models", remedy=remedy)]
+    return [Check(what="options", state=CheckState.OK, found="they go together")]
 
 
 def _served(config: ProfileSpec) -> list[Check]:
@@ -48,13 +48,13 @@ def _served(config: ProfileSpec) -> list[Check]:
         with asyncio.Runner(loop_factory=event_loop) as loop:
             return loop.run(_asked(config))
     except TpxError as exc:
-        return [Check(what="server", state=State.FAILED, found=exc.message)]
+        return [Check(what="server", state=CheckState.FAILED, found=exc.message)]
 
 
 async def _asked(config: ProfileSpec) -> list[Check]:
     if config.server.triton_launch_mode == "remote":
         checks = await check_remote(config, open_control(config, remote_addresses(config)))
-        if any(check.state is State.FAILED for check in checks):
+        if any(check.state is CheckState.FAILED for check in checks):
             return checks
     else:
         checks = []
@@ -78,9 +78,11 @@ async def _on_nodes(config: ProfileSpec) -> list[Check]:
     ):
         machine = trials.machine
         found = f"{machine.name}: {machine.processor}, {machine.cores} cores"
-        checks = [Check(what="nodes", state=State.OK, found=found)]
+        checks = [Check(what="nodes", state=CheckState.OK, found=found)]
         remedy = "give the others a Ray cluster of their own, or leave it so"
-        checks += [Check(what="nodes", state=State.DOUBTFUL, found=each, remedy=remedy) for each in left_out]
+        checks += [
+            Check(what="nodes", state=CheckState.DOUBTFUL, found=each, remedy=remedy) for each in left_out
+        ]
         try:
             return checks + await check_models(config, trials)
         finally:

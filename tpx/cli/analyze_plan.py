@@ -16,7 +16,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, ModelPlanned, Profile, TrialEnded
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Configuration, Latency, Load, Measurement, Range
+from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.runners.base import Runner
 from tpx.analyzer.search.driver import SearchDriver
@@ -144,7 +144,7 @@ class MadeUp:
         self._pace = pace
         self._throughput = 1.0
 
-    def measurement(self, load: Load) -> Measurement:
+    def measurement(self, load: LoadPoint) -> Measurement:
         """Return the next one."""
         self._throughput *= GROWTH
         value = self._throughput
@@ -176,7 +176,7 @@ class PlanningRunner:
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         """Load nothing."""
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:  # noqa: ARG002
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:  # noqa: ARG002
         return self._made_up.measurement(load)
 
     async def close(self) -> None:

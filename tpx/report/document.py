@@ -53,7 +53,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """A row of a table, with what marks it out."""
 
     cells: tuple[Cell, ...]
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class DataTable:
     """A table."""
 
     kind: ClassVar[str] = "grid"
@@ -74,7 +74,7 @@ class Grid:
     """Id in the page; empty for a table that is not sorted."""
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     filtered: bool = False
     """The page offers a search over the rows, and begins with those that are `kept`."""
 
@@ -129,7 +129,7 @@ class CodeLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class CodeBlock:
     """A command, a configuration file, a log or a diff."""
 
     kind: ClassVar[str] = "code"
@@ -197,7 +197,7 @@ class Details:
     printed: bool = False
 
 
-Block = Statement | Note | Bullets | Code | Picture | Facts | Group | Details | Grid
+Block = Statement | Note | Bullets | CodeBlock | Picture | Facts | Group | Details | DataTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +249,11 @@ def section(title: str, *blocks: Block | None, lead: str = "") -> list[Section]:
     return [Section(title=title, lead=lead, blocks=shown)] if shown else []
 
 
-def code(text: str, *, label: str = "", command: bool = False) -> Code:
+def code(text: str, *, label: str = "", command: bool = False) -> CodeBlock:
     """Return the lines of a text as code."""
-    return Code(lines=tuple(CodeLine(text=line) for line in text.splitlines()), label=label, command=command)
+    return CodeBlock(
+        lines=tuple(CodeLine(text=line) for line in text.splitlines()), label=label, command=command
+    )
 
 
 def fact_groups(*groups: tuple[str, Sequence[Fact]]) -> tuple[Group, ...]:

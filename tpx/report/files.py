@@ -14,7 +14,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class OutputFile:
     """A file of a report: what people call it, its place (None where it is not wanted), what writes it."""
 
     label: str
@@ -22,12 +22,14 @@ class Output:
     write: Callable[[Path], None]
 
 
-def text_output(label: str, path: Path | None, text: Callable[[], str], *, parents: bool = False) -> Output:
+def text_output(
+    label: str, path: Path | None, text: Callable[[], str], *, parents: bool = False
+) -> OutputFile:
     """Return an output whose text is made when it is written."""
-    return Output(label=label, path=path, write=lambda place: write_text(place, text(), parents=parents))
+    return OutputFile(label=label, path=path, write=lambda place: write_text(place, text(), parents=parents))
 
 
-def write_each(outputs: Iterable[Output]) -> tuple[tuple[str, Path], ...]:
+def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
     """Write the files that are wanted; return their labels and paths.
 
     Raises MeasurementError naming each that could not be written; the others are there.
@@ -63,7 +65,7 @@ def write_text(path: Path, text: str, *, parents: bool = False) -> None:
         raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
 
-def step_summary(path: Path | None, text: Callable[[], str]) -> Output:
+def step_summary(path: Path | None, text: Callable[[], str]) -> OutputFile:
     """Return the output that adds Markdown to the page of a job, which other steps have written to."""
 
     def append(place: Path) -> None:
@@ -73,7 +75,7 @@ def step_summary(path: Path | None, text: Callable[[], str]) -> Output:
         except OSError as exc:
             raise MeasurementError(f"cannot write {place}: {exc.strerror}") from exc
 
-    return Output(label="Step summary", path=path, write=append)
+    return OutputFile(label="Step summary", path=path, write=append)
 
 
 def step_summary_path() -> Path | None:

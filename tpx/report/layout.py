@@ -27,7 +27,7 @@ _LABEL_PLACES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
+class PlacedLabel:
     """A text beside a point, where there is room."""
 
     x: float
@@ -52,7 +52,7 @@ class LabelPlacer:
         """Keep labels off a line."""
         self._taken += _along(start, end)
 
-    def place(self, point: Place, text: str) -> Label | None:
+    def place(self, point: Place, text: str) -> PlacedLabel | None:
         """Return a label beside a point: above, below, right, left, or at a corner; None without room."""
         x, y = point
         width = len(text) * CHAR_WIDTH_PX
@@ -61,7 +61,7 @@ class LabelPlacer:
             box = (left, y + dy - HEIGHT_PX + 2, left + width, y + dy + 1)
             if self._within(box) and not any(_overlap(box, other) for other in self._taken):
                 self._taken.append(box)
-                return Label(x=round(x + dx, 1), y=round(y + dy, 1), anchor=anchor, text=text)
+                return PlacedLabel(x=round(x + dx, 1), y=round(y + dy, 1), anchor=anchor, text=text)
         return None
 
     def _within(self, box: _Box) -> bool:
@@ -82,7 +82,7 @@ def _overlap(a: _Box, b: _Box) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class ChartFrame:
     """The size of a drawing in pixels, and where its axes lie."""
 
     width: int = 960
@@ -98,14 +98,14 @@ class Frame:
 CONTEXT_RADIUS_PX = 2.6
 
 FRAMES = {
-    "tall": Frame(),
-    "low": Frame(height=300, bottom=242),
-    "half": Frame(width=560, height=340, right=540, bottom=282),
+    "tall": ChartFrame(),
+    "low": ChartFrame(height=300, bottom=242),
+    "half": ChartFrame(width=560, height=340, right=540, bottom=282),
 }
 COMPACT = {
-    "tall": Frame(width=440, height=400, left=52, right=430, top=30, bottom=346, compact=True),
-    "low": Frame(width=440, height=280, left=52, right=430, top=30, bottom=226, compact=True),
-    "half": Frame(width=440, height=320, left=52, right=430, top=30, bottom=266, compact=True),
+    "tall": ChartFrame(width=440, height=400, left=52, right=430, top=30, bottom=346, compact=True),
+    "low": ChartFrame(width=440, height=280, left=52, right=430, top=30, bottom=226, compact=True),
+    "half": ChartFrame(width=440, height=320, left=52, right=430, top=30, bottom=266, compact=True),
 }
 
 
@@ -138,7 +138,7 @@ class Series:
     """Index of its colour and marker."""
     path: str
     points: tuple[Point, ...]
-    labels: tuple[Label, ...]
+    labels: tuple[PlacedLabel, ...]
     dashed: bool
     round: bool
     """Its markers are circles whose size says something."""
@@ -164,7 +164,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class MarkLine:
     """A dashed line across at a height or, where `upright`, down at a place, with its text."""
 
     at: float
@@ -179,7 +179,7 @@ class Drawing:
 
     chart: Chart
     key: str
-    frame: Frame
+    frame: ChartFrame
     x_title: str
     y_title: str
     x_ticks: tuple[Tick, ...]
@@ -187,7 +187,7 @@ class Drawing:
     series: tuple[Series, ...]
     background: tuple[str, ...]
     bars: tuple[Box, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[MarkLine, ...]
 
 
 def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
@@ -199,7 +199,7 @@ def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
 class _Layout:
     """Positions of values within a frame, and the room that is left for labels."""
 
-    def __init__(self, chart: Chart, frame: Frame) -> None:
+    def __init__(self, chart: Chart, frame: ChartFrame) -> None:
         self._chart, self._frame = chart, frame
         self._labels = LabelPlacer(left=frame.left, top=0, right=frame.width, bottom=frame.bottom)
 
@@ -306,12 +306,12 @@ class _Layout:
                 title=bar.title,
             )
 
-    def _rules(self) -> Iterator[Rule]:
+    def _rules(self) -> Iterator[MarkLine]:
         middle = (self._frame.left + self._frame.right) / 2
         for mark in self._chart.marks:
             at = self._x(mark.value) if mark.upright else self._y(mark.value)
             anchor = "end" if mark.upright and at > middle else "start"
-            yield Rule(at=at, text=mark.text, upright=mark.upright, anchor=anchor)
+            yield MarkLine(at=at, text=mark.text, upright=mark.upright, anchor=anchor)
 
 
 def _title(title: str, scale: Scale) -> str:

@@ -6,15 +6,15 @@ from tpx.report.document import (
     Block,
     Bullets,
     Cell,
-    Code,
+    CodeBlock,
     Column,
+    DataTable,
     Document,
     Facts,
-    Grid,
     Note,
-    Row,
     Section,
     Statement,
+    TableRow,
 )
 
 MOST_ROWS, MOST_FILTERED_ROWS = 60, 10
@@ -55,7 +55,7 @@ def _statement(statement: Statement, title: str) -> Iterator[str]:
 
 def _block(block: Block) -> Iterator[str]:
     match block:
-        case Grid():
+        case DataTable():
             yield from _table(block)
         case Note():
             yield _prose(block.text)
@@ -63,14 +63,14 @@ def _block(block: Block) -> Iterator[str]:
             yield from (f"- {_prose(item)}" for item in block.items)
         case Facts():
             yield from (f"- {escaped(fact.label)}: {escaped(fact.value)}" for fact in block.facts)
-        case Code():
+        case CodeBlock():
             yield from ("```", *(line.text for line in block.lines), "```")
         case _:
             return
     yield ""
 
 
-def _table(grid: Grid) -> Iterator[str]:
+def _table(grid: DataTable) -> Iterator[str]:
     """Yield a table of the columns that are not minor, and of the first rows."""
     kept = [i for i, column in enumerate(grid.columns) if not column.minor]
     columns = [grid.columns[i] for i in kept]
@@ -83,7 +83,7 @@ def _table(grid: Grid) -> Iterator[str]:
         yield from ("", f"{len(grid.rows) - len(rows)} more in the report.")
 
 
-def _first_rows(grid: Grid) -> list[Row]:
+def _first_rows(grid: DataTable) -> list[TableRow]:
     """Return the first rows, and the default as the last where it is not among them."""
     most = MOST_FILTERED_ROWS if grid.filtered else MOST_ROWS
     rows = list(grid.rows[:most])

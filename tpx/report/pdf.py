@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.report.document import Block, Column, Details, Document, Grid, Group, Picture, Section
+from tpx.report.document import Block, Column, DataTable, Details, Document, Group, Picture, Section
 from tpx.report.html import TEMPLATES, columns, rows, standalone
 
 MOST_COLUMNS, MOST_ROWS = 12, 60
@@ -75,7 +75,7 @@ def _printed(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 def _block(block: Block) -> Mapping[str, object]:
     values: Mapping[str, object]
-    if isinstance(block, Grid):
+    if isinstance(block, DataTable):
         values = _table(block)
     elif isinstance(block, Picture):
         values = {
@@ -92,7 +92,7 @@ def _block(block: Block) -> Mapping[str, object]:
     return {"kind": block.kind, **values}
 
 
-def _table(grid: Grid) -> Mapping[str, object]:
+def _table(grid: DataTable) -> Mapping[str, object]:
     shown = columns_shown(grid.columns)
     left_out = [c.header for i, c in enumerate(grid.columns) if i not in shown]
     notes = [f"Only in the HTML report: {', '.join(left_out)}."] if left_out else []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tpx.report.digits import latency, rounded
-from tpx.report.document import Cell, Column, Grid, Row
+from tpx.report.document import Cell, Column, DataTable, TableRow
 
 NO_VALUE = "\u2013"
 R = TypeVar("R")
@@ -14,7 +14,7 @@ Value = Callable[[R], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field(Generic[Record]):
+class TableField(Generic[Record]):
     """A column and what stands in it for a record."""
 
     column: Column
@@ -33,34 +33,34 @@ def words(text: str, flag: str = "") -> Cell:
     return Cell(text=text, sort=text, flag=flag)
 
 
-def quantity(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> Field[R]:
+def quantity(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
     """Return the column of a measured figure, rounded for people."""
     return _numeric(header, value, rounded, hint, minor=minor)
 
 
-def count(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> Field[R]:
+def count(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
     """Return the column of what is counted or given, exact."""
     return _numeric(header, value, lambda found: f"{found:,.10g}", hint, minor=minor)
 
 
-def duration(header: str, value_ns: Value[R], *, hint: str = "", minor: bool = False) -> Field[R]:
+def duration(header: str, value_ns: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
     """Return the column of a duration, in the unit that suits each."""
     return _numeric(header, value_ns, latency, hint, minor=minor)
 
 
 def text(
     header: str, value: Callable[[R], str], flag: Callable[[R], str] = lambda _: "", *, wraps: bool = False
-) -> Field[R]:
+) -> TableField[R]:
     """Return a column of words; `flag` sets a cell off as good, doubtful or bad."""
-    return Field(
+    return TableField(
         column=Column(header=header, wraps=wraps), cell=lambda record: words(value(record), flag(record))
     )
 
 
 def _numeric(
     header: str, value: Value[R], written: Callable[[float], str], hint: str, *, minor: bool
-) -> Field[R]:
-    return Field(
+) -> TableField[R]:
+    return TableField(
         column=Column(header=header, numeric=True, hint=hint, minor=minor),
         cell=lambda record: number(value(record), written),
     )
@@ -69,21 +69,21 @@ def _numeric(
 def table(
     key: str,
     caption: str,
-    fields: Iterable[Field[R]],
+    fields: Iterable[TableField[R]],
     records: Sequence[R],
     emphasis: Callable[[R], str] = lambda _: "",
-) -> Grid | None:
+) -> DataTable | None:
     """Return a row per record, without the columns that have no value in any; None without records."""
     if not records:
         return None
     made = [(field.column, [field.cell(record) for record in records]) for field in fields]
     known = [(column, cells) for column, cells in made if any(cell.text != NO_VALUE for cell in cells)]
-    return Grid(
+    return DataTable(
         key=key,
         caption=caption,
         columns=tuple(column for column, _ in known),
         rows=tuple(
-            Row(cells=tuple(cells[i] for _, cells in known), emphasis=emphasis(record))
+            TableRow(cells=tuple(cells[i] for _, cells in known), emphasis=emphasis(record))
             for i, record in enumerate(records)
         ),
     )

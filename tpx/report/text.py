@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tpx.report.document import Block, Bullets, Code, Document, Facts, Grid, Note, Statement
+from tpx.report.document import Block, Bullets, CodeBlock, DataTable, Document, Facts, Note, Statement
 
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _BREAKS = re.compile(r"(?<=[ _,/+;=])")
@@ -125,7 +125,7 @@ def _broken(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def table_of(grid: Grid) -> Table:
+def table_of(grid: DataTable) -> Table:
     """Return the cells of a grid as text, each with its note behind it."""
     columns = range(len(grid.columns))
     return Table(
@@ -150,7 +150,7 @@ def render(document: Document, width: int | None = None) -> str:
 
 def _block(block: Block, width: int | None) -> str:
     match block:
-        case Grid():
+        case DataTable():
             return table_of(block).to_console(width)
         case Statement():
             said = [wrapped(block.sentence, width)]
@@ -161,7 +161,7 @@ def _block(block: Block, width: int | None) -> str:
             return "\n".join(wrapped(f"  {item}", width) for item in block.items)
         case Facts():
             return "\n".join(f"  {fact.label}: {fact.value}" for fact in block.facts)
-        case Code():
+        case CodeBlock():
             return "\n".join(line.text for line in block.lines)
     return ""
 

@@ -8,15 +8,15 @@ import pytest
 from tpx.analyzer.objectives import RankedVariant, rank
 from tpx.analyzer.reports.charts import load_chart as draw
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Latency, Load, Measurement
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
-from tpx.report.layout import CHAR_WIDTH_PX, Drawing, Label, lay_out
+from tpx.report.layout import CHAR_WIDTH_PX, Drawing, PlacedLabel, lay_out
 from tpx.report.styles import STYLES, marker
 
 Replay = Callable[..., Run]
 
 
-def box(label: Label) -> tuple[float, float, float, float]:
+def box(label: PlacedLabel) -> tuple[float, float, float, float]:
     width = len(label.text) * CHAR_WIDTH_PX
     left = label.x - {"start": 0, "middle": width / 2, "end": width}[label.anchor]
     return left, label.y - 9, left + width, label.y
@@ -68,7 +68,7 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
     table = [
         Measurement(
             variant=f"alexnet_config_{n}",
-            load=Load(value=1),
+            load=LoadPoint(value=1),
             throughput=1.0,
             latency=Latency(avg_ns=5_000_000),
             stable=n == "0",
@@ -85,7 +85,7 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
 
 def test_measurements_without_a_latency_make_no_chart(replay: Replay) -> None:
     table = [
-        Measurement(variant=f"alexnet_config_{n}", load=Load(value=1), throughput=1.0)
+        Measurement(variant=f"alexnet_config_{n}", load=LoadPoint(value=1), throughput=1.0)
         for n in ("default", "0")
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1)

@@ -18,11 +18,11 @@ from tpx.analyzer.reports.charts import parts_of
 from tpx.analyzer.reports.files import ReportFiles, junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
 from tpx.analyzer.results.measurement import (
-    Breakdown,
     EnergyUse,
     GpuUse,
     Latency,
-    Load,
+    LatencyBreakdown,
+    LoadPoint,
     Measurement,
     MemoryUse,
     ServerOnly,
@@ -43,10 +43,12 @@ def rich(variant: str, load: int, throughput: float, avg_ms: float) -> Measureme
     avg_ns = round(avg_ms * 1e6)
     return Measurement(
         variant=variant,
-        load=Load(value=load),
+        load=LoadPoint(value=load),
         throughput=throughput,
         latency=Latency(avg_ns=avg_ns, p50_ns=avg_ns, p90_ns=avg_ns, p95_ns=avg_ns, p99_ns=avg_ns * 2),
-        breakdown=Breakdown(queue_ns=avg_ns // 4, compute_infer_ns=avg_ns // 2, client_send_recv_ns=50_000),
+        breakdown=LatencyBreakdown(
+            queue_ns=avg_ns // 4, compute_infer_ns=avg_ns // 2, client_send_recv_ns=50_000
+        ),
         duration_ns=10**9,
         memory=MemoryUse(rss_bytes=90_000_000),
         gpus=(GpuUse(uuid="GPU-1", used_bytes=3_000_000_000, total_bytes=16 << 30, power_w=80.0),),

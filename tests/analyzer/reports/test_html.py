@@ -12,7 +12,7 @@ from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.report.reading import read
 from tpx.analyzer.reports.columns import figure
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
 from tpx.report.digits import rounded
@@ -25,7 +25,7 @@ Replay = Callable[..., Run]
 def measured(variant: str, concurrency: int, throughput: float, p99_ms: float) -> Measurement:
     return Measurement(
         variant=variant,
-        load=Load(value=concurrency),
+        load=LoadPoint(value=concurrency),
         throughput=throughput,
         latency=Latency(p99_ns=round(p99_ms * 1e6)),
     )

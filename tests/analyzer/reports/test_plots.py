@@ -15,7 +15,7 @@ from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.reports.files import markdown_text
 from tpx.analyzer.reports.plots import Mode, Plot
 from tpx.analyzer.reports.tables import gpu_table
-from tpx.analyzer.results.measurement import Load, Measurement
+from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 
@@ -27,7 +27,7 @@ BATCHING = {"name": "alexnet", "max_batch_size": 4, "instance_group": [{"count":
 
 def of_batch(variant: str, batch: int, load: int, throughput: float, avg_ms: float) -> Measurement:
     found = rich(variant, load, throughput, avg_ms)
-    return replace(found, load=Load(value=load, batch_size=batch))
+    return replace(found, load=LoadPoint(value=load, batch_size=batch))
 
 
 TABLE = [

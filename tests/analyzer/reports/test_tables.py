@@ -8,7 +8,7 @@ import pytest
 
 from tpx.analyzer.reports.tables import CsvFiles, gpu_table, inference_table, server_table, write_csv
 from tpx.analyzer.reports.view import ReportView
-from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse, ServerOnly
+from tpx.analyzer.results.measurement import GpuUse, Latency, LoadPoint, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
 
@@ -18,7 +18,7 @@ Replay = Callable[..., Run]
 def measured(variant: str, throughput: float, p99_ms: float, *, gpu: bool = False) -> Measurement:
     return Measurement(
         variant=variant,
-        load=Load(value=4),
+        load=LoadPoint(value=4),
         throughput=throughput,
         latency=Latency(p99_ns=round(p99_ms * 1e6)),
         memory=MemoryUse(rss_bytes=123_456_789, uss_bytes=98_765_432),
@@ -145,7 +145,7 @@ def test_cells_of_models_measured_together_have_the_whole_and_each_share(replay:
     run = replay(concurrency=(4,), run_config_search_max_instance_count=1, final_rounds=0)
     [model] = run.models
     first = model.variants[0]
-    loads = (Load(value=4, batch_size=1), Load(value=8, batch_size=2))
+    loads = (LoadPoint(value=4, batch_size=1), LoadPoint(value=8, batch_size=2))
     members = tuple(
         Measurement(variant=f"{name}_config_0", load=load, throughput=rate, latency=Latency(p99_ns=p99_ns))
         for name, load, rate, p99_ns in (
@@ -155,7 +155,7 @@ def test_cells_of_models_measured_together_have_the_whole_and_each_share(replay:
     )
     whole = Measurement(
         variant="x",
-        load=Load(value=12, members=loads),
+        load=LoadPoint(value=12, members=loads),
         throughput=421.0,
         latency=Latency(p99_ns=20_650_000),
         members=members,
@@ -183,7 +183,9 @@ def test_loads_of_requests_a_second_have_their_own_column(replay: Replay) -> Non
     rated = [
         replace(
             v,
-            measurements=tuple(replace(m, load=Load(value=100, kind="request_rate")) for m in v.measurements),
+            measurements=tuple(
+                replace(m, load=LoadPoint(value=100, kind="request_rate")) for m in v.measurements
+            ),
         )
         for v in model.variants
     ]

@@ -12,7 +12,6 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
     SCHEMA,
     Configured,
-    Failed,
     Journal,
     Measured,
     Provenance,
@@ -20,16 +19,17 @@ from tpx.analyzer.results.journal import (
     RunEnded,
     RunResumed,
     RunStarted,
+    TrialFailed,
     read_last_run,
 )
 from tpx.analyzer.results.measurement import (
     Configuration,
-    Failure,
     GpuUse,
     Latency,
-    Load,
+    LoadPoint,
     Measurement,
     MemoryUse,
+    TrialFailure,
     Variant,
 )
 from tpx.analyzer.results.run import Run
@@ -48,7 +48,7 @@ MEASURED = Measured(
     model="m",
     measurement=Measurement(
         variant="m_config_default",
-        load=Load(value=4, batch_size=2),
+        load=LoadPoint(value=4, batch_size=2),
         throughput=123.456,
         latency=Latency(avg_ns=1, p99_ns=2),
         stable=False,
@@ -220,8 +220,8 @@ def test_a_second_final_round_that_was_interrupted_does_not_count() -> None:
 
 
 def test_a_finalist_that_failed_takes_no_rounds_from_the_others() -> None:
-    failure = Failure(variant="m_config_0", load=Load(value=4), round=2, reason="it died")
-    assert repetitions(*CUT, Failed(model="m", failure=failure)) == [2, 1]
+    failure = TrialFailure(variant="m_config_0", load=LoadPoint(value=4), round=2, reason="it died")
+    assert repetitions(*CUT, TrialFailed(model="m", failure=failure)) == [2, 1]
 
 
 def test_the_latencies_of_earlier_releases_are_read(tmp_path: Path) -> None:

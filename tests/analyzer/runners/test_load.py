@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.results.measurement import Breakdown, Latency, Load
+from tpx.analyzer.results.measurement import Latency, LatencyBreakdown, LoadPoint
 from tpx.analyzer.runners.load import level_of, to_measurement
 from tpx.options import from_argv
 from tpx.perf.levels import Level
@@ -13,7 +13,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.statistics.latency import LatencySummary
 
-LOAD = Load(value=8, batch_size=2)
+LOAD = LoadPoint(value=8, batch_size=2)
 LEVEL = LevelResult(
     level=Level("concurrency", 8),
     batch_size=2,
@@ -55,7 +55,7 @@ def test_figures_are_carried_over_and_sums_become_means() -> None:
     assert measurement.throughput == 400.0
     latency = Latency(min_ns=1, max_ns=9, avg_ns=5, p50_ns=50, p90_ns=90, p95_ns=95, p99_ns=99)
     assert measurement.latency == latency
-    assert measurement.breakdown == Breakdown(
+    assert measurement.breakdown == LatencyBreakdown(
         queue_ns=100,
         compute_input_ns=10,
         compute_infer_ns=100,
@@ -69,7 +69,7 @@ def test_figures_are_carried_over_and_sums_become_means() -> None:
 
 def test_what_nobody_counted_is_absent_not_zero() -> None:
     measurement = to_measurement(replace(LEVEL, server=None, client=None), "m", LOAD)
-    assert measurement.breakdown == Breakdown()
+    assert measurement.breakdown == LatencyBreakdown()
 
 
 def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
@@ -82,7 +82,7 @@ def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "gaps").write_text("1000\n2000\n")
     words = ["-m", "m", f"--request-intervals={tmp_path / 'gaps'}"]
-    level = level_of(from_argv(SessionSpec, words), Load(kind="request_rate", value=667))
+    level = level_of(from_argv(SessionSpec, words), LoadPoint(kind="request_rate", value=667))
     assert level.mode == "custom_intervals"
     assert level.value == pytest.approx(2000 / 3)
     assert level_of(from_argv(SessionSpec, words[:2]), LOAD) == Level("concurrency", 8)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from tests.analyzer.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.objectives import rank
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Configuration, Decision, Load, Measurement, Trial, Variant
+from tpx.analyzer.results.measurement import Configuration, Decision, LoadPoint, Measurement, Trial, Variant
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials, SearchSpace, SearchSpec, Span
+from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials, SearchRange, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 
 BATCHING = ModelFacts(model="m", max_batch_size=8, backend="onnxruntime")
@@ -30,8 +30,10 @@ def space(
 ) -> SearchSpace:
     return SearchSpace(
         loads=LoadSpace(values=tuple(loads), until_plateau=until_plateau),
-        instances=Span(name="instance-count", minimum=instances[0], maximum=instances[1]),
-        max_batch_sizes=Span(name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]),
+        instances=SearchRange(name="instance-count", minimum=instances[0], maximum=instances[1]),
+        max_batch_sizes=SearchRange(
+            name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]
+        ),
         extras=extras or Extras(),
     )
 
@@ -83,7 +85,7 @@ class Explored:
         )
 
     @property
-    def found(self) -> tuple[Variant, Load]:
+    def found(self) -> tuple[Variant, LoadPoint]:
         """What comes out best, and its load."""
         best = rank(self.model, self.asked.goals)[0]
         return best.run.variant, best.figures.load

@@ -12,7 +12,7 @@ import pytest
 
 from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
@@ -47,7 +47,7 @@ def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> l
 
 def _outcome(trial: Trial, throughput: float | None) -> Outcome:
     if throughput is None:
-        return Failure(variant=trial.variant.name, load=trial.load, reason="out of memory")
+        return TrialFailure(variant=trial.variant.name, load=trial.load, reason="out of memory")
     return Measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
 
 
@@ -129,7 +129,7 @@ def test_early_exit_ends_listed_max_batch_sizes_that_bring_nothing(
 TOGETHER = "run_config_profile_models_concurrently_enable: true\nrun_config_search_disable: true\n"
 
 
-def members(load: Load) -> tuple[tuple[int, int], ...]:
+def members(load: LoadPoint) -> tuple[tuple[int, int], ...]:
     return tuple((member.batch_size, member.value) for member in load.members)
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.spec import Limits, SearchSpace, SearchSpec, Span
+from tpx.analyzer.search.spec import Limits, SearchRange, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 
 Surface = Callable[[Trial], float | None]
@@ -23,8 +23,10 @@ def space(
 ) -> SearchSpace:
     return SearchSpace(
         loads=LoadSpace(values=concurrencies, batch_sizes=batch_sizes, until_plateau=until_plateau),
-        instances=Span(name="instance-count", minimum=instances[0], maximum=instances[1]),
-        max_batch_sizes=Span(name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]),
+        instances=SearchRange(name="instance-count", minimum=instances[0], maximum=instances[1]),
+        max_batch_sizes=SearchRange(
+            name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]
+        ),
     )
 
 
@@ -44,7 +46,7 @@ def walk(search: SearchDriver, surface: Surface) -> list[Trial]:
 
 def outcome(trial: Trial, throughput: float | None) -> Outcome:
     if throughput is None:
-        return Failure(variant=trial.variant.name, load=trial.load, reason="out of memory")
+        return TrialFailure(variant=trial.variant.name, load=trial.load, reason="out of memory")
     return Measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
 
 
@@ -173,6 +175,6 @@ def test_telling_what_was_not_asked_is_refused() -> None:
     search = brute(FIXED, space())
     trial = search.ask()
     assert isinstance(trial, Trial)
-    other = Trial(variant=trial.variant, load=Load(value=999))
+    other = Trial(variant=trial.variant, load=LoadPoint(value=999))
     with pytest.raises(ValueError, match="asked for"):
         search.tell(other, outcome(other, 1.0))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.analyzer.search.exploring import FIXED, explore, search_spec, server_for, space
 from tests.analyzer.simulated import Noise, Surface
-from tpx.analyzer.results.measurement import Failure, Load, Measurement, Trial
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, TrialFailure
 from tpx.analyzer.results.pooled import point_of
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Limits
@@ -81,7 +81,7 @@ def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
             after.append(trial.variant.name)
         search.tell(
             trial,
-            Failure(variant=trial.variant.name, load=trial.load, round=trial.round, reason="it died")
+            TrialFailure(variant=trial.variant.name, load=trial.load, round=trial.round, reason="it died")
             if breaks
             else server.measure(trial.variant, trial.load, trial.round),
         )
@@ -112,7 +112,7 @@ def test_a_finalist_far_behind_what_the_search_saw_is_not_measured_again() -> No
 
 def test_what_the_search_measured_counts_unless_the_rounds_contradict_it() -> None:
     def measured(throughput: float, number: int = 0) -> Measurement:
-        return Measurement(variant="m_config_0", load=Load(value=1), throughput=throughput, round=number)
+        return Measurement(variant="m_config_0", load=LoadPoint(value=1), throughput=throughput, round=number)
 
     rounds = [measured(100.0, 1), measured(101.0, 2)]
     assert point_of([measured(102.0)], rounds).throughput == pytest.approx(101.0)
@@ -124,7 +124,7 @@ def test_a_search_without_a_single_measurement_has_no_finals() -> None:
     rounds = 0
     while (trial := search.ask()) is not None:
         rounds += trial.round
-        search.tell(trial, Failure(variant=trial.variant.name, load=trial.load, reason="no GPU"))
+        search.tell(trial, TrialFailure(variant=trial.variant.name, load=trial.load, reason="no GPU"))
     assert rounds == 0
 
 
@@ -132,7 +132,7 @@ def test_telling_what_was_not_asked_is_refused() -> None:
     search = SearchDriver("quick", search_spec())
     trial = search.ask()
     assert isinstance(trial, Trial)
-    other = Trial(variant=trial.variant, load=Load(value=999))
+    other = Trial(variant=trial.variant, load=LoadPoint(value=999))
     with pytest.raises(ValueError, match="asked for"):
         search.tell(other, Measurement(variant="x", load=other.load, throughput=1.0))
 

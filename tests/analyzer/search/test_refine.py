@@ -7,7 +7,7 @@ import pytest
 
 from tests.analyzer.search.exploring import FIXED, search_spec, space
 from tpx.analyzer.results.goals import Constraint, Goals
-from tpx.analyzer.results.measurement import Failure, Latency, Measurement, Outcome, Trial
+from tpx.analyzer.results.measurement import Latency, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.spec import Limits, SearchSpace
@@ -42,7 +42,7 @@ def loads_measured(
 def _outcome(trial: Trial, p99_ms: Callable[[int], float], throughput: Callable[[int], float]) -> Outcome:
     name, load = trial.variant.name, trial.load
     if not trial.variant.is_default:
-        return Failure(variant=name, load=load, reason="no memory")
+        return TrialFailure(variant=name, load=load, reason="no memory")
     latency = Latency(p99_ns=round(p99_ms(load.value) * 1e6))
     return Measurement(variant=name, load=load, throughput=throughput(load.value), latency=latency)
 

@@ -6,26 +6,26 @@ from dataclasses import replace
 import pytest
 
 from tests.analyzer.search.exploring import BATCHING, FIXED, explore, search_spec, server_for, space
-from tpx.analyzer.results.measurement import Failure, Trial, Variant
+from tpx.analyzer.results.measurement import Trial, TrialFailure, Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.space import Dimension, Grid, Names, combine
-from tpx.analyzer.search.spec import Extras, Limits, Member
+from tpx.analyzer.search.space import Dimension, Names, SearchGrid, combine
+from tpx.analyzer.search.spec import Extras, Limits, SearchMember
 from tpx.analyzer.variants import ModelFacts, configure, merge
 from tpx.errors import UsageError
 
 
-def grid(extras: Extras, facts: ModelFacts = BATCHING, *, instances: tuple[int, int] = (1, 2)) -> Grid:
+def grid(extras: Extras, facts: ModelFacts = BATCHING, *, instances: tuple[int, int] = (1, 2)) -> SearchGrid:
     return open_grid(
         search_spec(facts, within=space(instances=instances, max_batch_sizes=(1, 4), extras=extras))
     )
 
 
-def labels(found: Grid, name: str) -> list[str]:
+def labels(found: SearchGrid, name: str) -> list[str]:
     return [c.label for d in found.dimensions if d.name == name for c in d.choices]
 
 
-def variant_with(found: Grid, **chosen: str) -> Variant:
+def variant_with(found: SearchGrid, **chosen: str) -> Variant:
     """The variant of the first point with these labels, spaces being underscores."""
     for point in found.points():
         told = found.describe(point)
@@ -126,14 +126,14 @@ def test_what_is_around_a_point_lies_within_the_radius_and_may_be_tried() -> Non
 
 
 def test_quick_search_does_not_look_at_every_point_of_many_members() -> None:
-    many = tuple(Member(facts=replace(BATCHING, model=name)) for name in "abcdef")
+    many = tuple(SearchMember(facts=replace(BATCHING, model=name)) for name in "abcdef")
     asked = replace(search_spec(FIXED), members=many)
     assert open_grid(asked).size == 40**6
     search = SearchDriver("quick", asked)
     for _ in range(5):
         trial = search.ask()
         assert isinstance(trial, Trial)
-        search.tell(trial, Failure(variant=trial.variant.name, load=trial.load, reason="not tried"))
+        search.tell(trial, TrialFailure(variant=trial.variant.name, load=trial.load, reason="not tried"))
 
 
 def test_names_count_changes_in_the_order_they_are_asked_for() -> None:
@@ -155,7 +155,7 @@ def test_changes_combine_and_none_stays() -> None:
 
 
 ADD, SUB, BLS = replace(BATCHING, model="add"), replace(FIXED, model="sub"), replace(FIXED, model="bls")
-BOTH = (Member(facts=ADD), Member(facts=SUB))
+BOTH = (SearchMember(facts=ADD), SearchMember(facts=SUB))
 
 
 def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() -> None:
@@ -178,7 +178,7 @@ def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() ->
 
 
 def test_business_logic_is_varied_with_what_it_calls() -> None:
-    asked = replace(search_spec(BLS), members=(Member(facts=BLS), Member(facts=SUB)))
+    asked = replace(search_spec(BLS), members=(SearchMember(facts=BLS), SearchMember(facts=SUB)))
     variant = open_grid(asked).variant((1, 0))
     assert variant.delta == {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
     assert [m.model for m in variant.members] == ["sub"]
@@ -224,7 +224,8 @@ def test_a_point_that_changes_nothing_of_the_default_is_the_default() -> None:
 def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to() -> None:
     groups = [{"name": "a_0", "kind": "KIND_CPU", "count": 2}]
     members = tuple(
-        Member(facts=replace(FIXED, model=name), default={"instance_group": groups}) for name in ("a", "b")
+        SearchMember(facts=replace(FIXED, model=name), default={"instance_group": groups})
+        for name in ("a", "b")
     )
     facts = replace(FIXED, model="ens", can_batch_dynamically=False)
     found = open_grid(replace(search_spec(facts, within=space(instances=(1, 2))), members=members))
@@ -238,7 +239,7 @@ def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to()
 
 def test_an_empty_dimension_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose for threads"):
-        Grid(search_spec(), (Dimension(name="threads", choices=()),))
+        SearchGrid(search_spec(), (Dimension(name="threads", choices=()),))
 
 
 def test_a_listed_change_that_the_default_has_is_the_default_in_a_grid_too() -> None:

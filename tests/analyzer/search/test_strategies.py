@@ -8,8 +8,8 @@ import pytest
 
 from tests.analyzer.search.exploring import FIXED, Explored, explore, search_spec, server_for, space
 from tests.analyzer.simulated import Noise, SimulatedServer, Surface
-from tpx.analyzer.results.goals import Constraint, Goals, Objective
-from tpx.analyzer.results.measurement import Load, Measurement, Trial
+from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import STRATEGIES, SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
@@ -223,8 +223,8 @@ def test_weights_move_what_is_best() -> None:
     def found(latency: float) -> int:
         goals = Goals(
             objectives=(
-                Objective(tag="perf_throughput", weight=1.0),
-                Objective(tag="perf_latency_p99", weight=latency),
+                WeightedObjective(tag="perf_throughput", weight=1.0),
+                WeightedObjective(tag="perf_latency_p99", weight=latency),
             )
         )
         asked = search_spec(goals=goals)
@@ -270,10 +270,10 @@ def test_virtual_time_passes_with_measurements_and_drift_follows_it() -> None:
     server = SimulatedServer(Surface(), noise=Noise(drift=0.1, drift_period_s=100), measurement_s=10)
     asked = search_spec(FIXED)
     variant = open_grid(asked).default
-    seen = [server.measure(variant, Load(value=8)).throughput for _ in range(10)]
+    seen = [server.measure(variant, LoadPoint(value=8)).throughput for _ in range(10)]
     assert 100 <= server.now_s <= 102
     assert max(seen) / min(seen) > 1.15
-    assert Trial(variant=variant, load=Load(value=8)).round == 0
+    assert Trial(variant=variant, load=LoadPoint(value=8)).round == 0
 
 
 @pytest.mark.parametrize("mode", SEARCHES)
@@ -286,7 +286,7 @@ def test_request_rates_stay_request_rates_through_all_phases(mode: Mode) -> None
     while (trial := search.ask()) is not None:
         assert trial.load.kind == "request_rate"
         seen.add(trial.load.value)
-        reached = min(server.truth(trial.variant, Load(value=64)), trial.load.value)
+        reached = min(server.truth(trial.variant, LoadPoint(value=64)), trial.load.value)
         search.tell(
             trial,
             Measurement(variant=trial.variant.name, load=trial.load, throughput=reached, round=trial.round),

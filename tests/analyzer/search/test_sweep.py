@@ -3,7 +3,7 @@
 import pytest
 
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Decision, Failure, Measurement, Trial, Variant
+from tpx.analyzer.results.measurement import Decision, Measurement, Trial, TrialFailure, Variant
 from tpx.analyzer.search.history import History
 from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.sweep import Swept, plateau_gain, sweep
@@ -25,7 +25,7 @@ def run(
             trials.append(trial)
             name, load = trial.variant.name, trial.load
             trial = steps.send(
-                Failure(variant=name, load=load, reason="the server died")
+                TrialFailure(variant=name, load=load, reason="the server died")
                 if throughput is None
                 else Measurement(variant=name, load=load, throughput=throughput)
             )

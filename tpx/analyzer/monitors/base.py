@@ -19,7 +19,7 @@ class Usage:
     energy: EnergyUse | None = None
 
 
-class Probe(Protocol):
+class ResourceProbe(Protocol):
     """One thing that can be read again and again while the server works; `sample` may block for a moment."""
 
     def sample(self) -> None: ...
@@ -34,7 +34,7 @@ class Probe(Protocol):
 class Watch:
     """Reads its probes at the start, every `interval_s`, and at the end, beside the measurement."""
 
-    def __init__(self, probes: Sequence[Probe], interval_s: float) -> None:
+    def __init__(self, probes: Sequence[ResourceProbe], interval_s: float) -> None:
         self._probes = probes
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tpx.analyzer.monitors.base import Probe, Usage
+from tpx.analyzer.monitors.base import ResourceProbe, Usage
 from tpx.analyzer.monitors.gpu import PageProbe, gpu_names, open_gpu_probe
 from tpx.analyzer.results.measurement import EnergyUse, HostUse, MemoryUse
 from tpx.processors import schedulable_processors
@@ -26,7 +26,7 @@ SAME_MEMORY = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineType:
     """The type of a machine, as far as figures depend on it."""
 
     name: str
@@ -49,7 +49,7 @@ class Machine:
             "GPU": ", ".join(self.gpus) or "none",
         }
 
-    def differences(self, other: "Machine") -> list[str]:
+    def differences(self, other: "MachineType") -> list[str]:
         """Return what makes figures of the two machines incomparable, as `Cores 8, not 4`."""
         ours, theirs = self.facts, other.facts
         differing = [each for each in ("Processor", "Cores", "GPU") if ours[each] != theirs[each]]
@@ -58,10 +58,10 @@ class Machine:
         return [f"{each} {ours[each]}, not {theirs[each]}" for each in differing]
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineType:
     """Return the machine that this process runs on."""
     usable = schedulable_processors()
-    return Machine(
+    return MachineType(
         name=platform.node(),
         system=f"{platform.system()} {platform.release()} ({platform.machine()})",
         processor=_processor(),
@@ -82,16 +82,16 @@ def _processor() -> str:
 
 def open_probes(
     pid: int | None, metrics_url: str = "", gpus: Sequence[str] | None = None
-) -> tuple[Probe, ...]:
+) -> tuple[ResourceProbe, ...]:
     """Return all that can watch a server; `gpus` are those that count, None is every one.
 
     A server elsewhere (`pid` is None) is seen by its metrics page alone. On this machine the page stands in
     where NVML does not answer.
     """
-    page: tuple[Probe, ...] = (PageProbe(metrics_url),) if metrics_url else ()
+    page: tuple[ResourceProbe, ...] = (PageProbe(metrics_url),) if metrics_url else ()
     if pid is None:
         return page
-    found: list[Probe] = [ProcessProbe(pid)]
+    found: list[ResourceProbe] = [ProcessProbe(pid)]
     gpu = open_gpu_probe(gpus, lambda: family(pid)) if gpus is None or gpus else None
     if gpu is not None:
         found.append(gpu)

@@ -171,25 +171,25 @@ def _placed(error: UsageError, path: Path, key: str) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _YamlPlace:
     """A value in a YAML file, and the line of its key."""
 
     line: int
     node: Any
 
 
-def _within(node: Any, part: str | int) -> _Place | None:
+def _within(node: Any, part: str | int) -> _YamlPlace | None:
     """Return what stands under a key or at a place of a list; a list of mappings is searched for the key."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if str(key.value).replace("-", "_") == str(part).replace("-", "_"):
-                return _Place(key.start_mark.line + 1, value)
+                return _YamlPlace(key.start_mark.line + 1, value)
         return None
     if not isinstance(node, yaml.SequenceNode):
         return None
     if isinstance(part, int):
         items = node.value[part : part + 1]
-        return _Place(items[0].start_mark.line + 1, items[0]) if items else None
+        return _YamlPlace(items[0].start_mark.line + 1, items[0]) if items else None
     return next(filter(None, (_within(item, part) for item in node.value)), None)

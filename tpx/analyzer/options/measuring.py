@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.analyzer.options.models import ModelToProfile
-from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
+from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.values import Flags, flags, from_yaml_text, read_constraints, read_objectives
 from tpx.errors import UsageError
 from tpx.options import option
@@ -20,7 +20,7 @@ Gate = Literal["satisfied", "conclusive"]
 class GoalSpec:
     """Objectives, constraints, and how many of the best are shown."""
 
-    objectives: tuple[Objective, ...] = option(
+    objectives: tuple[WeightedObjective, ...] = option(
         (),
         "metrics to optimize: a list, or a map with weights (default perf_throughput)",
         metavar="TAG,TAG|{TAG: WEIGHT}",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep, read_sweep
-from tpx.analyzer.results.goals import Constraint, Objective
+from tpx.analyzer.results.goals import Constraint, WeightedObjective
 from tpx.analyzer.values import (
     Flags,
     environment,
@@ -48,7 +48,7 @@ class ModelToProfile:
     weighting: float = 1.0
     """Weight of this model among several that are profiled together."""
     parameters: ModelParameters = field(default_factory=ModelParameters)
-    objectives: tuple[Objective, ...] | None = None
+    objectives: tuple[WeightedObjective, ...] | None = None
     constraints: tuple[Constraint, ...] | None = None
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
     """`model_config_parameters`: exactly these configurations instead of a search."""

@@ -23,7 +23,7 @@ def unwritable(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSpec:
+class ProfileOutputSpec:
     """Directories, files, columns."""
 
     mode: Literal["online", "offline"] = option(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tpx.analyzer.options.models import ModelParameters
 from tpx.analyzer.search.loads import LoadSpace, PlateauRule
-from tpx.analyzer.search.spec import Span
+from tpx.analyzer.search.spec import SearchRange
 from tpx.analyzer.values import numbers
 from tpx.options import option
 
@@ -47,18 +47,18 @@ class StrategySpec:
         _ = self.instances, self.max_batch_sizes
 
     @property
-    def instances(self) -> Span:
+    def instances(self) -> SearchRange:
         """The range of instances. Raises UsageError where its minimum is above its maximum."""
-        return Span(
+        return SearchRange(
             name="instance-count",
             minimum=self.run_config_search_min_instance_count,
             maximum=self.run_config_search_max_instance_count,
         )
 
     @property
-    def max_batch_sizes(self) -> Span:
+    def max_batch_sizes(self) -> SearchRange:
         """The range of max_batch_size. Raises UsageError where its minimum is above its maximum."""
-        return Span(
+        return SearchRange(
             name="model-batch-size",
             minimum=self.run_config_search_min_model_batch_size,
             maximum=self.run_config_search_max_model_batch_size,
@@ -125,18 +125,18 @@ class LoadsSpec:
         return bool(self.request_rate) or self.request_rate_search_enable or ranges != (16, 8192)
 
     @property
-    def concurrencies(self) -> Span:
+    def concurrencies(self) -> SearchRange:
         """The range of requests in flight. Raises UsageError where its minimum is above its maximum."""
-        return Span(
+        return SearchRange(
             name="concurrency",
             minimum=self.run_config_search_min_concurrency,
             maximum=self.run_config_search_max_concurrency,
         )
 
     @property
-    def request_rates(self) -> Span:
+    def request_rates(self) -> SearchRange:
         """The range of requests per second. Raises UsageError where its minimum is above its maximum."""
-        return Span(
+        return SearchRange(
             name="request-rate",
             minimum=self.run_config_search_min_request_rate,
             maximum=self.run_config_search_max_request_rate,

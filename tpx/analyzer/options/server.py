@@ -32,7 +32,7 @@ def parse_launch_mode(text: object) -> LaunchMode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSpec:
+class LaunchSpec:
     """Launch mode, addresses, and what the server is told when it starts."""
 
     triton_launch_mode: LaunchMode = option(

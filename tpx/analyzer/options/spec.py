@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, WatchSpec
 from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
-from tpx.analyzer.options.output import OutputSpec
+from tpx.analyzer.options.output import ProfileOutputSpec
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.search import LoadsSpec, StrategySpec
-from tpx.analyzer.options.server import DockerSpec, ServerSpec
+from tpx.analyzer.options.server import DockerSpec, LaunchSpec
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.search.spec import Extras, Limits, OptunaTrials, SearchSpace
 from tpx.analyzer.values import Flags
@@ -31,7 +31,7 @@ class ProfileSpec:
     """
 
     models: ModelsSpec = group(ModelsSpec, "Models")
-    server: ServerSpec = group(ServerSpec, "Server")
+    server: LaunchSpec = group(LaunchSpec, "Server")
     docker: DockerSpec = group(DockerSpec, "Docker")
     strategy: StrategySpec = group(StrategySpec, "Search")
     loads: LoadsSpec = group(LoadsSpec, "Load")
@@ -41,7 +41,7 @@ class ProfileSpec:
     goal: GoalSpec = group(GoalSpec, "Goals")
     measurement: MeasurementSpec = group(MeasurementSpec, "Measurement")
     watch: WatchSpec = group(WatchSpec, "What is watched")
-    output: OutputSpec = group(OutputSpec, "Output")
+    output: ProfileOutputSpec = group(ProfileOutputSpec, "Output")
 
     def __post_init__(self) -> None:
         check_together(self)

@@ -8,10 +8,10 @@ from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, standi
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Standing
-from tpx.analyzer.results.measurement import Load, Measurement, Range
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, Range
 from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column
-from tpx.report.table import Field, count, number, quantity, text, words
+from tpx.report.table import TableField, count, number, quantity, text, words
 
 _STANDINGS = {"met": ("yes", "ok"), "borderline": ("borderline", "warn"), "missed": ("no", "bad")}
 LOPSIDED = 0.1
@@ -50,7 +50,7 @@ class TableLine:
         return bool(self.view.tied) and self.ranked.name in (*self.view.tied, self.view.recommended)
 
 
-Shown = Field[TableLine]
+Shown = TableField[TableLine]
 
 
 def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
@@ -83,15 +83,15 @@ def _link_cell(line: TableLine) -> Cell:
 
 
 _NAME = Column(header="Configuration", marked=True)
-NAME: Shown = Field(column=_NAME, cell=_name_cell)
-LINKED_NAME: Shown = Field(column=_NAME, cell=_link_cell)
-UNMARKED_NAME: Shown = Field(column=_NAME, cell=lambda line: replace(_link_cell(line), chart_style=None))
+NAME: Shown = TableField(column=_NAME, cell=_name_cell)
+LINKED_NAME: Shown = TableField(column=_NAME, cell=_link_cell)
+UNMARKED_NAME: Shown = TableField(column=_NAME, cell=lambda line: replace(_link_cell(line), chart_style=None))
 
 
 def measured(tag: str, header: str, hint: str = "", *, minor: bool = False) -> Shown:
     """Return the column of a metric, with its interval where the measurement has one."""
     metric = METRICS[tag]
-    return Field(
+    return TableField(
         column=Column(header=header, numeric=True, hint=hint, minor=minor),
         cell=lambda line: figure(
             metric.value(line.measurement), metric.unit, metric.interval(line.measurement)
@@ -114,7 +114,7 @@ def _gain_cell(line: TableLine) -> Cell:
     return replace(made, note=f"[{low}, {high}]", title="95% confidence, by the final rounds")
 
 
-GAIN: Shown = Field(
+GAIN: Shown = TableField(
     column=Column(
         header="vs default",
         numeric=True,
@@ -126,7 +126,7 @@ GAIN: Shown = Field(
 
 def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
     """Yield what sets the configurations apart; batching only where some configuration batches."""
-    yield Field(
+    yield TableField(
         column=Column(header="Instances", numeric=True),
         cell=lambda line: Cell(
             text=line.ranked.run.configuration.instance_group,
@@ -146,17 +146,17 @@ def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tu
     where it is what comes first."""
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
-    value: Shown = Field(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
+    value: Shown = TableField(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
     single = all(part.batch_size == 1 for line in lines for part in _parts(line.measurement.load))
     if single and not batch_first:
         return (value,)
-    batch: Shown = Field(
+    batch: Shown = TableField(
         column=Column(header="Batch", numeric=True, hint="inferences in one request"), cell=_batch_cell
     )
     return (batch, value) if batch_first else (value, batch)
 
 
-def _parts(load: Load) -> Sequence[Load]:
+def _parts(load: LoadPoint) -> Sequence[LoadPoint]:
     return load.members or (load,)
 
 
@@ -178,7 +178,7 @@ def _load_cell(line: TableLine) -> Cell:
 def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
     """Yield what each of several models measured together reached; in the order of the models."""
     if any(line.measurement.members for line in lines):
-        yield Field(
+        yield TableField(
             column=Column(header="infer/s of each", hint="in the order of the models"),
             cell=lambda line: words(
                 " + ".join(in_unit(member.throughput, "") for member in line.measurement.members)
@@ -235,17 +235,17 @@ def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterat
     """Yield whether it became stable, where one did not; whether it satisfies, where there are constraints;
     whether it cannot be told from the best, where some cannot."""
     if any(not line.measurement.stable for line in lines):
-        yield Field(
+        yield TableField(
             column=Column(header="Stable", hint="whether the last windows agreed"),
             cell=lambda line: words("yes") if line.measurement.stable else words("no", "warn"),
         )
     if any(line.view.limits for line in lines):
-        yield Field(
+        yield TableField(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
             cell=lambda line: words(*_STANDINGS[line.standing]),
         )
     if tied:
-        yield Field(
+        yield TableField(
             column=Column(header="Tied", hint="cannot be told from the best by the final rounds"),
             cell=lambda line: words("tied", "ok") if line.tied else words(""),
         )

@@ -15,7 +15,7 @@ from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.verdict import Finding
 from tpx.report import junit, markdown
 from tpx.report.document import Document, Note, Section, bullets, section
-from tpx.report.files import Output, step_summary, text_output, write_each, write_text
+from tpx.report.files import OutputFile, step_summary, text_output, write_each, write_text
 from tpx.report.html import render
 from tpx.report.junit import Case
 from tpx.report.pdf import write_pdf
@@ -49,10 +49,10 @@ def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path
     return write_each(_outputs(view, files))
 
 
-def _outputs(view: ReportView, files: ReportFiles) -> Iterator[Output]:
+def _outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
     run, link = view.run, "" if files.html is None else files.html.name
     yield _page("Report", files.html, lambda path: build(_linked(view, files, path)))
-    yield Output(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
+    yield OutputFile(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
     yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
     yield text_output("JSON", files.json, lambda: report_text(view), parents=True)
     yield text_output("JUnit", files.junit, lambda: junit_text(view), parents=True)
@@ -65,20 +65,20 @@ def _outputs(view: ReportView, files: ReportFiles) -> Iterator[Output]:
             yield _details(view, name, files)
 
 
-def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> Output:
-    return Output(
+def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> OutputFile:
+    return OutputFile(
         label=label, path=path, write=lambda place: write_text(place, render(made(place)), parents=True)
     )
 
 
-def _summary(alone: ReportView, files: ReportFiles) -> Output:
+def _summary(alone: ReportView, files: ReportFiles) -> OutputFile:
     """Return the page of one model of several, where Model Analyzer has it."""
     name = alone.run.models[0].model
     path = alone.export_path / "reports" / "summaries" / name / "result_summary.html"
     return _page("Summary", path, lambda place: build(_linked(alone, files, place, files.html)))
 
 
-def _details(view: ReportView, name: str, files: ReportFiles) -> Output:
+def _details(view: ReportView, name: str, files: ReportFiles) -> OutputFile:
     path = view.export_path / detail_path(name)
     linked = view if files.html is None else view.linked({}, _href(files.html, path))
     return _page("Details", path, lambda _: build_detail(linked, name))

@@ -22,11 +22,11 @@ from tpx.analyzer.reports.columns import (
     verdict_columns,
 )
 from tpx.analyzer.reports.view import ModelView
-from tpx.report.document import Grid
+from tpx.report.document import DataTable
 from tpx.report.table import table, text
 
 
-def configurations_grid(key: str, view: ModelView) -> Grid | None:
+def configurations_grid(key: str, view: ModelView) -> DataTable | None:
     """Return a row per configuration, at the load where it does best; some carry the chart's markers."""
     ranking = view.ranking
     lines = [TableLine(view=view, ranked=ranked, measurement=ranked.figures) for ranked in ranking]
@@ -54,7 +54,7 @@ def configurations_grid(key: str, view: ModelView) -> Grid | None:
     return _filtered(made, lines, kept)
 
 
-def measurements_grid(key: str, view: ModelView) -> Grid | None:
+def measurements_grid(key: str, view: ModelView) -> DataTable | None:
     """Return every measurement of the search, in the order of the ranking."""
     lines = [line for ranked in view.ranking for line in _lines(view, ranked)]
     caption, most = "Every load of every configuration, the best of each first", view.most_measurements
@@ -69,7 +69,7 @@ def _lines(view: ModelView, ranked: RankedVariant) -> list[TableLine]:
     return [TableLine(view=view, ranked=ranked, measurement=point) for point in ranked.ordered]
 
 
-def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> Grid | None:
+def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
     """Return all that the means of final rounds are made of, in their order, of one configuration alone or
     of all; None without any."""
     lines = [
@@ -83,7 +83,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
     return table(key, "The final rounds", (*first, *_measurement_columns(lines, view)), lines)
 
 
-def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> Grid | None:
+def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
     """Return every load of one configuration, in Model Analyzer's order: online the highest p99 first,
     offline the most throughput first, and the batch before the load."""
     lines = _lines(view, ranked)
@@ -103,7 +103,7 @@ def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> Grid | None:
     )
 
 
-def top_grid(key: str, lines: Sequence[TableLine]) -> Grid | None:
+def top_grid(key: str, lines: Sequence[TableLine]) -> DataTable | None:
     """Return configurations of several models, from the best on."""
     columns = (
         text("Model", lambda line: line.view.name),
@@ -129,7 +129,7 @@ def _measurement_columns(
     yield from resource_columns(view)
 
 
-def _filtered(made: Grid | None, lines: Sequence[TableLine], kept: set[str]) -> Grid | None:
+def _filtered(made: DataTable | None, lines: Sequence[TableLine], kept: set[str]) -> DataTable | None:
     """Return the table with a filter over its rows; it begins with those of the configurations `kept`."""
     if made is None:
         return None

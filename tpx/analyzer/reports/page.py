@@ -25,7 +25,7 @@ from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
-from tpx.analyzer.results.journal import Prepared
+from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
@@ -34,13 +34,13 @@ from tpx.report.document import (
     Block,
     Cell,
     Column,
+    DataTable,
     Details,
     Document,
     Fact,
-    Grid,
     Note,
-    Row,
     Section,
+    TableRow,
     code,
     fact_groups,
     section,
@@ -208,7 +208,7 @@ def plot_section(plot: Chart) -> list[Section]:
     return section(plot.title, Note(text=f"{plot.y.title}: {value} throughout, so there is no chart."))
 
 
-def _chart_lead(chart: Chart | None, repetitions: Grid | None) -> str:
+def _chart_lead(chart: Chart | None, repetitions: DataTable | None) -> str:
     load = "" if chart is None else chart.label_name
     later = (
         " Points with a marker and an interval are means of the final rounds, which the verdict is about; "
@@ -257,11 +257,11 @@ def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -
     return told
 
 
-def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> Grid | None:
+def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | None:
     if not model.variants:
         return None
     best = {ranked.name: ranked.figures.throughput for ranked in ranking}
-    return Grid(
+    return DataTable(
         caption="The search, configuration by configuration",
         columns=(
             Column(header="Configuration"),
@@ -273,13 +273,13 @@ def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> Grid | None:
     )
 
 
-def _trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> Row:
+def _trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> TableRow:
     loads = [m.load for m in variant.measurements]
     failed = f", {len(variant.failures)} failed" if variant.failures else ""
     name = variant.variant.name
     prepared = [_preparation(p) for p in model.preparations if p.variant == name and p.how != "found"]
     notes = (*(d.text for d in model.decisions if d.variant == name), *prepared[:1])
-    return Row(
+    return TableRow(
         cells=(
             Cell(text=name),
             Cell(text=f"{_span([load.value for load in loads])} ({len(loads)} measured{failed})"),
@@ -289,7 +289,7 @@ def _trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> Row:
     )
 
 
-def _preparation(prepared: Prepared) -> str:
+def _preparation(prepared: VariantPrepared) -> str:
     how = {"loaded": "loaded on the running server", "started": "a server was started for it"}
     text = how.get(prepared.how, "the server was started again for it")
     why = f": {prepared.why}" if prepared.why else ""

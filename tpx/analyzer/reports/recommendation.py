@@ -15,16 +15,16 @@ from tpx.report.digits import percent
 from tpx.report.document import (
     Block,
     Cell,
-    Code,
+    CodeBlock,
     CodeLine,
     Column,
+    DataTable,
     Details,
-    Grid,
     Group,
     Note,
-    Row,
     Section,
     Statement,
+    TableRow,
     Tile,
     code,
 )
@@ -156,7 +156,7 @@ _COMPARED = (
 )
 
 
-def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> Grid:
+def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> DataTable:
     """Return the figures of both, each at its own best load."""
     rows = [("Load", str(default.figures.load), str(best.figures.load), "")]
     for tag, label in _COMPARED[: None if gpus else -1]:
@@ -165,14 +165,14 @@ def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> G
         if old is not None and new is not None:
             change = percent(new / old - 1) if old else NO_VALUE
             rows.append((label, shown(metric, old), shown(metric, new), change))
-    return Grid(
+    return DataTable(
         caption="",
         columns=(
             Column(header=""),
             *(Column(header=text, numeric=True) for text in ("Default", best.name, "Change")),
         ),
         rows=tuple(
-            Row(cells=(Cell(text=label), *(Cell(text=text, numeric=True) for text in cells)))
+            TableRow(cells=(Cell(text=label), *(Cell(text=text, numeric=True) for text in cells)))
             for label, *cells in rows
         ),
     )
@@ -183,11 +183,11 @@ def paths_of(configuration: Configuration, repository: Path) -> str:
     return ", ".join(str(repository / each.variant.name / "config.pbtxt") for each in configuration.files)
 
 
-def config_diff(default: VariantRun, best: VariantRun) -> Code:
+def config_diff(default: VariantRun, best: VariantRun) -> CodeBlock:
     """Return a unified diff, file by file; a configuration of several models has several files."""
     pairs = zip(default.configuration.files, best.configuration.files, strict=False)
     lines = tuple(line for old, new in pairs for line in _diff(old, new))
-    return Code(lines=lines, label="Difference of config.pbtxt")
+    return CodeBlock(lines=lines, label="Difference of config.pbtxt")
 
 
 def _diff(old: Configuration, new: Configuration) -> list[CodeLine]:

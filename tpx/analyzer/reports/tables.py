@@ -10,13 +10,13 @@ from tpx.analyzer.objectives import (
     BYTES_PER_MB,
     COLUMNS,
     METRICS,
-    Metric,
+    MeasuredMetric,
     RankedVariant,
     ram_mb,
     rank,
 )
 from tpx.analyzer.reports.view import ReportView
-from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
+from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
 from tpx.report.files import write_text
@@ -24,7 +24,7 @@ from tpx.report.text import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _MeasurementRow:
     model: str
     ranked: RankedVariant
     measurement: Measurement
@@ -72,7 +72,7 @@ def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> 
     )
 
 
-def _table(title: str, rows: Sequence[_Row], tags: Sequence[str]) -> Table:
+def _table(title: str, rows: Sequence[_MeasurementRow], tags: Sequence[str]) -> Table:
     return Table(
         title=title,
         headers=tuple(_header(tag) for tag in tags),
@@ -81,7 +81,7 @@ def _table(title: str, rows: Sequence[_Row], tags: Sequence[str]) -> Table:
     )
 
 
-def _cell(tag: str, row: _Row) -> str:
+def _cell(tag: str, row: _MeasurementRow) -> str:
     if tag.startswith(BACKEND_PARAMETER):
         return _backend_parameter(row.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER))
     if tag in _CELLS:
@@ -89,14 +89,14 @@ def _cell(tag: str, row: _Row) -> str:
     return _gpu_cell(tag, row) if tag in _GPU_VALUES else _figure(METRICS[tag], row.measurement)
 
 
-def _figure(measured: Metric, measurement: Measurement) -> str:
+def _figure(measured: MeasuredMetric, measurement: Measurement) -> str:
     """Return the whole of several models, then each one's share: `421.0, [184.5,236.5]`."""
     whole = _rounded(measured.value(measurement))
     each = [_rounded(measured.value(member)) for member in measurement.members]
     return f"{whole}, [{','.join(each)}]" if any(each) else whole
 
 
-def _each(row: _Row, value: Callable[[Configuration], object]) -> str:
+def _each(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
     """Return the text of the configuration, or of each of the models that are measured together or make an
     ensemble."""
     configuration = row.ranked.run.configuration
@@ -115,7 +115,7 @@ def _own_instances(configuration: Configuration) -> str:
     return configuration.instance_group.partition("; ")[0]
 
 
-def _names(row: _Row) -> str:
+def _names(row: _MeasurementRow) -> str:
     """The variant; of models together `a_config_5,b_config_4`, of an ensemble
     `ens_config_1: add_config_0, sub_config_1`."""
     configuration = row.ranked.run.configuration
@@ -127,17 +127,17 @@ def _names(row: _Row) -> str:
     return row.ranked.name
 
 
-def _loads(row: _Row) -> Sequence[Load]:
+def _loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
     load = row.measurement.load
     return load.members or (load,)
 
 
-def _load_values(row: _Row, kind: str) -> str:
+def _load_values(row: _MeasurementRow, kind: str) -> str:
     loads = _loads(row)
     return ",".join(str(load.value) for load in loads) if loads[0].kind == kind else ""
 
 
-_CELLS: Mapping[str, Callable[[_Row], str]] = {
+_CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
     "model_name": lambda r: r.model,
     "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
     "batch_size": lambda r: ",".join(str(load.batch_size) for load in _loads(r)),
@@ -160,7 +160,7 @@ _TOKENS = ("inter_token_latency_p99", "time_to_first_token_p99", "output_token_t
 _SERVER = "triton-server"
 
 
-def _gpu_cell(tag: str, row: _Row) -> str:
+def _gpu_cell(tag: str, row: _MeasurementRow) -> str:
     """Return the figure of the row's GPU; in a table without GPUs memory is added up, the rest averaged."""
     gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
     known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
@@ -190,23 +190,25 @@ def _backend_parameter(configuration: Configuration, key: str) -> str:
     return str(parsed.parameters[key].string_value) if key in parsed.parameters else ""
 
 
-def _load_tag(rows: Sequence[_Row]) -> str:
+def _load_tag(rows: Sequence[_MeasurementRow]) -> str:
     """Loads are requests in flight, or requests a second where these were searched."""
     loads = [load for row in rows for load in _loads(row)]
     return "request_rate" if loads and all(load.kind == "request_rate" for load in loads) else "concurrency"
 
 
-def _known(row: _Row, tag: str) -> bool:
+def _known(row: _MeasurementRow, tag: str) -> bool:
     return tag in METRICS and METRICS[tag].value(row.measurement) is not None
 
 
-def _rows(run: Run) -> Iterator[_Row]:
+def _rows(run: Run) -> Iterator[_MeasurementRow]:
     goals = run.started.goals
     for model in run.models:
         for ranked in rank(model, goals):
             for measurements, passes in ((ranked.passing, True), (ranked.failing, False)):
                 for measurement in measurements:
-                    yield _Row(model=model.model, ranked=ranked, measurement=measurement, passes=passes)
+                    yield _MeasurementRow(
+                        model=model.model, ranked=ranked, measurement=measurement, passes=passes
+                    )
 
 
 def _rounded(value: float | None) -> str:

@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tpx.analyzer.limits import Limit, limits_of
+from tpx.analyzer.limits import ModelConstraint, limits_of
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.plots import Mode, Plot
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.verdict import Verdict, judge
+from tpx.analyzer.verdict import ModelVerdict, judge
 from tpx.report.styles import STYLES
 
 MOST_MEASUREMENTS = 600
@@ -76,7 +76,7 @@ class ModelView:
     """One model of a run with its verdict, and what its tables and charts need to know."""
 
     report: ReportView
-    verdict: Verdict
+    verdict: ModelVerdict
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class ModelView:
         return self.report.run.started.goals.of(self.name)
 
     @property
-    def limits(self) -> tuple[Limit, ...]:
+    def limits(self) -> tuple[ModelConstraint, ...]:
         """The constraints one by one."""
         return limits_of(self.report.run.started.goals, self.name)
 

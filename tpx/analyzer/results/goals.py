@@ -13,7 +13,7 @@ Standing = Literal["met", "borderline", "missed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
+class WeightedObjective:
     """A metric to improve, with its weight among the others."""
 
     tag: str
@@ -61,7 +61,7 @@ class ModelGoals:
     model: str
     weight: float = 1.0
     """Among models that are measured together."""
-    objectives: tuple[Objective, ...] | None = None
+    objectives: tuple[WeightedObjective, ...] | None = None
     constraints: tuple[Constraint, ...] | None = None
 
 
@@ -69,13 +69,13 @@ class ModelGoals:
 class Goals:
     """Objectives and constraints of one run; without objectives it is throughput that counts."""
 
-    objectives: tuple[Objective, ...] = (Objective(tag="perf_throughput"),)
+    objectives: tuple[WeightedObjective, ...] = (WeightedObjective(tag="perf_throughput"),)
     constraints: tuple[Constraint, ...] = ()
     models: tuple[ModelGoals, ...] = ()
     """Of the models that have their own."""
 
     @property
-    def all_objectives(self) -> tuple[Objective, ...]:
+    def all_objectives(self) -> tuple[WeightedObjective, ...]:
         """With those that single models have."""
         return self.objectives + tuple(o for own in self.models for o in own.objectives or ())
 

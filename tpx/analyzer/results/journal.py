@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Configuration, Decision, Failure, Measurement, ServerOnly
+from tpx.analyzer.results.measurement import Configuration, Decision, Measurement, ServerOnly, TrialFailure
 from tpx.errors import MeasurementError, TpxError, UsageError
 
 SCHEMA = 1
@@ -71,7 +71,7 @@ class ModelRead(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", t
     """Of its directory in the model repository; empty where that is not at hand."""
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="preparation"):
+class VariantPrepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="preparation"):
     """How a configuration came onto a server: on a warm one, or on one that was started for it."""
 
     model: str
@@ -92,11 +92,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", ta
     measurement: Measurement
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="failure"):
+class TrialFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="failure"):
     """A trial that gave no measurement, and why."""
 
     model: str
-    failure: Failure
+    failure: TrialFailure
 
 
 class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="model_failure"):
@@ -137,9 +137,9 @@ Record = (
     | ServerMeasured
     | ModelRead
     | Configured
-    | Prepared
+    | VariantPrepared
     | Measured
-    | Failed
+    | TrialFailed
     | ModelFailed
     | Decided
     | RunResumed

@@ -8,16 +8,16 @@ LoadKind = Literal["concurrency", "request_rate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadPoint:
     """Load that the generator keeps up: requests in flight (or requests a second), each of `batch_size`."""
 
     value: int
     kind: LoadKind = "concurrency"
     batch_size: int = 1
-    members: tuple["Load", ...] = ()
+    members: tuple["LoadPoint", ...] = ()
     """Of each of several models that are measured together; `value` is then their sum."""
 
-    def scaled(self, value: int) -> "Load":
+    def scaled(self, value: int) -> "LoadPoint":
         """The same with another value; of several models each keeps its share of it."""
         if not self.members:
             return replace(self, value=value)
@@ -36,9 +36,9 @@ class Load:
         return text if self.batch_size == 1 else f"{text}, batch {self.batch_size}"
 
 
-def together(loads: Sequence[Load]) -> Load:
+def together(loads: Sequence[LoadPoint]) -> LoadPoint:
     """The load of several models that are measured together; its batch size is the least of theirs."""
-    return Load(
+    return LoadPoint(
         kind=loads[0].kind,
         value=sum(load.value for load in loads),
         batch_size=min(load.batch_size for load in loads),
@@ -91,7 +91,7 @@ class Trial:
     """One thing to measure."""
 
     variant: Variant
-    load: Load
+    load: LoadPoint
     round: int = 0
     """0 while searching; the final repetitions are numbered by their round, from 1."""
 
@@ -113,7 +113,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class ResponseFigures:
     """Figures of requests with several responses: tokens of a language model, or whatever a decoupled model
     sends."""
 
@@ -126,7 +126,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class LatencyBreakdown:
     """Mean time of a request in each part of the server, and in the client's own parts where known."""
 
     queue_ns: int | None = None
@@ -207,11 +207,11 @@ class Measurement:
     """Result of one trial."""
 
     variant: str
-    load: Load
+    load: LoadPoint
     throughput: float
     """Inferences a second: requests a second times the batch size."""
     latency: Latency = field(default_factory=Latency)
-    breakdown: Breakdown = field(default_factory=Breakdown)
+    breakdown: LatencyBreakdown = field(default_factory=LatencyBreakdown)
     stable: bool = True
     note: str = ""
     """What the load generator says about the quality of this measurement, for a person."""
@@ -220,7 +220,7 @@ class Measurement:
     """Time the trial took, with warm-up and unstable windows."""
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
-    answers: Answers | None = None
+    answers: ResponseFigures | None = None
     """Where requests have several responses."""
     cpu_percent: float | None = None
     """Processor time of the server's processes, in percent of one processor."""
@@ -239,11 +239,11 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class TrialFailure:
     """A trial that could not be measured, and why."""
 
     variant: str
-    load: Load
+    load: LoadPoint
     round: int = 0
     reason: str
     log_tail: tuple[str, ...] = ()
@@ -252,7 +252,7 @@ class Failure:
     cost_ns: int = 0
 
 
-Outcome = Measurement | Failure
+Outcome = Measurement | TrialFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from tpx.analyzer.results.measurement import (
-    Answers,
     EnergyUse,
     GpuUse,
     Latency,
     Measurement,
     MemoryUse,
     Range,
+    ResponseFigures,
 )
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.perf.statistics.intervals import CONFIDENCE
@@ -87,11 +87,11 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
     return Mean(**mean)
 
 
-def _answers(found: Sequence[Answers]) -> Answers | None:
+def _answers(found: Sequence[ResponseFigures]) -> ResponseFigures | None:
     if not found:
         return None
     between: list[Latency] = _known([answers.between for answers in found])
-    return Answers(
+    return ResponseFigures(
         first=means([answers.first for answers in found]),
         between=means(between) if between else None,
         throughput=fmean(answers.throughput for answers in found),

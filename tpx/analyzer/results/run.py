@@ -10,10 +10,10 @@ from tpx.analyzer.results import journal
 from tpx.analyzer.results.measurement import (
     Configuration,
     Decision,
-    Failure,
     Measurement,
     Outcome,
     ServerOnly,
+    TrialFailure,
     Variant,
 )
 from tpx.analyzer.results.pooled import point_of
@@ -22,9 +22,9 @@ from tpx.errors import MeasurementError
 RunOutcome = Literal["complete", "interrupted", "unfinished"]
 _OfModel = (
     journal.Measured
-    | journal.Failed
+    | journal.TrialFailed
     | journal.Decided
-    | journal.Prepared
+    | journal.VariantPrepared
     | journal.ModelFailed
     | journal.ModelRead
 )
@@ -37,7 +37,7 @@ class VariantRun:
     configuration: Configuration
     measurements: tuple[Measurement, ...]
     """Of the search."""
-    failures: tuple[Failure, ...]
+    failures: tuple[TrialFailure, ...]
     repetitions: tuple[Measurement, ...] = ()
     """Of the final rounds, all at the load that the search found best."""
 
@@ -65,7 +65,7 @@ class ModelRun:
     variants: tuple[VariantRun, ...]
     decisions: tuple[Decision, ...]
     unavailable: journal.ModelFailed | None = None
-    preparations: tuple[journal.Prepared, ...] = ()
+    preparations: tuple[journal.VariantPrepared, ...] = ()
     """How its configurations came onto servers, in order."""
     fingerprint: str = ""
     """Of its directory in the model repository; empty where that was not at hand."""
@@ -88,7 +88,7 @@ class ModelRun:
         return sum(len(v.measurements) for v in self.variants)
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[TrialFailure, ...]:
         return tuple(f for v in self.variants for f in v.failures)
 
     @property
@@ -180,11 +180,11 @@ class ModelRecords:
 
     configurations: list[Configuration] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    outdated: list[Failure] = field(default_factory=list)
+    failures: list[TrialFailure] = field(default_factory=list)
+    outdated: list[TrialFailure] = field(default_factory=list)
     """Failures of the search that are tried again."""
     decisions: list[Decision] = field(default_factory=list)
-    preparations: list[journal.Prepared] = field(default_factory=list)
+    preparations: list[journal.VariantPrepared] = field(default_factory=list)
     unavailable: journal.ModelFailed | None = None
     read: journal.ModelRead | None = None
 
@@ -195,13 +195,13 @@ class ModelRecords:
                 self._replace_failure(measurement)
                 self.measurements.append(measurement)
                 return measurement.duration_ns
-            case journal.Failed(failure=failure):
+            case journal.TrialFailed(failure=failure):
                 self._replace_failure(failure)
                 self.failures.append(failure)
                 return failure.duration_ns
             case journal.Decided(decision=decision):
                 self.decisions.append(decision)
-            case journal.Prepared():
+            case journal.VariantPrepared():
                 self.preparations.append(record)
             case journal.ModelFailed():
                 self.unavailable = record

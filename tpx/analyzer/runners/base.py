@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tpx.analyzer.results.measurement import Configuration, Load, Measurement
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
 from tpx.analyzer.values import Flags
 
 STOP_TIMEOUT_S = 10.0
@@ -104,7 +104,7 @@ class Runner(Protocol):
         server is gone for good, another TpxError when it does not take this configuration.
         """
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         """Put the prepared configuration under load until its throughput is known, or for a single window."""
         ...
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpx.analyzer.results.measurement import Configuration, Load, Measurement
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
 from tpx.analyzer.runners.base import Preparation, VisibleServer
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import too_long
@@ -54,7 +54,7 @@ class InProcessRunner:
         self._configuration = configuration
         return Preparation(how="loaded")
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         if self._configuration is None:
             raise MeasurementError("no configuration is prepared")
         try:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.analyzer.results.measurement import (
-    Answers,
-    Breakdown,
     Configuration,
     Latency,
-    Load,
+    LatencyBreakdown,
+    LoadPoint,
     Measurement,
     Range,
+    ResponseFigures,
     Variant,
 )
 from tpx.analyzer.results.pooled import means
@@ -61,7 +61,7 @@ class LoadGenerator:
         return replace(self, sessions=sessions)
 
     async def measure(
-        self, configuration: Configuration, load: Load, address: str = "", *, one_window: bool = False
+        self, configuration: Configuration, load: LoadPoint, address: str = "", *, one_window: bool = False
     ) -> Measurement:
         """Measure a configuration that is served at host:port; of several models each under its part of the
         load, all at once, with throughputs added up and latencies averaged.
@@ -73,7 +73,7 @@ class LoadGenerator:
         variant = configuration.variant
         decoupled = self._decoupled(configuration)
 
-        async def level(member: Variant, part: Load) -> Measurement:
+        async def level(member: Variant, part: LoadPoint) -> Measurement:
             spec = self.sessions[member.model]
             streams = member.model in decoupled
             spec = replace(
@@ -135,14 +135,14 @@ def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
     )
 
 
-def level_of(config: SessionSpec, load: Load) -> Level:
+def level_of(config: SessionSpec, load: LoadPoint) -> Level:
     """The level of a load: a file of intervals has its own, of which the load is the rate."""
     if config.load.request_intervals is not None:
         return Level("custom_intervals", config.load.request_intervals.rate)
     return Level(load.kind, load.value)
 
 
-def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
+def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measurement:
     """Return the figures of a level's last windows together, with its cost."""
     estimates, streaming, windows = level.estimates, level.streaming, level.windows
     p99 = estimates.at(99.0) if estimates else None
@@ -155,7 +155,7 @@ def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
         breakdown=_breakdown(level.server, level.client),
         answers=None
         if streaming is None
-        else Answers(
+        else ResponseFigures(
             first=_latency(streaming.first_response) or Latency(),
             between=_latency(streaming.inter_response),
             throughput=streaming.units_per_s or streaming.responses_per_s,
@@ -180,12 +180,12 @@ def _latency(summary: LatencySummary | None) -> Latency | None:
     return Latency(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
 
 
-def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> Breakdown:
+def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> LatencyBreakdown:
     """Means per request; a figure that nobody counted is absent."""
-    own = Breakdown()
+    own = LatencyBreakdown()
     if client is not None:
         sent_ns = client.send_ns + client.receive_ns
-        own = Breakdown(client_send_recv_ns=sent_ns, client_response_wait_ns=client.wait_ns)
+        own = LatencyBreakdown(client_send_recv_ns=sent_ns, client_response_wait_ns=client.wait_ns)
     if server is None or not server.success_count:
         return own
     computed = max(1, server.compute_count)
@@ -225,7 +225,7 @@ async def _side_by_side(
     return [task.result() for task in tasks]
 
 
-def _combined(members: Sequence[Measurement], variant: str, load: Load) -> Measurement:
+def _combined(members: Sequence[Measurement], variant: str, load: LoadPoint) -> Measurement:
     """Return several models' measurements as one."""
     return Measurement(
         variant=variant,

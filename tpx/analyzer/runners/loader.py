@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpx.analyzer.results.measurement import Configuration, Load, Measurement
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
 from tpx.analyzer.runners.base import (
     STOP_TIMEOUT_S,
     Addresses,
@@ -273,7 +273,7 @@ class ServedRunner:
         self._configuration = configuration
         return done if self._reloads else Preparation(how="found")
 
-    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         running, configuration = self._loader.running, self._configuration
         if running is None or configuration is None:
             raise MeasurementError("no configuration is prepared")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
 from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, Grid, loads_of
+from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, SearchGrid, loads_of
 from tpx.analyzer.search.spec import SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts, automatic_delta, instance_count
 from tpx.errors import UsageError
@@ -25,7 +25,7 @@ _PRECISION_PARAMETER: Mapping[str, str] = {"tensorrt": "precision_mode", "openvi
 _ON_GPU = ("cuda", "tensorrt")
 
 
-def open_grid(spec: SearchSpec) -> Grid:
+def open_grid(spec: SearchSpec) -> SearchGrid:
     """Return the grid of a search: of the model itself, or of its members together.
 
     Raises UsageError for an axis that the model's backend does not have.
@@ -33,7 +33,7 @@ def open_grid(spec: SearchSpec) -> Grid:
     dimensions = [_listed(spec.deltas)] if spec.deltas is not None else _dimensions(spec)
     for model, loads in loads_of(spec).items():
         dimensions += _client_batches(loads, model)
-    return Grid(spec, dimensions)
+    return SearchGrid(spec, dimensions)
 
 
 def _dimensions(spec: SearchSpec) -> list[Dimension]:

@@ -10,7 +10,7 @@ from tpx.analyzer.results.measurement import Measurement, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Merit
 from tpx.analyzer.search.loads import Ladder
-from tpx.analyzer.search.space import Grid, Point
+from tpx.analyzer.search.space import Point, SearchGrid
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.search.sweep import refine_best
 from tpx.report.digits import rounded
@@ -24,7 +24,7 @@ class Explorer:
 
     def __init__(self, spec: SearchSpec, history: History, *, every_listed: bool = False) -> None:
         """With `every_listed` each configuration is measured under all loads that the user listed."""
-        self.grid: Grid = open_grid(spec)
+        self.grid: SearchGrid = open_grid(spec)
         self.loads = spec.space.loads
         self.history = history
         self._spec = spec

@@ -14,11 +14,11 @@ from statistics import fmean
 from tpx.analyzer.gains import EQUIVALENCE, TIE_MARGIN, Gain, compare_scores
 from tpx.analyzer.objectives import score
 from tpx.analyzer.results.measurement import (
-    Failure,
-    Load,
+    LoadPoint,
     Measurement,
     Outcome,
     Trial,
+    TrialFailure,
     Variant,
 )
 from tpx.analyzer.results.pooled import Mean, point_of
@@ -124,13 +124,13 @@ class _Race:
             return f"{leader.name} is certainly the best"
         return f"{leader.name} and others are certainly tied within {EQUIVALENCE:.0%}"
 
-    def load_of(self, variant: Variant) -> Load:
+    def load_of(self, variant: Variant) -> LoadPoint:
         """Return the load under which a finalist is measured again."""
         return self._searched[variant.name].load
 
     def take(self, variant: Variant, outcome: Outcome) -> None:
         """Take the outcome of a round; a finalist that fails leaves."""
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, TrialFailure):
             self.running.remove(variant)
             self._history.decide(f"out of the final repetitions: {outcome.reason}", variant.name)
         else:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from tpx.analyzer.objectives import failure_percent, satisfies, score
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Decision, Load, Measurement, Outcome, Trial, Variant
+from tpx.analyzer.results.measurement import Decision, LoadPoint, Measurement, Outcome, Trial, Variant
 from tpx.analyzer.search.spec import Limits
 
 Merit = tuple[bool, float]
@@ -33,7 +33,7 @@ class History:
         self.measurements = 0
         """Trials carried out, those that failed among them."""
         self._spent_ns = 0
-        self._outcomes: dict[str, dict[Load, Outcome]] = {}
+        self._outcomes: dict[str, dict[LoadPoint, Outcome]] = {}
         self._variants: dict[str, Variant] = {}
 
     def decide(self, text: str, variant: str = "") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.results.measurement import Load, LoadKind, together
+from tpx.analyzer.results.measurement import LoadKind, LoadPoint, together
 from tpx.errors import UsageError
 
 PlateauRule = Literal["model-analyzer", "pooled"]
@@ -47,7 +47,7 @@ class LoadSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class LoadShare:
     """Share of one model in a load: all of it, or its share where several are measured together."""
 
     space: LoadSpace
@@ -62,15 +62,15 @@ class Part:
             return load
         return self.space.values[min(bisect_left(self.space.values, load), len(self.space.values) - 1)]
 
-    def load(self, value: int) -> Load:
+    def load(self, value: int) -> LoadPoint:
         """The load with this value."""
-        return Load(kind=self.space.kind, value=value, batch_size=self.batch_size)
+        return LoadPoint(kind=self.space.kind, value=value, batch_size=self.batch_size)
 
 
 class Ladder:
     """Loads from the least to the greatest, among them the one that the parts need."""
 
-    def __init__(self, space: LoadSpace, parts: Sequence[Part]) -> None:
+    def __init__(self, space: LoadSpace, parts: Sequence[LoadShare]) -> None:
         """`space` has the loads of all parts together."""
         if len(parts) == 1:
             self._loads = [parts[0].load(value) for value in space.around(parts[0].needed)]
@@ -85,12 +85,12 @@ class Ladder:
         """The step of the least load that is at least `wanted`, or the last one."""
         return min(bisect_left(self._values, wanted), len(self._values) - 1)
 
-    def at(self, step: int) -> Load:
+    def at(self, step: int) -> LoadPoint:
         """The load of a step."""
         return self._loads[step]
 
 
-def _together(space: LoadSpace, parts: Sequence[Part]) -> list[Load]:
+def _together(space: LoadSpace, parts: Sequence[LoadShare]) -> list[LoadPoint]:
     """Each load once. Where every model has listed ones these are combined freely."""
     combined: list[tuple[int, ...]]
     if all(part.space.listed for part in parts):

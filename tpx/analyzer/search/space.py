@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.loads import Ladder, LoadSpace, Part
+from tpx.analyzer.search.loads import Ladder, LoadShare, LoadSpace
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
@@ -49,7 +49,7 @@ def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
     return {member.facts.model: member.loads or spec.space.loads for member in members}
 
 
-class Grid:
+class SearchGrid:
     """All points of some dimensions that may be tried, and the variants that stand for them.
 
     Names are given in the order in which points are first asked for, as Model Analyzer gives them: the same
@@ -167,7 +167,7 @@ class Grid:
         return Ladder(
             space,
             [
-                Part(space=loads, needed=each, batch_size=size)
+                LoadShare(space=loads, needed=each, batch_size=size)
                 for loads, each, size in zip(self._loads.values(), own, batch_sizes, strict=True)
             ],
         )

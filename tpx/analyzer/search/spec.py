@@ -29,7 +29,7 @@ MOST_PERCENT = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class SearchRange:
     """A range of a search, both ends included."""
 
     name: str
@@ -104,8 +104,8 @@ class SearchSpace:
     """The bounds of what a search may try."""
 
     loads: LoadSpace
-    instances: Span
-    max_batch_sizes: Span
+    instances: SearchRange
+    max_batch_sizes: SearchRange
     extras: Extras = Extras()
 
 
@@ -216,7 +216,7 @@ class OptunaTrials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class SearchMember:
     """A model that is varied as a part of another, or that is measured together with others."""
 
     facts: "ModelFacts"
@@ -240,7 +240,7 @@ class SearchSpec:
     limits: Limits = field(default_factory=Limits)
     deltas: Sequence[Mapping[str, Any]] | None = None
     """The changes to the default that the user listed; None is what the space has."""
-    members: tuple[Member, ...] = ()
+    members: tuple[SearchMember, ...] = ()
     """Models that are varied in place of the model: an ensemble's, or those that are measured together."""
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
     """Fields of the model itself that the user listed, where what else there is varies too."""

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpx.analyzer.objectives import satisfies
-from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial, Variant, together
+from tpx.analyzer.results.measurement import (
+    LoadPoint,
+    Measurement,
+    Outcome,
+    Trial,
+    TrialFailure,
+    Variant,
+    together,
+)
 from tpx.analyzer.search.history import Asking, History
 from tpx.analyzer.search.loads import LoadSpace, PlateauRule
 from tpx.analyzer.search.spec import SearchSpec
@@ -99,7 +107,7 @@ class _Sweep:
         self._max_batch_sizes = max_batch_sizes
         self._history = history
 
-    def batch_sizes(self, chosen: tuple[Load, ...]) -> Asking[Swept]:
+    def batch_sizes(self, chosen: tuple[LoadPoint, ...]) -> Asking[Swept]:
         """Every batch size of one model, each with its loads. A failure ends it."""
         space, greatest = self._spaces[len(chosen)], self._max_batch_sizes[len(chosen)]
         bests: list[float] = []
@@ -118,11 +126,11 @@ class _Sweep:
                 break
         return Swept(best=max(bests, default=None))
 
-    def _loads(self, chosen: tuple[Load, ...], batch_size: int) -> Asking[Swept]:
+    def _loads(self, chosen: tuple[LoadPoint, ...], batch_size: int) -> Asking[Swept]:
         space = self._spaces[len(chosen)]
         throughputs: list[float] = []
         for value in space.values:
-            loads = (*chosen, Load(kind=space.kind, value=value, batch_size=batch_size))
+            loads = (*chosen, LoadPoint(kind=space.kind, value=value, batch_size=batch_size))
             inner = len(loads) < len(self._spaces)
             swept = yield from self.batch_sizes(loads) if inner else self._measured(loads)
             if swept.best is None:
@@ -140,17 +148,17 @@ class _Sweep:
     def _decide(self, text: str) -> None:
         self._history.decide(text, self._variant.name)
 
-    def _measured(self, loads: Sequence[Load]) -> Asking[Swept]:
+    def _measured(self, loads: Sequence[LoadPoint]) -> Asking[Swept]:
         load = together(loads) if len(loads) > 1 else loads[0]
         outcome = yield Trial(variant=self._variant, load=load)
-        if isinstance(outcome, Failure) or outcome.throughput <= 0:
+        if isinstance(outcome, TrialFailure) or outcome.throughput <= 0:
             self._decide(f"stopped at {load}: {_fault(outcome)}")
             return Swept(failed=True)
         return Swept(best=outcome.throughput)
 
 
 def _fault(outcome: Outcome) -> str:
-    return outcome.reason if isinstance(outcome, Failure) else "no inference was completed"
+    return outcome.reason if isinstance(outcome, TrialFailure) else "no inference was completed"
 
 
 def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
@@ -168,7 +176,7 @@ def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
                 yield from _bisect(variant, history, (passing, failing), spec.refine_steps)
 
 
-def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, Load]]:
+def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
     """Loads (kept, not kept) with nothing measured between them, around the best that is kept; where none is
     kept, 0 stands for it."""
     measured = sorted(
@@ -190,7 +198,9 @@ def _latency_binds(history: History) -> bool:
     return any(constraint.bound == "max" for constraint in history.goals.all_constraints)
 
 
-def _bisect(variant: Variant, history: History, between: tuple[int, Load], max_steps: int) -> Asking[None]:
+def _bisect(
+    variant: Variant, history: History, between: tuple[int, LoadPoint], max_steps: int
+) -> Asking[None]:
     passing, failing_load = between
     failing = failing_load.value
     for _ in range(max_steps):

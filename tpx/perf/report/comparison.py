@@ -11,7 +11,7 @@ from tpx.report.digits import latency, rounded
 from tpx.report.document import Document, Section, Statement, bullets, section
 from tpx.report.files import json_text, text_output, write_each
 from tpx.report.junit import Case
-from tpx.report.table import Field, table, text
+from tpx.report.table import TableField, table, text
 
 _FLAGS = {"same": "", "better": "ok", "worse": "bad"}
 
@@ -84,7 +84,7 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
     )
 
 
-def _fields(unit: str) -> Sequence[Field[Difference]]:
+def _fields(unit: str) -> Sequence[TableField[Difference]]:
     return (
         text("Load", lambda d: d.load),
         text("Figure", lambda d: d.figure),

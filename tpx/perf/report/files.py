@@ -10,7 +10,7 @@ from tpx.perf.report.json import json_text
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 from tpx.report import markdown
-from tpx.report.files import Output, step_summary, step_summary_path, text_output, write_each, write_text
+from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each, write_text
 from tpx.report.junit import Case, render
 
 
@@ -21,7 +21,7 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     """
     config, shown = report.config, by_load(report)
     outputs = [
-        Output(label="CSV", path=config.output.csv, write=lambda path: _write_csv(report, path)),
+        OutputFile(label="CSV", path=config.output.csv, write=lambda path: _write_csv(report, path)),
         text_output("JSON", config.output.json, lambda: json_text(report, argv)),
         text_output("JUnit", config.output.junit, lambda: junit_text(shown)),
         text_output("Markdown", config.output.markdown, lambda: markdown_text(shown)),
@@ -36,7 +36,9 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
 
         page = build(shown, argv)
         outputs.append(text_output("HTML", config.output.html, lambda: html.render(page)))
-        outputs.append(Output(label="PDF", path=config.output.pdf, write=lambda path: write_pdf(page, path)))
+        outputs.append(
+            OutputFile(label="PDF", path=config.output.pdf, write=lambda path: write_pdf(page, path))
+        )
     write_each(outputs)
 
 

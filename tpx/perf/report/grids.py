@@ -6,8 +6,8 @@ from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.latency import LatencySummary
-from tpx.report.document import Grid
-from tpx.report.table import Field, R, count, duration, quantity, table, text
+from tpx.report.document import DataTable
+from tpx.report.table import R, TableField, count, duration, quantity, table, text
 
 _FLAGS = {
     Verdict.OK: "ok",
@@ -15,10 +15,10 @@ _FLAGS = {
     Verdict.UNSTABLE: "warn",
     Verdict.BORDERLINE: "warn",
 }
-_LOAD: Field[tuple[LevelResult, object]] = count("Load", lambda pair: pair[0].level.value)
+_LOAD: TableField[tuple[LevelResult, object]] = count("Load", lambda pair: pair[0].level.value)
 
 
-def levels_grid(report: Report) -> Grid | None:
+def levels_grid(report: Report) -> DataTable | None:
     """Return a row per level, with its verdict."""
     if not report.levels:
         return None
@@ -54,7 +54,7 @@ def _of_member(record: tuple[LevelResult, MemberFigures]) -> LatencySummary | No
     return record[1].latency
 
 
-def _percentile(percentile: float, of: Callable[[R], LatencySummary | None]) -> Field[R]:
+def _percentile(percentile: float, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
     def value(record: R) -> float | None:
         latency = of(record)
         return None if latency is None else latency.at(percentile)
@@ -66,7 +66,7 @@ _Account = tuple[LevelResult, tuple[int, ServerBreakdown]]
 """A level, and the server's figures of one model at a depth of an ensemble."""
 
 
-def server_grid(report: Report) -> Grid | None:
+def server_grid(report: Report) -> DataTable | None:
     """Return the server's own account of each level, for an ensemble of its models, too."""
     records = [
         (result, (depth, model))
@@ -75,7 +75,7 @@ def server_grid(report: Report) -> Grid | None:
         for depth, model in _tree(result.server)
     ]
 
-    def each(header: str, total: Callable[[ServerBreakdown], tuple[int, int]]) -> Field[_Account]:
+    def each(header: str, total: Callable[[ServerBreakdown], tuple[int, int]]) -> TableField[_Account]:
         def value(record: _Account) -> float | None:
             total_ns, requests = total(record[1][1])
             return total_ns / requests if requests else None
@@ -107,7 +107,7 @@ def _tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, Server
         yield from _tree(part, depth + 1)
 
 
-def members_grid(report: Report) -> Grid | None:
+def members_grid(report: Report) -> DataTable | None:
     """Return each one's share of several models at once."""
     records: list[tuple[LevelResult, MemberFigures]] = [(r, m) for r in report.levels for m in r.members]
     return table(
@@ -126,7 +126,7 @@ def members_grid(report: Report) -> Grid | None:
     )
 
 
-def metrics_grid(report: Report) -> Grid | None:
+def metrics_grid(report: Report) -> DataTable | None:
     """Return what the server's metrics page said while it was measured."""
     return table(
         "metrics",
@@ -155,7 +155,7 @@ def _known(result: LevelResult) -> Iterator[tuple[str, float]]:
     yield from ((name, value * factor) for name, value, factor in figures if value is not None)
 
 
-def objectives_grid(report: Report) -> Grid | None:
+def objectives_grid(report: Report) -> DataTable | None:
     """Return how each objective came out at each level."""
     records: list[tuple[LevelResult, Assessment]] = [(r, a) for r in report.levels for a in r.slo]
     return table(
@@ -171,7 +171,7 @@ def objectives_grid(report: Report) -> Grid | None:
     )
 
 
-def errors_grid(report: Report) -> Grid | None:
+def errors_grid(report: Report) -> DataTable | None:
     """Return the failed requests of each level by kind."""
     records: list[tuple[LevelResult, ErrorCount]] = [(r, e) for r in report.levels for e in r.errors]
     return table(
