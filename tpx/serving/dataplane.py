@@ -4,18 +4,17 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
 from tpx.serving.logs import LogControl
 from tpx.serving.model_id import ModelId
-from tpx.serving.offload import LONG_BYTES, Offload, Postponed
+from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.retirement import Tasks
@@ -29,7 +28,14 @@ from tpx.serving.request import (
     with_request_id,
 )
 from tpx.serving.served import Served
-from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
+from tpx.serving.shared_memory.regions import (
+    RegionPlacement,
+    RegionsInUse,
+    Registration,
+    SharedHead,
+    SharedInput,
+    SharedMemory,
+)
 from tpx.serving.signature import Signature
 from tpx.serving.tracing.trace import Caller
 from tpx.serving.tracing.tracer import Tracer
@@ -308,31 +314,76 @@ class DataPlane:
         model = self.model(request.model_name, request.model_version)
         if request.shared_inputs and not request.regions:
             return self._bind_shared(model, request)
-        regions = list(request.regions)
         head = model.bind(request)
         if head.total_size < 0:
             self._check_strings(head)
+        regions = list(request.regions)
         if request.outputs:
             regions += self._place_outputs(request.outputs, head)
         head.regions = regions
         return head
 
     def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
-        """Read inputs from shared memory once everything else fits: regions may be large, and their files
-        sparse. Raises Postponed where reading takes long."""
+        """The head of a request with inputs in shared memory. Raises Postponed where reading takes long."""
         inputs = self.shared_memory.inputs(request.shared_inputs)
-        read = partial(_read, request, inputs)
-        size = sum(map(len, inputs))
-        if size <= LONG_BYTES:
-            read()
-            return self.bind(request)
         for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
-            tensor.data = there.read() if len(there) <= CHECKED_AT_ONCE_BYTES else cast("Buffer", there)
+            tensor.data = there.memory
+        request.regions = [there.registration for there in inputs]
+        size = sum(len(there.memory) for there in inputs)
+        if any(tensor.datatype == "BYTES" for tensor, _ in request.shared_inputs):
+            return self._bind_strings(model, request, inputs, size)
+        head = self.bind(request)
+        if size > COPIED_AT_ONCE_BYTES and not self._reads_later(head):
+            head.regions = ()
+            raise self._postponed(request, inputs, size)
+        if len(inputs) == len(request.inputs):
+            placements = [bound.placement for bound in head.outputs if bound.placement is not None]
+            shared = SharedHead(inputs, cast("list[RegionPlacement]", placements), self._fill)
+            regions, head.regions = head.regions, ()
+            head = head.in_shared_memory(shared)
+            head.regions = regions
+        self._fill(head, inputs)
+        return head
+
+    def _bind_strings(
+        self, model: Served, request: DecodedRequest, inputs: Sequence[SharedInput], size: int
+    ) -> RequestHead:
+        """Check strings in shared memory as far as is quickly done. Raises Postponed."""
+        if size <= LONG_BYTES:
+            for there in inputs:
+                there.read()
+            return self.bind(request)
+        for there in inputs:
+            if len(there.memory) <= CHECKED_AT_ONCE_BYTES:
+                there.read()
         self._check_strings(model.bind(request))
         for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
             if tensor.datatype == "BYTES":
                 _check_lengths(tensor, there, model.name, request.request_id)
-        raise Postponed(self.offload, size, read)
+        raise self._postponed(request, inputs, size)
+
+    def _postponed(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
+        """Have inputs read beside the event loop; the request is bound again then."""
+
+        def read() -> DecodedRequest:
+            for there in inputs:
+                there.read()
+            return request
+
+        return Postponed(self.offload, size, read)
+
+    def _reads_later(self, head: RequestHead) -> bool:
+        """Return whether the instances of a model read a request's inputs; traces want to see them before."""
+        later = cast("Served", head.model).reads_inputs and head.total_size > CHECKED_AT_ONCE_BYTES
+        return later and not self.tracer.on
+
+    def _fill(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
+        """Read inputs, or leave that to the instance: it need not be done on the event loop."""
+        if self._reads_later(head):
+            head.unread = inputs
+            return
+        for there in inputs:
+            there.read()
 
     def _check_strings(self, head: RequestHead) -> None:
         """Raise InvalidRequest for more strings than one request may have."""
@@ -363,7 +414,8 @@ class DataPlane:
         head, used = request.head, None
         if head.regions:
             request.reply = used = RegionsInUse(head.regions, request.reply)
-            head.regions = ()
+            request.unread = head.unread
+            head.regions = head.unread = ()
         try:
             if self.stopping:
                 self._check_continues(head)
@@ -407,13 +459,6 @@ def _check_lengths(tensor: Tensor, there: SharedInput, model: str, request_id: s
         there.check_strings(tensor.name, model, math.prod(tensor.shape))
     except InvalidRequest as exc:
         raise with_request_id(exc, request_id) from exc
-
-
-def _read(request: DecodedRequest, inputs: Sequence[SharedInput]) -> DecodedRequest:
-    for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
-        tensor.data = there.read()
-    request.regions = [there.registration for there in inputs]
-    return request
 
 
 def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:

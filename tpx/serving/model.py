@@ -118,6 +118,7 @@ class ServedModel:
         self.retired = False
         """Takes no new requests: unloaded, or replaced by a newer load."""
         self._opened = parts.opened
+        self.reads_inputs = False
         self._placed: list[Placed] = []
         self._stacking = parts.stacking
         self._loop = loop
@@ -201,6 +202,7 @@ class ServedModel:
                 if isinstance(executor, Binds) and isinstance(self._stacking, PlainStacking):
                     kept = KeptBindings(executor, batched=self.max_batch_size > 0)
                 work = BatchWork(spec.name, executor, self._stacking, kept)
+                self.reads_inputs = self._cache is None  # which looks at them before
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
         return Placed(spec=spec, instance=instance, queue=queue, kept=kept)
 

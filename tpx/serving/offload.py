@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LONG_BYTES = 128 << 10
 """Of JSON, or of strings: what takes longer than the event loop should."""
+COPIED_AT_ONCE_BYTES = 1 << 20
+"""Of tensors that are only copied to or from shared memory: as fast as a body of that size is sent."""
 _VERY_LONG_BYTES = 2 << 20
 _STEP_S = 0.002
 

@@ -115,6 +115,21 @@ class TensorSpec:
         self.labels = labels
 
 
+class UnreadInput(Protocol):
+    """An input whose buffer is filled by `read`, where the model computes."""
+
+    def read(self) -> None:
+        """Fill it; in any thread. Raises InvalidRequest."""
+
+
+class SharedTensors(Protocol):
+    """The shared memory of a head that is remembered."""
+
+    def again(self, head: "RequestHead") -> "list[Buffer] | None":
+        """Return the buffers of one more request, or None where the head is to be bound anew. Raises
+        InvalidRequest, Overloaded."""
+
+
 class Placement(Protocol):
     """A range of shared memory that an output goes to."""
 
@@ -169,8 +184,10 @@ class RequestHead:
         "rendered",
         "request_id",
         "row_size",
+        "shared",
         "timeout_ns",
         "total_size",
+        "unread",
     )
 
     def __init__(
@@ -200,6 +217,10 @@ class RequestHead:
         """A frontend process' own: how the engine gets to know the request."""
         self.regions: Sequence[Any] = ()
         """The shared memory's own: what it must keep for the request."""
+        self.shared: SharedTensors | None = None
+        """Finds the inputs of another request with this head, which are in shared memory."""
+        self.unread: Sequence[UnreadInput] = ()
+        """Inputs of the request that is bound just now."""
         self.converted = any(not output.binary or output.classification for output in outputs)
         """Some output does not go into the answer as it is: as JSON, as classes, into shared memory."""
         self.batch_key: tuple[Any, ...] = tuple(
@@ -216,7 +237,14 @@ class RequestHead:
     def reusable(self) -> bool:
         """Return whether another request with the same words before its tensors has the same head. One with
         an id seldom comes again; one that is placed would hold its region."""
-        return self.total_size >= 0 and not self.request_id and not self.placed
+        return self.total_size >= 0 and not self.request_id and not self.placed and self.shared is None
+
+    def in_shared_memory(self, tensors: SharedTensors) -> "RequestHead":
+        """The same request as one that has its inputs in shared memory, and is remembered."""
+        other = self._varied(self.outputs, self.parameters)
+        other.shared = tensors
+        other.rendered = self.rendered
+        return other
 
     def with_outputs(self, outputs: tuple[BoundOutput, ...]) -> "RequestHead":
         """The same request as one that wants other outputs: a model has not given those that it wants."""
@@ -276,6 +304,7 @@ class InferRequest:
         "reply",
         "sequence",
         "trace",
+        "unread",
     )
 
     def __init__(
@@ -298,6 +327,8 @@ class InferRequest:
         self.sequence: Any = None
         """Its sequence, where the model has a sequence batcher."""
         self.trace: RequestTrace | None = None
+        self.unread: Sequence[UnreadInput] = ()
+        """Inputs whose buffers are not filled yet: their instance does that."""
         self.backpressure: Holder | None = None
         """Of a decoupled model: what keeps it from running ahead of the client. Of an ensemble: its steps."""
 

@@ -20,6 +20,8 @@ class Served(Servant, Protocol):
     statistics: ModelStatistics
     composed_of: frozenset[ModelId]
     """The models that its requests need, and those that these need."""
+    reads_inputs: bool
+    """Its instances fill the buffers of inputs that are `unread`."""
     levels: int
     """How deep ensembles are nested in it; 0 for a model that computes itself."""
 

@@ -31,6 +31,9 @@ class FakeMemory:
         self.asked = (handle, device, byte_size)
         self.data = bytearray(byte_size)
 
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        memory[:] = self.read(offset, len(memory))
+
     def read(self, offset: int, size: int) -> Buffer:
         return bytes(self.data[offset : offset + size])
 
@@ -40,16 +43,6 @@ class FakeMemory:
 
 def no_gpu(handle: bytes, device: int, byte_size: int) -> FakeMemory:
     raise Unsupported("there is no GPU")
-
-
-def exhausted(handle: bytes, device: int, byte_size: int) -> FakeMemory:
-    memory = FakeMemory(handle, device, byte_size)
-
-    def read(offset: int, size: int) -> Buffer:
-        raise MemoryError
-
-    memory.read = read  # type: ignore[method-assign]
-    return memory
 
 
 @pytest.fixture
@@ -79,7 +72,8 @@ def place(region: str = "r", offset: int = 0, byte_size: int = 4) -> SharedMemor
 def read(regions: SharedMemory, *places: SharedMemoryRange) -> list[bytes]:
     tensors = [(Tensor("x", "UINT8", [p.byte_size], b""), p) for p in places]
     for (tensor, _), there in zip(tensors, regions.inputs(tensors), strict=True):
-        tensor.data = there.read()
+        there.read()
+        tensor.data = there.memory
     return [bytes(tensor.data) for tensor, _ in tensors]
 
 
@@ -377,10 +371,11 @@ def test_a_range_that_is_not_there_comes_before_one_that_is_too_large(key: str) 
 
 
 def test_a_machine_without_memory_for_an_input_refuses_the_request() -> None:
-    regions = SharedMemory(exhausted)
-    regions.register_cuda(cuda(), HANDLE)
-    with pytest.raises(Overloaded, match="no memory for 4 bytes of shared memory region 'g'") as caught:
-        read(regions, place("g"))
+    size = 1 << 60
+    regions = SharedMemory(lambda *_: FakeMemory(HANDLE, 0, 4), SharedMemoryLimits(max_input_bytes=size))
+    regions.register_cuda(cuda(byte_size=size), HANDLE)
+    with pytest.raises(Overloaded, match=f"no memory for {size} bytes of shared memory region 'g'") as caught:
+        read(regions, place("g", byte_size=size))
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
 
 

@@ -53,6 +53,7 @@ class Ensemble:
         # each level calls the next one, and is answered by it: the stack has to end somewhere
         self._breaks_stack = self.levels % _LEVELS_ON_THE_STACK == 0
 
+    reads_inputs = False
     healthy = True
     """Its composing models have a health of their own."""
     has_readiness_hook = False

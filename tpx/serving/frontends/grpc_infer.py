@@ -51,6 +51,9 @@ class _KnownHead:
 
     def __init__(self, head: RequestHead) -> None:
         self.head = head
+        if head.shared is not None:
+            self.frames, self.size = [], 0
+            return
         self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
         self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
@@ -127,6 +130,12 @@ class GrpcInference:
             and not (head.request_id or head.placed or forwarded)
         ):
             self._remember(bytes(message[:size]), head, call.method)
+        elif (
+            head.shared is not None
+            and not (head.request_id or forwarded)
+            and len(message) <= _REMEMBERED_HEAD_BYTES
+        ):
+            self._remember(bytes(message), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
     def _decoded(self, message: Buffer) -> DecodedRequest:
@@ -151,6 +160,9 @@ class GrpcInference:
             return None
         if len(message) != size + known.size:
             return None
+        if known.head.shared is not None:
+            shared = known.head.shared.again(known.head)
+            return None if shared is None else (known.head, shared)
         view = memoryview(message)
         buffers: list[Buffer] = []
         for frame, bound in zip(known.frames, known.head.inputs, strict=True):

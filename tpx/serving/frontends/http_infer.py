@@ -63,6 +63,7 @@ class InferRoute:
         "heads",
         "model_name",
         "model_version",
+        "remembers_all",
         "response_encoding",
     )
 
@@ -76,6 +77,8 @@ class InferRoute:
         forwarding = inference.forwarding
         self.forwarded = forwarding.of_head(head) if forwarding is not None else None
         self.heads: dict[bytes, RequestHead] = {}
+        self.remembers_all = False
+        """Some of them are of requests that are JSON only: their inputs are in shared memory."""
         self.generation = -1
 
     def __call__(self, request: HttpRequest) -> None:
@@ -126,7 +129,9 @@ class HttpInference:
             route.heads.clear()
             route.generation = self._plane.generation
         size = route.head_size
-        infer = self._remembered(request, route, body, size) if size and decoded is None else None
+        infer = None
+        if decoded is None and (size or route.remembers_all):
+            infer = self._remembered(request, route, body, size or len(body))
         if infer is None:
             try:
                 if decoded is None:
@@ -150,7 +155,12 @@ class HttpInference:
     ) -> InferRequest | None:
         """The request, if its JSON head is known and its body has the length that the head implies."""
         head = route.heads.get(bytes(body[:size]))
-        if head is None or len(body) != size + head.total_size:
+        if head is None:
+            return None
+        if head.shared is not None:
+            shared = head.shared.again(head) if len(body) == size else None
+            return None if shared is None else InferRequest(head, shared, self._reply, request)
+        if len(body) != size + head.total_size:
             return None
         view = memoryview(body)
         buffers: list[Buffer] = []
@@ -189,6 +199,9 @@ class HttpInference:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if 0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES and head.reusable:
             self._remember(route, bytes(body[: decoded.tensor_offset]), head)
+        elif head.shared is not None and len(body) <= _REMEMBERED_HEAD_BYTES and not head.request_id:
+            self._remember(route, bytes(body), head)
+            route.remembers_all = True
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
     def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Array, Tensor, encode_bytes
-from tpx.serving.offload import LONG_BYTES
+from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES
 from tpx.serving.request import BoundOutput, InferRequest, RequestHead
 
 _MAX_ELEMENTS = 1_000_000
@@ -76,8 +76,10 @@ def put_into_place(outputs: Sequence[Tensor], infer: InferRequest) -> list[Tenso
 
 def takes_long(head: RequestHead, outputs: Sequence[Tensor]) -> bool:
     """Tell whether converting or placing outputs takes longer than the event loop should."""
-    size = 0
+    converted = placed = 0
     for tensor, bound in zip(outputs, head.outputs, strict=False):  # the empty final response has none
-        if not bound.binary or bound.classification or bound.placement is not None:
-            size += len(tensor.data)
-    return size > LONG_BYTES
+        if not bound.binary or bound.classification:
+            converted += len(tensor.data)
+        elif bound.placement is not None:
+            placed += len(tensor.data)
+    return converted > LONG_BYTES or placed > COPIED_AT_ONCE_BYTES

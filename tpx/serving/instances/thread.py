@@ -12,6 +12,7 @@ from tpx.serving.backends.contract import CompletionSink, Executor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.kept import KeptBindings
+from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,13 @@ class ThreadInstance:
                 time.sleep(_PASSED_ON_S)
 
 
+def _read(request: InferRequest) -> None:
+    """Fill the buffers of inputs in shared memory. Raises InvalidRequest."""
+    unread, request.unread = request.unread, ()
+    for each in unread:
+        each.read()
+
+
 class BatchWork:
     """Computes whole batches with an executor."""
 
@@ -126,6 +134,9 @@ class BatchWork:
             batch.started_ns = _clock()
             if kept is not None and kept.compute(batch):
                 return
+            for request in batch.requests:
+                if request.unread:
+                    _read(request)
             inputs = stacking.gather(batch)
             batch.gathered_ns = _clock()
             outputs = self._executor.execute(inputs)

@@ -65,10 +65,14 @@ class CudaRegionMemory:
 
     def read(self, offset: int, size: int) -> Buffer:
         buffer = aligned(size)
+        self.read_into(buffer, offset)
+        return buffer
+
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        size = len(memory)
         if size:
             with self._driver.on(self._device):
-                self._driver.call("cuMemcpyDtoH_v2", _host(buffer), self._at(offset), ctypes.c_size_t(size))
-        return buffer
+                self._driver.call("cuMemcpyDtoH_v2", _host(memory), self._at(offset), ctypes.c_size_t(size))
 
     def write(self, offset: int, data: Buffer) -> None:
         if not len(data):

@@ -1,13 +1,15 @@
 """The regions that clients have registered, by name."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
+from tpx.protocol.buffers import aligned
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
 from tpx.serving.shared_memory.system import SystemRegionMemory
 
@@ -17,6 +19,10 @@ class RegionMemory(Protocol):
 
     def read(self, offset: int, size: int) -> Buffer:
         """A copy of `size` bytes. Raises InvalidRequest where they are not there any more."""
+
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        """Fill `memory` with the bytes from `offset` on. Raises InvalidRequest where they are not there any
+        more."""
 
     def write(self, offset: int, data: Buffer) -> None:
         """Put bytes there. Raises InvalidRequest where there is no room any more."""
@@ -66,22 +72,33 @@ class SharedMemoryLimits:
 class Registration:
     """A registered region, its memory, and how many requests in flight use it."""
 
-    __slots__ = ("memory", "region", "users")
+    __slots__ = ("__weakref__", "gone", "memory", "region", "users")
 
     def __init__(self, region: Region, memory: RegionMemory) -> None:
         self.region = region
         self.memory = memory
         self.users = 0
+        self.gone = False
+        """It was unregistered."""
 
 
 class RegionPlacement:
-    """Where an output goes."""
+    """Where an output goes. Its region stays registered while requests are in flight that use it, which keep
+    it in RegionsInUse; a head that is remembered does not keep it open."""
 
-    __slots__ = ("_place", "registration")
+    __slots__ = ("_place", "reference")
 
     def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
-        self.registration = registration
+        self.reference = weakref.ref(registration)
         self._place = place
+
+    @property
+    def registration(self) -> Registration:
+        """Return the region. Raises NotFound."""
+        registration = self.reference()
+        if registration is None:
+            raise NotFound(f"Unable to find shared memory region: '{self._place.region}'")
+        return registration
 
     def put(self, output: str, data: Buffer) -> None:
         """Write an output. Raises InvalidRequest where it does not fit."""
@@ -119,34 +136,33 @@ class RegionsInUse:
 
 
 class SharedInput:
-    """The data of an input, in a region that it keeps open."""
+    """The data of an input of one request, in a region that it keeps open, and where it is copied to."""
 
-    __slots__ = ("_place", "registration")
+    __slots__ = ("memory", "place", "registration")
 
     def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
+        """Raises Overloaded."""
         self.registration = registration
-        self._place = place
-
-    def __len__(self) -> int:
-        return self._place.byte_size
-
-    def read(self) -> Buffer:
-        """Copy it; in any thread. Raises InvalidRequest, Overloaded."""
-        place = self._place
+        self.place = place
         try:
-            return self.registration.memory.read(place.offset, place.byte_size)
+            self.memory = aligned(place.byte_size)
+            """Not filled before `read`."""
         except MemoryError as exc:
             raise Overloaded(
                 f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
                 code=Code.RESOURCE_EXHAUSTED,
             ) from exc
 
+    def read(self) -> None:
+        """Copy it; in any thread. Raises InvalidRequest."""
+        self.registration.memory.read_into(self.memory, self.place.offset)
+
     def check_strings(self, name: str, model: str, count: int) -> None:
         """Raise InvalidRequest where it is not `count` BYTES elements; of very many the lengths are not
         looked at here."""
         if count > _STRINGS_LOOKED_AT:
             return
-        at, end = 0, len(self)
+        at, end = 0, len(self.memory)
         what = f"for inference input '{name}' for model '{model}'"
         for number in range(count):
             if at == end:
@@ -156,7 +172,7 @@ class SharedInput:
                     f"incomplete string length indicator {what}, expecting 4 bytes but only {end - at} bytes "
                     "available. Please make sure the string length indicator is in one buffer."
                 )
-            size = int.from_bytes(self.registration.memory.read(self._place.offset + at, 4), "little")
+            size = int.from_bytes(self.registration.memory.read(self.place.offset + at, 4), "little")
             at += 4
             if size > end - at:
                 raise InvalidRequest(
@@ -168,6 +184,42 @@ class SharedInput:
             raise InvalidRequest(
                 f"unexpected number of string elements {count + 1} {what}, expecting {count}"
             )
+
+
+class SharedHead:
+    """Implements SharedTensors for a head whose inputs all lie in shared memory, while its regions stay
+    registered."""
+
+    __slots__ = ("_fill", "_inputs", "_outputs")
+
+    def __init__(
+        self,
+        inputs: Sequence[SharedInput],
+        outputs: Sequence[RegionPlacement],
+        fill: Callable[[RequestHead, Sequence[SharedInput]], None],
+    ) -> None:
+        """`fill` reads inputs, or has them read later."""
+        self._inputs = [(weakref.ref(each.registration), each.place) for each in inputs]
+        self._outputs = [each.reference for each in outputs]
+        self._fill = fill
+
+    def again(self, head: RequestHead) -> list[Buffer] | None:
+        inputs: list[SharedInput] = []
+        regions: list[Registration] = []
+        for reference, place in self._inputs:
+            registration = reference()
+            if registration is None or registration.gone:
+                return None
+            inputs.append(SharedInput(registration, place))
+            regions.append(registration)
+        for reference in self._outputs:
+            registration = reference()
+            if registration is None or registration.gone:
+                return None
+            regions.append(registration)
+        self._fill(head, inputs)
+        head.regions = regions
+        return [each.memory for each in inputs]
 
 
 class SharedMemory:
@@ -240,6 +292,7 @@ class SharedMemory:
             if known.users:
                 used.append(key)
             else:
+                known.gone = True
                 del self._regions[key]
         if not used:
             return

@@ -55,17 +55,20 @@ class SystemRegionMemory:
             os.close(self._fd)
 
     def read(self, offset: int, size: int) -> Buffer:
+        buffer = aligned(size)
+        self.read_into(buffer, offset)
+        return buffer
+
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        done, size = 0, len(memory)
         try:
-            buffer = aligned(size)
-            done = 0
             while done < size:
-                count = os.preadv(self._fd, [buffer[done:]], self._offset + offset + done)
+                count = os.preadv(self._fd, [memory[done:]], self._offset + offset + done)
                 if not count:
                     raise self._shrunk()
                 done += count
         except OSError as exc:
             raise self._failed("read", exc) from exc
-        return buffer
 
     def write(self, offset: int, data: Buffer) -> None:
         at = self._offset + offset

@@ -7,6 +7,7 @@ import pytest
 
 from tests.serving.frontends.shared_memory.requests import (
     SIZE,
+    SYSTEM,
     grpc_request,
     in_region,
     register,
@@ -15,7 +16,7 @@ from tests.serving.frontends.shared_memory.requests import (
     written,
 )
 from tests.serving.live import Channel, Live, floats, outputs_of, serving
-from tests.serving.onnx_files import write_model
+from tests.serving.onnx_files import doubling, write_model
 from tests.serving.shared_memory.segments import segment
 from tpx.protocol import messages
 from tpx.protocol.tensors import decode_bytes, encode_bytes
@@ -228,3 +229,45 @@ def test_inputs_are_read_up_to_a_limit(tmp_path: Path) -> None:
         assert live.infer("double", request(in_region())).status == 200
         answer = live.infer("double", request(in_region(0, 16), shape=(2, 2)))
         assert (answer.status, "Use --client-shm-max-input-size" in answer.error) == (400, True)
+
+
+def test_a_region_that_is_registered_anew_is_the_one_that_is_read(
+    live: Live, channel: Channel, region: Path
+) -> None:
+    def ask(file: Path) -> tuple[int, Any]:
+        answer = live.infer("double", request(in_region(), in_region(32)))
+        return answer.status, written(file, 32) if answer.status == 200 else answer.error
+
+    message = grpc_request(in_region(), in_region(32)).SerializeToString()
+    assert [ask(region), ask(region)] == 2 * [(200, [0, 2])]
+    channel.send("ModelInfer", message)
+    assert live.http("POST", f"{SYSTEM}/region/r/unregister").status == 200
+    absent = "Unable to find shared memory region: 'r'"
+    assert ask(region) == (404, absent)
+    assert channel.error("ModelInfer", message) == ("NOT_FOUND", absent)
+    with segment(8192, floats([5, 6]).tobytes()) as file:
+        assert register(live, "r", key=file.name).status == 200
+        assert ask(file) == (200, [10, 12])
+        file.write_bytes(floats([7, 8]).tobytes().ljust(8192, b"\0"))
+        channel.send("ModelInfer", message)
+        assert written(file, 32) == [14, 16]
+
+
+def test_a_large_input_is_read_anew_for_every_request_and_missed_when_its_file_has_shrunk(
+    tmp_path: Path,
+) -> None:
+    rows, columns = 8, 20_000
+    write_model(tmp_path, "wide", doubling("batch", columns), config="max_batch_size: 8")
+    size = 4 * rows * columns
+    item = {"name": "x", "datatype": "FP32", "shape": [rows, columns], "parameters": in_region(0, size)}
+    body = {"inputs": [item], "outputs": [{"name": "y", "parameters": in_region(size, size)}]}
+    with serving(tmp_path) as live, segment(2 * size) as file:
+        assert register(live, "r", key=file.name, byte_size=2 * size).status == 200
+        for number in range(12):
+            data = floats([number] * (size // 4)).tobytes()
+            file.write_bytes(data.ljust(2 * size, b"\0"))
+            assert live.infer("wide", body).status == 200
+            assert set(written(file, size, size // 4)) == {2 * number}
+        file.write_bytes(b"\0" * 100)
+        answer = live.infer("wide", body)
+        assert (answer.status, "is shorter than when it was registered" in answer.error) == (400, True)
