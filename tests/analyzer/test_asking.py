@@ -143,7 +143,7 @@ def test_an_ensembles_steps_are_varied(tmp_path: Path) -> None:
 
 def test_a_stranger_among_the_composing_models_is_refused(tmp_path: Path) -> None:
     given = config("ens", ensemble_composing_models=(ModelToProfile(name="mnist"),))
-    with pytest.raises(UsageError, match="'mnist' is no step of ensemble 'ens'"):
+    with pytest.raises(UsageError, match="'mnist' is not a step of ensemble 'ens'"):
         run(given, tmp_path)
 
 
@@ -202,9 +202,9 @@ def test_what_does_not_go_with_one_model_leaves_what_others_showed(tmp_path: Pat
     whole = run(config("alexnet", "ens", ensemble_composing_models=stranger, **few), tmp_path)
     assert [bool(model.measured) for model in whole.models] == [True, False]
     assert whole.models[1].unavailable is not None
-    assert "'nobody' is no step of ensemble 'ens'" in whole.models[1].unavailable.reason
+    assert "'nobody' is not a step of ensemble 'ens'" in whole.models[1].unavailable.reason
     assert whole.outcome == "complete"
-    with pytest.raises(UsageError, match="is no step of ensemble"):
+    with pytest.raises(UsageError, match="is not a step of ensemble"):
         run(config("ens", "alexnet", ensemble_composing_models=stranger, **few), tmp_path / "first")
 
 

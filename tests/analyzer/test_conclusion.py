@@ -256,7 +256,7 @@ def test_what_ties_with_the_best_only_for_being_noisy_is_passed_over() -> None:
     found = verdict(variant("default", [100, 101, 99, 100, 100]), noisy, sure)
     assert (found.finding, found.best and found.best.name) == (Finding.BETTER, "m_config_1")
     assert found.detail.endswith(
-        "m_config_0; the cheapest of those that surely are no worse than the default is recommended"
+        "m_config_0; the cheapest of those certainly not worse than the default is recommended"
     )
 
 

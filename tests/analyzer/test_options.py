@@ -123,7 +123,7 @@ def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text
         (["-b", "-1"], "every batch size must be at least 1"),
         (["--latency-budget", "0"], "must be above 0"),
         (["--execution-providers=cuda,tpu"], "expected one of: openvino, cuda, tensorrt"),
-        (["--weighting=2"], "weighting is of one model: give it as a key of that model"),
+        (["--weighting=2"], "weighting applies to one model: set it as a key of that model"),
         (["--num-configs-per-model=-1"], "--num-configs-per-model must be at least 0, got -1"),
         (["--monitoring-interval=0"], "--monitoring-interval must be above 0, got 0"),
         (["--duration-seconds=-1"], "--duration-seconds must be at least 0"),

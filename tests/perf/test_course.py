@@ -71,7 +71,7 @@ def test_labels_go_into_the_json(tmp_path: Path) -> None:
         ("--ci-width 0", "Failed to parse --ci-width. The value must be above 0% and below 100%."),
         (
             "--ci-width 2% --stability pa",
-            "--ci-width is of --stability ci, and --stability pa has no intervals",
+            "--ci-width requires --stability ci: --stability pa has no intervals",
         ),
         (
             "-i grpc --streaming --periodic-concurrency-range 1:4",

@@ -80,9 +80,7 @@ def test_pace_options_reach_the_plan() -> None:
 @pytest.mark.parametrize("words", ["--max-connections 7", "--on-late skip"])
 def test_a_closed_loop_has_no_use_for_what_is_of_an_open_one(words: str) -> None:
     flag = words.split()[0]
-    assert message(*words.split()) == (
-        f"{flag} is of loads with times of their own, such as --request-rate-range"
-    )
+    assert message(*words.split()) == (f"{flag} requires an open-loop load, such as --request-rate-range")
 
 
 @pytest.mark.parametrize(("words", "workers"), [((), 0), (("--workers", "auto"), 0), (("--workers", "3"), 3)])
@@ -183,8 +181,8 @@ def test_a_file_of_intervals_without_them_is_refused(tmp_path: Path, content: st
             "When using `--session-concurrency`, you must provide a dataset using `--input-data`.",
         ),
         ("--request-rate-range 50 --request-count 9", "--request-count can not be less than request rate"),
-        ("--gamma-shape 2", "--gamma-shape is of --request-distribution gamma"),
-        ("--burst-size 2", "--burst-size is of --request-distribution burst"),
+        ("--gamma-shape 2", "--gamma-shape requires --request-distribution gamma"),
+        ("--burst-size 2", "--burst-size requires --request-distribution burst"),
         (
             "--binary-search --concurrency-range 1 -l 5",
             "The end of the range can not be 0 (or 0.0) for binary search mode.",

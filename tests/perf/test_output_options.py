@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_unless_asked_for() -> None:
             ("--collect-metrics", "--metrics-interval", "0"),
             "Failed to parse --metrics-interval. The value must be > 0 msecs.",
         ),
-        (("--collect-metrics", "--metric", "("), "Failed to parse --metric. '(' is no regular expression"),
+        (("--collect-metrics", "--metric", "("), "Failed to parse --metric. '(' is not a regular expression"),
         (("--collect-metrics", "--metrics-url", "h:x/m"), "does not match <host>:<port>/<path>"),
         (("--collect-metrics", "--metrics-url", "https://h/m"), "metrics are read over http only"),
         (

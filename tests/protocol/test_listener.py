@@ -56,7 +56,7 @@ async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to
 
     port = await listener.start(make, "127.0.0.1", 0)
     clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    assert await clients[2][0].read() == b"the server has 2 connections, as many as it takes"
+    assert await clients[2][0].read() == b"the server has 2 connections, its limit"
     assert listener.connections == 2
     clients[0][1].close()
     await pause(0.02)

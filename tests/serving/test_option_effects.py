@@ -27,7 +27,9 @@ def test_settings_of_a_backend_that_there_is_not_are_warned_of(
     settings = ("onnxrutime,default-max-batch-size=8", "tensorrt,plugins=x.so", "default-max-batch-size=2")
     with serving(repository, backend_config=settings):
         said = [record.getMessage() for record in caplog.records if "--backend-config" in record.getMessage()]
-    assert said == ["--backend-config names 'onnxrutime', which is no backend (did you mean 'onnxruntime'?)"]
+    assert said == [
+        "--backend-config names 'onnxrutime', which is not a backend (did you mean 'onnxruntime'?)"
+    ]
 
 
 def test_the_server_has_the_name_it_is_given(repository: Path) -> None:

@@ -42,7 +42,7 @@ def members_of(config: ProfileSpec, group: ModelGroup, facts: ModelFacts) -> tup
         strangers = [name for name in chosen if name not in facts.steps]
         if strangers:
             raise UsageError(
-                f"--ensemble-composing-models: '{strangers[0]}' is no step of ensemble '{facts.model}' "
+                f"--ensemble-composing-models: '{strangers[0]}' is not a step of ensemble '{facts.model}' "
                 f"(its steps are: {', '.join(facts.steps)})"
             )
         return chosen

@@ -170,5 +170,5 @@ def _constraint(tag: str, bound: Bound, limit: object) -> Constraint:
     measured = metric(_RENAMED.get(tag, tag))
     sensible = "min" if measured.better == "higher" else "max"
     if bound != sensible and measured.unit != "%":  # a share may be bounded from either side
-        raise ValueError(f"a {bound} of {measured.name} is no constraint: it takes {sensible}")
+        raise ValueError(f"a {bound} of {measured.name} is not a constraint: it takes {sensible}")
     return Constraint(tag=measured.tag, bound=bound, limit=number(limit))

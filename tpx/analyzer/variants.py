@@ -237,7 +237,7 @@ class OutputRepository:
                 or not VARIANT_DIRECTORY.fullmatch(entry.name)
             ):
                 raise UsageError(
-                    f"--override-output-model-repository would remove {entry}, which is no variant that a "
+                    f"--override-output-model-repository would remove {entry}, which is not a variant that a "
                     "run wrote: name another --output-model-repository-path"
                 )
         for entry in entries:

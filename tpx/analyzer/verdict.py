@@ -184,7 +184,7 @@ class ModelVerdict:
             text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
         if conclusion is not None and conclusion.tied:
             text += f"; tied with: {', '.join(conclusion.tied)}"
-            those = "those that surely are no worse than the default" if conclusion.passes_over else "them"
+            those = "those certainly not worse than the default" if conclusion.passes_over else "them"
             certain = self.finding is not Finding.INCONCLUSIVE
             recommends = certain and self.best is not self.default
             text += f"; the cheapest of {those} is recommended" if recommends else ""

@@ -167,7 +167,7 @@ def _levels(run: PerfRun | str | Path, name: str) -> Levels:
     except OSError as exc:
         raise UsageError(f"cannot read {run}: {exc.strerror}") from exc
     except ValueError as exc:
-        raise UsageError(f"{run} is no JSON: {exc}") from exc
+        raise UsageError(f"{run} is not JSON: {exc}") from exc
 
 
 def _spec(

@@ -111,7 +111,9 @@ def _write_detailed(view: ReportView, config: ReportConfig) -> None:
     _check_names(view.run, [wanted.name for wanted in config.report_model_configs])
     lacking = sorted(set(config.output_formats) - {"html", "pdf", "csv"})
     if lacking:
-        raise UsageError(f"--output-formats {lacking[0]} is of a whole run: leave --report-model-configs out")
+        raise UsageError(
+            f"--output-formats {lacking[0]} covers a whole run: leave out --report-model-configs"
+        )
     for wanted in config.report_model_configs:
         own = replace(view, plots=wanted.plots or view.plots)
         for written in dict.fromkeys(config.output_formats):

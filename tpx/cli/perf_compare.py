@@ -35,4 +35,4 @@ def _document(path: Path) -> object:
     except OSError as exc:
         raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     except ValueError as exc:
-        raise UsageError(f"{path} is no JSON: {exc}") from exc
+        raise UsageError(f"{path} is not JSON: {exc}") from exc

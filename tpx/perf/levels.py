@@ -112,7 +112,7 @@ SESSION_CONCURRENCY = LoadKind(
     option="session_concurrency",
     column="Session Concurrency",
     once=True,
-    undivided="the next conversation is begun by whoever ends one first, in one process",
+    undivided="one process begins the next conversation when one ends",
 )
 FIXED_SCHEDULE = LoadKind(
     name="fixed_schedule",

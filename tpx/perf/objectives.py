@@ -160,7 +160,7 @@ def _unit(text: str, quantity: Quantity, unit: str) -> float:
     if factor is None:
         known = ", ".join(u for u in units if u)
         _refuse(
-            text, f"'{unit}' is no unit of it (known: {known})" if unit else f"a unit is missing ({known})"
+            text, f"'{unit}' is not a unit of it (known: {known})" if unit else f"a unit is missing ({known})"
         )
     return factor
 

@@ -104,14 +104,14 @@ class PaceSpec:
         if self.max_threads < 0:
             refuse("--max-threads", "The value must be > 0.")
         if self.gamma_shape != 1 and self.request_distribution != "gamma":
-            raise UsageError("--gamma-shape is of --request-distribution gamma")
+            raise UsageError("--gamma-shape requires --request-distribution gamma")
         if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
             raise UsageError(
                 "--poll busy needs a processor of its own, and this process may use "
                 f"{usable_processors():g} (taskset, or the container's limit): the server would wait for it"
             )
         if self.burst_size != 1 and self.request_distribution != "burst":
-            raise UsageError("--burst-size is of --request-distribution burst")
+            raise UsageError("--burst-size requires --request-distribution burst")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

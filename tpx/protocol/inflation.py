@@ -134,7 +134,7 @@ class _Share:
                 self._leave(waiting)
         if not granted:
             raise Overloaded(
-                f"decompressed bodies take {self.max_bytes} bytes, as many as they may "
+                f"decompressed bodies take {self.max_bytes} bytes, the most that they may "
                 "(--max-inflated-bytes): ask again later"
             )
 

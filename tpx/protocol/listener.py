@@ -190,13 +190,11 @@ class Listener:
         self._accept_more()
         excess, reason = len(self._connections) - self._max_connections, ""
         if excess > 0:
-            reason = f"the server has {self._max_connections} connections, as many as it takes"
+            reason = f"the server has {self._max_connections} connections, its limit"
         elif self._max_per_client:
             excess = self._count_client(connection, transport) - self._max_per_client
             if excess > 0:
-                reason = (
-                    f"{self._clients[connection]} has {self._max_per_client} connections, as many as allowed"
-                )
+                reason = f"{self._clients[connection]} has {self._max_per_client} connections, its limit"
         if not reason:
             return
         if self._warned != self.tick:  # once a second, however many come

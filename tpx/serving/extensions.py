@@ -111,7 +111,7 @@ def foreign(blame: str = "") -> Iterator[None]:
 def made(origin: str, found: object, needs: Sequence[str]) -> object:
     """Make an object of a class. Raises LoadError that begins with `origin` where it lacks `needs`."""
     if not callable(found):
-        raise LoadError(f"{origin}, which is no class")
+        raise LoadError(f"{origin}, which is not a class")
     with foreign(f"{origin}, which cannot be made: "):
         one: object = found()
     missing = [each for each in needs if not hasattr(one, each)]

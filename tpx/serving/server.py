@@ -301,7 +301,7 @@ def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
     if others := out.keys() - KNOWN.keys() - {""}:
         there = backend_names(config.repository.backend_directory)
         for name in sorted(others.difference(there)):
-            log.warning("--backend-config names '%s', which is no backend%s", name, nearest(name, there))
+            log.warning("--backend-config names '%s', which is not a backend%s", name, nearest(name, there))
     return out
 
 

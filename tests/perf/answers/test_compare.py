@@ -90,8 +90,8 @@ def test_loads_of_one_run_only_are_named() -> None:
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ([], "b.json is no result of tpx perf --json (schema 1)"),
-        ({"schema": 2, "levels": []}, "b.json is no result of tpx perf --json (schema 1)"),
+        ([], "b.json is not a result of tpx perf --json (schema 1)"),
+        ({"schema": 2, "levels": []}, "b.json is not a result of tpx perf --json (schema 1)"),
         ({"schema": 1, "levels": []}, "b.json has no level with successful requests"),
         ({"schema": 1, "levels": [{"mode": "concurrency", "value": 1}]}, "b.json: a level lacks its batches"),
     ],

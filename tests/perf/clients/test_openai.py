@@ -114,7 +114,7 @@ def test_an_error_in_the_middle_of_a_stream_fails_the_request() -> None:
 def test_an_event_that_is_no_object_fails_the_request(data: bytes) -> None:
     answer = OpenAiAnswer(lambda _: None)
     answer.take(b"data: " + data + b"\n\n")
-    assert answer.error == f"an event is no JSON object: {data.decode()}"
+    assert answer.error == f"an event is not a JSON object: {data.decode()}"
 
 
 def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:

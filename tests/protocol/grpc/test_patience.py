@@ -163,8 +163,8 @@ async def test_a_stream_that_stops_in_a_message_is_ended_and_its_owner_told() ->
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_connections": 1}, "the server has 1 connections, as many as it takes"),
-        ({"max_per_client": 1}, "127.0.0.1 has 1 connections, as many as allowed"),
+        ({"max_connections": 1}, "the server has 1 connections, its limit"),
+        ({"max_per_client": 1}, "127.0.0.1 has 1 connections, its limit"),
     ],
 )
 async def test_a_connection_too_many_is_told_so(limits: dict[str, int], message: str) -> None:

@@ -163,8 +163,8 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_connections": 2}, "the server has 2 connections, as many as it takes"),
-        ({"max_per_client": 2}, "127.0.0.1 has 2 connections, as many as allowed"),
+        ({"max_connections": 2}, "the server has 2 connections, its limit"),
+        ({"max_per_client": 2}, "127.0.0.1 has 2 connections, its limit"),
     ],
 )
 async def test_a_connection_too_many_is_told_so_and_closed(limits: dict[str, int], message: str) -> None:

@@ -190,6 +190,6 @@ def test_metadata_is_forwarded_by_its_names_and_the_user_agent_too() -> None:
 
 
 def test_a_wrong_pattern_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
-    message = r"--http-header-forward-pattern: '\(' is no regular expression: missing \)"
+    message = r"--http-header-forward-pattern: '\(' is not a regular expression: missing \)"
     with pytest.raises(UsageError, match=message), serving(tmp_path, http_header_forward_pattern="("):
         pass

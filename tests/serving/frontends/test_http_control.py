@@ -113,9 +113,9 @@ def test_a_large_model_comes_in_one_request(live: Live) -> None:
         ({"parameters": {"config": None}}, "'config': attempt to access JSON non-string as string"),
         ({"parameters": {"what": "x"}}, "unexpected error on creating Triton parameter"),
         ({"parameters": {"config": "{}", "file:1/x": 3}}, "'file:1/x': attempt to access JSON non-string"),
-        ({"parameters": {"config": "{}", "file:1/x": "%%%"}}, "load parameter 'file:1/x' is no base64"),
-        ({"parameters": {"config": "{}", "file:1/x": "AA"}}, "load parameter 'file:1/x' is no base64"),
-        ({"parameters": {"config": "{}", "file:1/x": "ü"}}, "load parameter 'file:1/x' is no base64"),
+        ({"parameters": {"config": "{}", "file:1/x": "%%%"}}, "load parameter 'file:1/x' is not base64"),
+        ({"parameters": {"config": "{}", "file:1/x": "AA"}}, "load parameter 'file:1/x' is not base64"),
+        ({"parameters": {"config": "{}", "file:1/x": "ü"}}, "load parameter 'file:1/x' is not base64"),
         ({"parameters": {"file:1/x": "AAAA"}}, "Load parameter 'config' must be specified for model file"),
         ({"parameters": {"config": "{"}}, "Invalid config override: "),
         (

@@ -62,7 +62,9 @@ class GoalSpec:
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or for goals that do not go together."""
         if self.weighting is not None:
-            raise UsageError("weighting is of one model: give it as a key of that model in profile_models")
+            raise UsageError(
+                "weighting applies to one model: set it as a key of that model in profile_models"
+            )
         if self.num_top_model_configs and not (self.constraints or self._budgets()):
             raise UsageError(
                 "--num-top-model-configs compares models by constraints that hold for all of them: "

@@ -97,7 +97,7 @@ class LaunchSpec:
                 raise UsageError(f"--triton-{flag}-endpoint: '{address}' is not HOST:PORT")
         if not self.triton_metrics_url.startswith(("http://", "https://")):
             raise UsageError(
-                f"--triton-metrics-url: '{self.triton_metrics_url}' is no URL as http://HOST:PORT/metrics"
+                f"--triton-metrics-url: '{self.triton_metrics_url}' is not a URL such as http://HOST:PORT/metrics"
             )
 
     @property

@@ -106,7 +106,7 @@ Levels = Mapping[str, Batches]
 def read_levels(document: object, source: str) -> Levels:
     """The levels of a run's JSON; raises UsageError naming `source` where it is something else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or "levels" not in document:
-        raise UsageError(f"{source} is no result of tpx perf --json (schema {SCHEMA})")
+        raise UsageError(f"{source} is not a result of tpx perf --json (schema {SCHEMA})")
     levels: dict[str, Batches] = {}
     try:
         for level in document["levels"]:

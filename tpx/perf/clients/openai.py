@@ -75,7 +75,7 @@ class OpenAiAnswer:
             except orjson.JSONDecodeError:
                 event = None
             if not isinstance(event, dict):
-                self.error = f"an event is no JSON object: {data[:200].decode('utf-8', 'replace')}"
+                self.error = f"an event is not a JSON object: {data[:200].decode('utf-8', 'replace')}"
                 continue
             if event.get("error"):
                 self.error = _words(event)

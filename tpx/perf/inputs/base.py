@@ -76,7 +76,7 @@ def parse_declaration(text: str) -> TensorSpec:
     try:
         shape = tuple(int(part) for part in dims.split(","))
     except ValueError:
-        refuse(flag, f"The dimensions of '{text}' are no numbers.")
+        refuse(flag, f"The dimensions of '{text}' are not numbers.")
     if any(dim < 1 and dim != -1 for dim in shape):
         refuse(flag, f"The dimensions of '{text}' must be > 0, or -1 where they are open.")
     return TensorSpec(name=name, datatype=datatype.upper(), shape=shape)
@@ -251,7 +251,7 @@ def parse_ids(text: str) -> IdRange:
         refuse(flag, "The range values must be >= 0.")
     first, end = [*numbers, LAST_ID][:2]
     if first == 0:
-        refuse(flag, "0 is no id of a sequence: the range has to start at 1 or above.")
+        refuse(flag, "0 is not a sequence id: the range must start at 1 or above.")
     if end <= first:
         refuse(flag, "The 'end' value must be greater than 'start' value.")
     if end > 2**64 - 1:

@@ -212,7 +212,7 @@ def _array(path: Path, where: str) -> Array:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as exc:
         raise UsageError(
-            f"{where}: {path} is no array of numpy that can be read without pickle: {exc}"
+            f"{where}: {path} is not a NumPy array that can be read without pickle: {exc}"
         ) from exc
     return array
 

@@ -183,7 +183,7 @@ def _entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
         if name == PAYLOAD:
             raise UsageError(f"{where}: 'payload' is for services that take JSON (--service-kind openai)")
         if name in (SESSION.name, DELAY.name):
-            raise UsageError(f"{where}: '{name}' is of a turn of a conversation (--session-concurrency)")
+            raise UsageError(f"{where}: '{name}' belongs to a turn of a conversation (--session-concurrency)")
         raise UsageError(
             f"{where}: The input or output '{name}' is not found in the model configuration"
             f"{nearest(name, known)} (has: {', '.join(known)})"

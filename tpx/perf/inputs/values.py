@@ -63,7 +63,7 @@ def element_count(datatype: str, data: Buffer, where: str) -> int:
             ) from exc
     size = BY_NAME[datatype].size
     if len(data) % size:
-        raise UsageError(f"{where}: {len(data)} bytes are no whole number of {datatype} elements")
+        raise UsageError(f"{where}: {len(data)} bytes are not a whole number of {datatype} elements")
     return len(data) // size
 
 
@@ -75,7 +75,7 @@ def encode_values(flat: Sequence[JsonValue], datatype: str, where: str) -> Buffe
     allowed = _TYPES[target.kind]
     if not set(map(type, flat)) <= set(allowed):
         wrong = next(value for value in flat if type(value) not in allowed)
-        raise UsageError(f"{where}: {shown(wrong)} is no {datatype}")
+        raise UsageError(f"{where}: {shown(wrong)} is not {datatype}")
     if not flat:
         return b""
     if target.kind in "iu":
@@ -152,7 +152,7 @@ def _check_keys(value: JsonObject, where: str) -> None:
     if unknown:
         raise UsageError(f"{where}: unknown key '{min(unknown)}' (known: content, b64, shape)")
     if ("content" in value) == ("b64" in value):
-        raise UsageError(f"{where}: missing content field: either content or b64 has to be there")
+        raise UsageError(f"{where}: missing content field: either content or b64 is required")
 
 
 def _shape(spec: TensorSpec, value: JsonValue, where: str) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ def _decoded(text: str, where: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise UsageError(f"{where}: b64 is no base64 text: {exc}") from exc
+        raise UsageError(f"{where}: b64 is not base64 text: {exc}") from exc
 
 
 def decode_strings(data: Buffer) -> list[bytes]:
@@ -190,7 +190,7 @@ def _element(value: JsonValue, where: str) -> bytes:
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
         return _decoded(value["b64"], where)
-    raise UsageError(f"{where}: {shown(value)} is no string")
+    raise UsageError(f"{where}: {shown(value)} is not a string")
 
 
 def _flattened(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int, ...]]:

@@ -160,7 +160,7 @@ class ScenarioSpec:
         for name in given(self):
             scenarios = owners.get(name, timed)
             if name != "scenario" and self.scenario not in scenarios:
-                raise UsageError(f"{flag_of(name)} is of --scenario {', '.join(scenarios)}")
+                raise UsageError(f"{flag_of(name)} requires --scenario {', '.join(scenarios)}")
 
     @property
     def levels(self) -> LevelRange | None:

@@ -119,11 +119,11 @@ class AnswerSpec:
         if self.ci_width is not None and not 0 < self.ci_width < 1:
             refuse("--ci-width", "The value must be above 0% and below 100%.")
         if self.ci_width is not None and self.stability == "pa":
-            raise UsageError("--ci-width is of --stability ci, and --stability pa has no intervals")
+            raise UsageError("--ci-width requires --stability ci: --stability pa has no intervals")
         if not 0.5 < self.slo_confidence < 1:
             refuse("--slo-confidence", "The value must be in range (0.5, 1).")
         if "slo_confidence" in given(self) and not self.slo:
-            raise UsageError("--slo-confidence is of the objectives of --slo")
+            raise UsageError("--slo-confidence requires --slo")
 
     @property
     def rule(self) -> Literal["pa", "ci"]:
@@ -166,7 +166,7 @@ class ComparingSpec:
             raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
         for name in ("ab_blocks", "alpha", "min_effect"):
             if name in given(self) and not self.ab:
-                raise UsageError(f"{flag_of(name)} is of --ab URL1 URL2, or of `tpx perf compare`")
+                raise UsageError(f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def parse_metric(text: str) -> str:
     try:
         re.compile(text)
     except re.error as exc:
-        refuse("--metric", f"'{text}' is no regular expression: {exc}.")
+        refuse("--metric", f"'{text}' is not a regular expression: {exc}.")
     return text
 
 

@@ -43,13 +43,15 @@ def _of_open_loops(name: str) -> Rule:
     flag = flag_of(name)
     return Rule(
         lambda s: name in given(s.pace) and not s.levels.kind.open_loop,
-        f"{flag} is of loads with times of their own, such as --request-rate-range",
+        f"{flag} requires an open-loop load, such as --request-rate-range",
     )
 
 
 def _of_one_server() -> Iterator[Rule]:
     """Yield a rule for each option of a single server, or of windows, which blocks of --ab do not have."""
-    alone = "is of one server's levels: a comparison is told in its text and by --json, --junit, --markdown"
+    alone = (
+        "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
+    )
     blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
     unfit = dict.fromkeys(("knee", "explain", "collect_metrics", "latency_threshold", "percentile"), alone)
     unfit |= dict.fromkeys(("csv", "profile_export_file", "jsonl", "hdr_log", "html", "pdf"), alone)

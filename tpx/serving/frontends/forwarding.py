@@ -65,7 +65,7 @@ def parse_forwarding(flag: str, pattern: str) -> HeaderForwarding | None:
             pattern.removeprefix(_CASE_MATTERS), re.NOFLAG if case_matters else re.IGNORECASE
         )
     except re.error as exc:
-        raise UsageError(f"{flag}: '{pattern}' is no regular expression: {exc}") from exc
+        raise UsageError(f"{flag}: '{pattern}' is not a regular expression: {exc}") from exc
     return HeaderForwarding(compiled)
 
 

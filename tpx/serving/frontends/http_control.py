@@ -278,7 +278,7 @@ def _decode_file(key: str, value: JsonValue) -> bytes:
     try:
         return binascii.a2b_base64("".join(value.split()), strict_mode=True)
     except ValueError as exc:
-        raise InvalidRequest(f"load parameter '{key}' is no base64: {exc}") from exc
+        raise InvalidRequest(f"load parameter '{key}' is not base64: {exc}") from exc
 
 
 def _field(body: JsonObject, key: str) -> JsonValue:

@@ -211,7 +211,7 @@ def _is_model(file: Path) -> bool:
 def _single_file(path: Path) -> ModelSource:
     if f"model{path.suffix}" not in RECOGNISED_FILES:
         kinds = ", ".join(name.removeprefix("model") for name in RECOGNISED_FILES)
-        raise UsageError(f"'{path}' is no model file that tpx knows ({kinds}) and no model repository")
+        raise UsageError(f"'{path}' is neither a model file that tpx knows ({kinds}) nor a model repository")
     directory = path.resolve().parent
     return ModelSource(name=path.stem, directory=directory, versions={1: directory}, file=path.resolve())
 

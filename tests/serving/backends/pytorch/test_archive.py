@@ -71,7 +71,7 @@ def test_weights_without_a_class_are_told_what_they_lack(tmp_path: Path) -> None
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\x03\x04 cut"])
 def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "model.pt").write_bytes(data)
-    with pytest.raises(LoadError, match="is no archive that PyTorch wrote"):
+    with pytest.raises(LoadError, match="is not an archive written by PyTorch"):
         kind(tmp_path)
 
 

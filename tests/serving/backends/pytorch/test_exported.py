@@ -192,7 +192,7 @@ def test_a_number_that_varies_is_refused(tmp_path: Path) -> None:
         Times(), (torch.ones(2), 3), dynamic_shapes=(None, torch.export.Dim.DYNAMIC)
     )
     zoo.save_exported(program, tmp_path / "model.pt2")
-    with pytest.raises(ConfigError, match="its forward takes 'times', which is no tensor"):
+    with pytest.raises(ConfigError, match="its forward takes 'times', which is not a tensor"):
         check(tmp_path)
 
 

@@ -163,7 +163,7 @@ def test_weights_that_hold_code_are_refused_and_do_not_run(tmp_path: Path) -> No
 
 BAD_WEIGHTS = {
     "model.safetensors": (b"no tensors at all", "cannot read the weights in"),
-    "model.pt": (b"no zip", r"model\.pt' (is no archive that PyTorch wrote|holds more than tensors)"),
+    "model.pt": (b"no zip", r"model\.pt' (is not an archive written by PyTorch|holds more than tensors)"),
 }
 
 

@@ -32,7 +32,7 @@ def test_a_plan_of_another_version_is_explained(opened: Opened, tmp_path: Path) 
 def test_what_is_no_plan_is_said() -> None:
     assert plan_version(b"zzzz" + bytes(40)) == ""
     assert plan_version(plan([X, Y], version="10.3.0.26")) == "10.3.0.26"
-    assert mismatch(b"PK", "11.4.0.106") == " (the file is no plan of TensorRT)"
+    assert mismatch(b"PK", "11.4.0.106") == " (the file is not a TensorRT plan)"
     assert "the kind of GPU that it was built on" in mismatch(plan([X, Y]), "11.4.0.106")
 
 

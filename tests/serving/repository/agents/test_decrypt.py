@@ -103,7 +103,7 @@ def test_a_parameter_that_cannot_be_is_told(location: Path, parameters: dict[str
         (None, "cannot read the key file '.*': No such file"),
         (b"", "holds no key"),
         (b"short", "holds no Fernet key: 32 bytes in URL-safe base64"),
-        (b"\xff\xfe", "holds no Fernet key: it is no text"),
+        (b"\xff\xfe", "holds no Fernet key: it is not text"),
         pytest.param(
             Fernet.generate_key(),
             "'.*weights.fernet' was not encrypted with this key, or is damaged",

@@ -64,7 +64,7 @@ def test_every_load_has_an_agent_of_its_own(journal: Journal) -> None:
         ("", "which has no class RepositoryAgent"),
         ("import nothing_like_this", "which cannot be imported: ModuleNotFoundError"),
         ("exit(3)", "which cannot be imported: SystemExit: 3"),
-        ("RepositoryAgent = 1", "which is no class"),
+        ("RepositoryAgent = 1", "which is not a class"),
         ("class RepositoryAgent: ...", "which has no act"),
         ("class RepositoryAgent:\n  def __init__(self, x): ...", "which cannot be made: TypeError"),
     ],

@@ -243,7 +243,7 @@ def test_without_the_library_the_error_names_the_command(monkeypatch: pytest.Mon
 
 def test_a_mount_directory_that_is_none_is_refused() -> None:
     environment = ENVIRONMENT | {"TRITON_AWS_MOUNT_DIRECTORY": "/no/such"}
-    with pytest.raises(UsageError, match="TRITON_AWS_MOUNT_DIRECTORY '/no/such' is no directory"):
+    with pytest.raises(UsageError, match="TRITON_AWS_MOUNT_DIRECTORY '/no/such' is not a directory"):
         StoreRepository(StorePlace(scheme="s3", bucket="b"), environment, Path("/nowhere"))
 
 

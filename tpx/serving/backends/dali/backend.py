@@ -202,7 +202,7 @@ class DaliModel:
             self._check(output, tensor, 1 if output.name in self.joined_outputs else 0)
         unknown = sorted(self.joined_outputs - {output.name for output in config.output})
         if unknown:
-            raise ConfigError(f"model '{self._name}': {_JOINED} names '{unknown[0]}', which is no output")
+            raise ConfigError(f"model '{self._name}': {_JOINED} names '{unknown[0]}', which is not an output")
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         try:

@@ -89,9 +89,9 @@ def read_definition(path: Path) -> PipelineDefinition:
     except OSError as exc:
         raise LoadError(f"cannot read '{path}': {exc.strerror}") from exc
     except DecodeError as exc:
-        raise LoadError(f"'{path}' is no serialized DALI pipeline") from exc
+        raise LoadError(f"'{path}' is not a serialized DALI pipeline") from exc
     if not pipeline.op or not pipeline.output:
-        raise LoadError(f"'{path}' is no serialized DALI pipeline: it has no operators or no outputs")
+        raise LoadError(f"'{path}' is not a serialized DALI pipeline: it has no operators or no outputs")
     return PipelineDefinition(
         serialized=serialized,
         batch_size=pipeline.batch_size,

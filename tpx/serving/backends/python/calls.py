@@ -95,7 +95,7 @@ class ModelCalls:
 
     def give_up(self) -> None:
         """Answer the calls now, whatever becomes of them: their request was cancelled."""
-        gone = Cancelled("nobody waits for what it was made for")
+        gone = Cancelled("the request that it was made for has ended")
         while self._calls:
             number, call = self._calls.popitem()
             call.request.cancel()

@@ -255,8 +255,8 @@ def _samples(config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int
             datatype = BY_NUMBER[item.data_type] if item is not None else None
             if item is None or -1 in dims or datatype is None or datatype.name == "BYTES":
                 raise ConfigError(
-                    f"model '{config.name}': CUDA_GRAPH_BATCH_SIZES needs inputs of fixed dims, and numbers: "
-                    f"'{name}' is none"
+                    f"model '{config.name}': CUDA_GRAPH_BATCH_SIZES requires numeric inputs with fixed dims: "
+                    f"'{name}' is not"
                 )
             rows = [size] if config.max_batch_size else []
             arrays[name] = np.zeros([*rows, *dims], datatype.numpy)

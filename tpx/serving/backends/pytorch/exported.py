@@ -142,7 +142,7 @@ def _refuse_numbers(specs: list[Value], model: str) -> None:
     for spec in specs:
         if not _is_tensor(spec.arg) and not hasattr(spec.arg, "value"):
             raise ConfigError(
-                f"unable to load model '{model}', its forward takes '{spec.arg.name}', which is no tensor "
+                f"unable to load model '{model}', its forward takes '{spec.arg.name}', which is not a tensor "
                 f"({type(spec.arg).__name__}): export it with a constant, or with a tensor of one element"
             )
 

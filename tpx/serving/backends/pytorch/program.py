@@ -75,7 +75,7 @@ def _archive(path: Path) -> ModelSourceFile | None:
             names = [name.partition("/")[2] for name in archive.namelist()]
     except (OSError, zipfile.BadZipFile) as exc:
         raise LoadError(
-            f"'{path}' is no archive that PyTorch wrote: {exc}. It takes TorchScript (torch.jit.save), "
+            f"'{path}' is not an archive written by PyTorch: {exc}. It takes TorchScript (torch.jit.save), "
             "torch.export.save, and AOTInductor packages (aoti_compile_and_package)"
         ) from exc
     # a package may have the exported program beside what was compiled from it

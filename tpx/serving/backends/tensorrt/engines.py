@@ -154,7 +154,7 @@ def plan_version(plan: bytes) -> str:
 def mismatch(plan: bytes, installed: str) -> str:
     """Return what the versions of a plan and of TensorRT have to do with it that a plan cannot be loaded."""
     if plan[:4] != _PLAN_TAG:
-        return " (the file is no plan of TensorRT)"
+        return " (the file is not a TensorRT plan)"
     built = plan_version(plan)
     if not built or built.split(".")[:3] == installed.split(".")[:3]:
         return " (a plan runs on the kind of GPU that it was built on)"

@@ -71,7 +71,7 @@ class AgentModel:
         if not self._movable:
             raise LoadError("the location of a model can only be changed while it is being loaded")
         if not directory.is_dir():
-            raise LoadError(f"'{directory}', which the model should be loaded from, is no directory")
+            raise LoadError(f"'{directory}', which the model should be loaded from, is not a directory")
         self._location = directory.absolute()
 
     def release(self) -> None:

@@ -69,7 +69,7 @@ def _from_file(path: Path) -> str:
     except OSError as exc:
         raise LoadError(f"cannot read the key file '{path}': {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise LoadError(f"key_file '{path}' holds no Fernet key: it is no text") from exc
+        raise LoadError(f"key_file '{path}' holds no Fernet key: it is not text") from exc
 
 
 def _copy(

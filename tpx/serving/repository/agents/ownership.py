@@ -88,7 +88,7 @@ def _from_file(name: str, file: Path) -> RepositoryAgent:
     module_name = f"tpx_repository_agent_{name}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
-        raise LoadError(f"{origin}, which is no Python module")
+        raise LoadError(f"{origin}, which is not a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickle look for it there
     with foreign(f"{origin}, which cannot be imported: "):

@@ -57,7 +57,7 @@ class StoreRepository:
         self.mount = Path(mount) if mount else None
         """Where the directories of fetched models are made; None for where temporary files go."""
         if self.mount is not None and not self.mount.is_dir():
-            raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is no directory")
+            raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is not a directory")
         self._bucket = _open(place, settings_of(place, environment, home))
 
     def __str__(self) -> str:
