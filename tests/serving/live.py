@@ -24,7 +24,7 @@ from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_json import encode_infer_request
 from tpx.serving.options import ServeConfig
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -86,7 +86,7 @@ class Live:
 
     async def _serve(self) -> None:
         self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self.server = Server(self._config)
+        self.server = InferenceServer(self._config)
         endpoints = await self.server.start()
         self.ports = {endpoint.service: endpoint.port for endpoint in endpoints}
         self._ready.set()

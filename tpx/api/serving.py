@@ -17,7 +17,7 @@ from tpx.errors import LoadError, UsageError
 from tpx.options import from_mapping
 from tpx.perf.loops import event_loop
 from tpx.serving.options import ServeConfig
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 START_S = 120.0
 STOP_S = 60.0
@@ -137,7 +137,7 @@ class _ThreadServer:
     async def _serve(self) -> None:
         ending = asyncio.Event()
         self._ending = asyncio.get_running_loop(), ending
-        server = Server(self._config)
+        server = InferenceServer(self._config)
         endpoints = await server.start()
         self._addresses = {endpoint.service: endpoint.where for endpoint in endpoints}
         self._ready.set()

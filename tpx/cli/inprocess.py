@@ -30,7 +30,7 @@ from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.options import ServeConfig
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 ANSWERED, REFUSED = 0, 1
 
@@ -57,12 +57,12 @@ class Engine:
                 "exit_on_error": False,
             },
         )
-        self._server: Server | None = None
+        self._server: InferenceServer | None = None
 
-    async def server(self) -> Server:
+    async def server(self) -> InferenceServer:
         """Running, with its models loaded. Raises LoadError."""
         if self._server is None:
-            server = Server(self._config)
+            server = InferenceServer(self._config)
             await server.start()
             self._server = server
             if server.repository.unreadable:

@@ -25,7 +25,7 @@ from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.frontend import FrontendProcess, FrontendSeat
 from tpx.serving.processes.supervisor import EngineSeat, ProcessSupervisor
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
 
 
 async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None = None) -> int:
-    server = Server(config, logs, seat)
+    server = InferenceServer(config, logs, seat)
     signals = ServerSignals(on_now=lambda: _die(server))
     signals.watch()
     started = asyncio.ensure_future(server.start())
@@ -194,7 +194,7 @@ def _exit_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _die(server: Server) -> None:
+def _die(server: InferenceServer) -> None:
     """End the process by the signal that it got."""
     server.control.abandon()
     finish()

@@ -12,7 +12,7 @@ from tpx.serving.backends.table import whereabouts
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.agents.ownership import whereabouts as where_agent_is
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ CELL_LEAST = 20
 """The narrowest that a broken column becomes, in characters."""
 
 
-def log_models(server: Server, config: ServeConfig) -> None:
+def log_models(server: InferenceServer, config: ServeConfig) -> None:
     """Repository agents, backends and models: after loading, also if that failed."""
     _log(("Repository Agent", "Path"), _agent_rows(server, config))
     _log(("Backend", "Path", "Config"), _backend_rows(server, config))
@@ -31,7 +31,7 @@ def log_models(server: Server, config: ServeConfig) -> None:
         log.info("no models found")
 
 
-def log_options(server: Server, config: ServeConfig) -> None:
+def log_options(server: InferenceServer, config: ServeConfig) -> None:
     """Return what the server was told."""
     _log(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions))
 
@@ -98,7 +98,7 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
     ]
 
 
-def _agent_rows(server: Server, config: ServeConfig) -> list[Row]:
+def _agent_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
     """The agents that look after the models that are served."""
     asked = {
         each.name for model in server.plane.served() for each in model.config.model_repository_agents.agents
@@ -106,7 +106,7 @@ def _agent_rows(server: Server, config: ServeConfig) -> list[Row]:
     return [(name, where_agent_is(name, config.repository.repoagent_directory)) for name in sorted(asked)]
 
 
-def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
+def _backend_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
     """The backends of the models that are served, and what --backend-config told them."""
     backends = {model.config.backend for model in server.plane.served()}
     names = sorted(backends - {""})  # ensembles have none

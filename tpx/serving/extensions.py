@@ -121,7 +121,7 @@ def made(origin: str, found: object, needs: Sequence[str]) -> object:
 
 
 def _made(kind: ExtensionKind, name: str, known: Known) -> object:
-    if known.package and not _is_installed(known.package):
+    if known.package and not is_installed(known.package):
         raise LoadError(f"{kind.noun} '{name}' needs the package {known.package}: {known.install}")
     try:
         found = imported(known.target)
@@ -159,7 +159,7 @@ def _named(distribution: Distribution | None) -> tuple[str, str]:
         return "?", ""
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Return whether a package can be imported; of `a.b` not even `a` may be there."""
     try:
         return find_spec(package) is not None

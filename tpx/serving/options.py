@@ -21,7 +21,7 @@ def _verbosity(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSpec:
+class ServerLimitsSpec:
     """Connections of all endpoints, memory, and the end of the server."""
 
     id: str = option(
@@ -199,7 +199,7 @@ class GrpcSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSpec:
+class MetricsEndpointSpec:
     """The metrics endpoint."""
 
     allow_metrics: bool = option(True, "serve Prometheus metrics")
@@ -288,10 +288,10 @@ class ServeConfig:
     """Everything that a server can be told, in the order of the help."""
 
     repository: ModelSpec = group(ModelSpec, "Models")
-    server: ServerSpec = group(ServerSpec, "Server")
+    server: ServerLimitsSpec = group(ServerLimitsSpec, "Server")
     http: HttpSpec = group(HttpSpec, "HTTP")
     grpc: GrpcSpec = group(GrpcSpec, "gRPC")
-    metrics: MetricsSpec = group(MetricsSpec, "Metrics")
+    metrics: MetricsEndpointSpec = group(MetricsEndpointSpec, "Metrics")
     logging: LoggingSpec = group(LoggingSpec, "Logging")
     tracing: TracingSpec = group(TracingSpec, "Tracing")
     compatibility: CompatibilitySpec = group(CompatibilitySpec, "Accepted for compatibility")

@@ -52,7 +52,7 @@ _UNLOAD_S = 5
 """Least time to unload models, however long the requests in flight took."""
 
 
-class Server:
+class InferenceServer:
     """One server on the running event loop: `start`, then `stop`."""
 
     def __init__(

@@ -22,14 +22,14 @@ from tpx.serving.processes.channel import Descriptors, FrameChannel
 from tpx.serving.processes.remote import RemotePlane
 from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 
 @dataclass(slots=True)
 class _Seats:
     """A frontend's plane and the engine that it asks, in one process."""
 
-    server: Server
+    server: InferenceServer
     plane: RemotePlane
     channel: FrameChannel
     answers: dict[int, InferResponse] = field(default_factory=dict)
@@ -79,7 +79,7 @@ async def _serve(repository: Path) -> AsyncIterator[_Seats]:
     mode = {"model_control_mode": "explicit", "load_model": ("*",)}
     config = build(ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports})
     seat = EngineSeat(listening=listening, count=0, bound={}, metrics=(), started=says_started)
-    server = Server(config, None, seat)
+    server = InferenceServer(config, None, seat)
     await server.start()
     plane = RemotePlane(LogControl(config.logging.settings), 1000)
     welcome = asyncio.Event()

@@ -20,7 +20,7 @@ from tpx.errors import MeasurementError
 from tpx.options import build
 from tpx.protocol import model_config
 from tpx.serving.options import ServeConfig
-from tpx.serving.server import Server
+from tpx.serving.server import InferenceServer
 
 
 class InProcessRunner:
@@ -70,7 +70,7 @@ class InProcessRunner:
         """Load the models for a moment. Returns a model's configuration, raises MeasurementError with the
         reason why it cannot be had."""
         self._link(directories)
-        engine = Server(
+        engine = InferenceServer(
             build(
                 ServeConfig,
                 {

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,7 @@ from tpx.errors import LoadError
 from tpx.processors import schedulable_processors
 from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
-from tpx.serving.extensions import names, offer_of
+from tpx.serving.extensions import is_installed, names, offer_of
 from tpx.serving.inspection.isolated import FEATURES, InspectionFailure, PartInspections, PartName
 
 
@@ -110,11 +109,7 @@ def _backend(name: str) -> _Subject:
     part = PartName(kind="backend", name=name)
     known = KNOWN.get(name)
     if known is not None:
-        finding = InspectedPart(name=name, state=_state(known.package))
-        if finding.state is Usability.MISSING:
-            why = f"the package {known.package} is not installed"
-            finding = replace(finding, why=why, remedy=known.install)
-        return _Subject(part=part, finding=finding, module=known.package, install=known.install)
+        return _subject(part, known.package, known.install)
     try:
         offer = offer_of(BACKENDS, name)
     except LoadError as exc:
@@ -133,20 +128,21 @@ def _backend(name: str) -> _Subject:
 
 def _feature(name: str) -> _Subject:
     feature = FEATURES[name]
-    finding = InspectedPart(name=name, state=_state(feature.package), what=feature.what)
-    if finding.state is Usability.MISSING:
-        why = f"the package {feature.package} is not installed"
-        finding = replace(finding, why=why, remedy=feature.install)
-    part = PartName(kind="feature", name=name)
-    return _Subject(part=part, finding=finding, module=feature.package, install=feature.install)
+    return _subject(PartName(kind="feature", name=name), feature.package, feature.install, feature.what)
 
 
-def _state(package: str) -> Usability:
-    try:
-        missing = bool(package) and find_spec(package) is None
-    except ModuleNotFoundError:  # of a package within one that is not there
-        missing = True
-    return Usability.MISSING if missing else Usability.USABLE
+def _subject(part: PartName, package: str, install: str, what: str = "") -> _Subject:
+    if not package or is_installed(package):
+        finding = InspectedPart(name=part.name, state=Usability.USABLE, what=what)
+    else:
+        finding = InspectedPart(
+            name=part.name,
+            state=Usability.MISSING,
+            what=what,
+            why=f"the package {package} is not installed",
+            remedy=install,
+        )
+    return _Subject(part=part, finding=finding, module=package, install=install)
 
 
 def _inspected(subjects: Sequence[_Subject], timeout_s: float) -> list[InspectedPart]:

@@ -131,7 +131,7 @@ class ModelMemory:
         if not self.limit_bytes or not recipes:
             return await load()
         files_bytes = await asyncio.to_thread(lambda: {version: size_of(version) for version in recipes})
-        async with self.permits:
+        async with self.permits:  # one at a time, or growth could not be told apart
             self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
             if not await self._make_room(model, expected):
@@ -144,6 +144,7 @@ class ModelMemory:
             for version in loaded:
                 self._remember(recipes[version], sizes[version])
             held = sum(sizes[version] for version in loaded)
+            # measured, it may need more than its files let expect: others make room, or it goes again
             if held > expected and not await self._make_room(model, held):
                 refusal = self._refusal(model, outcomes, held)
                 await asyncio.gather(*(asyncio.to_thread(served.close) for served in loaded.values()))
@@ -207,7 +208,7 @@ class ModelMemory:
             above = {
                 other for other, versions in serving.items() if any(each in v.composed_of for v in versions)
             }
-            if above <= idle:
+            if above <= idle:  # an ensemble in use keeps what it is made of
                 versions = serving[each]
                 out.append(
                     Candidate(

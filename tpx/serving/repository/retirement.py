@@ -147,7 +147,7 @@ class Retirement:
         while self._is_needed(served):  # noqa: ASYNC110 (an event would cost every request a test)
             await asyncio.sleep(_LOOK_EVERY_S)
         served.retired = True
-        self._draining.remove(served)
+        self._draining.remove(served)  # before it is closed: steps of ensembles must not find it any more
         try:
             await self._close(loaded)
         finally:

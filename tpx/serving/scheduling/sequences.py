@@ -143,6 +143,7 @@ class SequenceTable:
         request.sequence = sequence
         sequence.queue.append(request)
         self.waiting += 1
+        # ended as soon as its last request is here, not computed: the same id may begin another sequence now
         if parameters.get("sequence_end"):
             self.end(sequence)
         self._idle.pop(sequence, None)
@@ -204,6 +205,7 @@ class SequenceTable:
         """End the sequence of a request that was taken and cancelled; return what depends on it."""
         sequence: LiveSequence = request.sequence
         sequence.busy = False
+        # a model that has missed one request would compute the others with a wrong state
         refusals = self._cut(sequence, cut=True)
         if sequence.queue:
             self.on_ready(sequence)
@@ -219,7 +221,11 @@ class SequenceTable:
             if any(request.cancelled for request in sequence.queue):
                 refusals += self._cut(sequence)
                 if not sequence.queue and not sequence.busy:
-                    self._leave(sequence, now_ns)
+                    if sequence.instance < 0:
+                        del self._backlog[sequence]
+                    else:
+                        self._release(sequence, now_ns)
+        # removing from the middle of a heap would cost a search per sequence: rebuild it when most is stale
         if len(self._deadlines) > 2 * len(self._backlog) + _FEW:
             self._deadlines = [each for each in self._deadlines if each[2] in self._backlog]
             heapq.heapify(self._deadlines)
@@ -244,13 +250,6 @@ class SequenceTable:
             self.end(sequence)
         return refusals
 
-    def _leave(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Nothing more of a sequence comes."""
-        if sequence.instance < 0:
-            del self._backlog[sequence]
-        else:
-            self._release(sequence, now_ns)
-
     def expire(self, now_ns: int) -> list[Refusal]:
         """End the sequences that have been idle for too long; refuse those that waited in the backlog
         beyond the timeout of a request."""
@@ -272,6 +271,7 @@ class SequenceTable:
         """When `expire` may find something."""
         times = [deadline_ns for deadline_ns, _, _ in self._deadlines[:1]]
         if self._idle:
+            # the first has been idle for longest: sequences enter in the order in which they were touched
             times.append(next(iter(self._idle)).touched_ns + self._idle_ns + 1)
         return min(times, default=None)
 
@@ -328,7 +328,7 @@ class SequenceTable:
         timeout_ns = request.head.timeout_ns
         if timeout_ns and request.arrived_ns + timeout_ns < sequence.deadline_ns:
             sequence.deadline_ns = request.arrived_ns + timeout_ns
-            self._numbers += 1
+            self._numbers += 1  # decides between equal deadlines: sequences themselves have no order
             heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
 
     def _settle(self, sequence: LiveSequence, slot: int, instance: int) -> None:
@@ -338,6 +338,7 @@ class SequenceTable:
             slots[slot] = sequence
             return
         slots.append(sequence)
+        # only the first unused slot of an instance is in the heap: using it brings the next one in
         if len(slots) < self._slots_of_instance:
             heapq.heappush(self._free, (len(slots), instance))
 
@@ -349,10 +350,8 @@ class SequenceTable:
         self.on_ready(follower)
 
     def _release(self, sequence: LiveSequence, now_ns: int) -> None:
-        self._vacate(sequence.slot, sequence.instance, now_ns)
-
-    def _vacate(self, slot: int, instance: int, now_ns: int) -> None:
-        """Give a slot to the sequence that has waited longest, or keep it for the next that begins."""
+        """Give its slot to the sequence that has waited longest, or keep it for the next that begins."""
+        slot, instance = sequence.slot, sequence.instance
         if self._backlog and instance not in self._closing:
             self._succeed(slot, instance, now_ns)
         else:

@@ -9,7 +9,7 @@ from tests.serving.repository.agents.journal import asks_for
 from tests.serving.repository.controlled import controlled, play, write
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import messages
-from tpx.serving.repository.agents.base import Action, AgentModel
+from tpx.serving.repository.agents.base import AgentAction, AgentModel
 from tpx.serving.repository.agents.ownership import agent
 
 
@@ -23,7 +23,7 @@ def sums(**parameters: str) -> str:
 def check(directory: Path, key: str, value: str) -> None:
     parameters = {key: value} if key else {}
     model = AgentModel("net", messages.ModelConfig(), parameters, directory, None)
-    agent("checksum", Path("/nowhere")).act(Action.LOAD, model)
+    agent("checksum", Path("/nowhere")).act(AgentAction.LOAD, model)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_read_is_named(directory: Path, name: str, why: st
 
 def test_only_loading_is_checked(directory: Path) -> None:
     model = AgentModel("net", messages.ModelConfig(), {}, directory, None)
-    for action in set(Action) - {Action.LOAD}:
+    for action in set(AgentAction) - {AgentAction.LOAD}:
         agent("checksum", Path("/nowhere")).act(action, model)
 
 

@@ -9,7 +9,7 @@ from tests.serving.repository.agents.journal import asks_for
 from tests.serving.repository.controlled import controlled, play, write
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import messages
-from tpx.serving.repository.agents.base import Action, AgentModel
+from tpx.serving.repository.agents.base import AgentAction, AgentModel
 from tpx.serving.repository.agents.ownership import agent
 
 KEY = Fernet.generate_key()
@@ -18,7 +18,7 @@ KEY = Fernet.generate_key()
 def decrypted(location: Path, **parameters: str) -> AgentModel:
     """A model after the agent has loaded it."""
     model = AgentModel("net", messages.ModelConfig(), parameters, location, None)
-    agent("decrypt", Path("/nowhere")).act(Action.LOAD, model)
+    agent("decrypt", Path("/nowhere")).act(AgentAction.LOAD, model)
     return model
 
 

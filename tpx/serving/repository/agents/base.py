@@ -11,7 +11,7 @@ from tpx.protocol.messages import ModelConfig
 from tpx.serving.repository.overrides import private_directory
 
 
-class Action(Enum):
+class AgentAction(Enum):
     """Events in the life of a model: LOAD, LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE; or LOAD, LOAD_FAIL."""
 
     LOAD = "LOAD"
@@ -29,7 +29,7 @@ class Action(Enum):
 class RepositoryAgent(Protocol):
     """One agent of one load of a model; made without arguments, and used by one thread at a time."""
 
-    def act(self, action: Action, model: "AgentModel") -> None:
+    def act(self, action: AgentAction, model: "AgentModel") -> None:
         """Something happens to the model. What LOAD raises fails the load, the rest is only logged."""
 
 

@@ -9,7 +9,7 @@ import hmac
 from tpx.errors import Code, ConfigError, LoadError
 from tpx.options import nearest
 from tpx.serving.backends.contract import inside
-from tpx.serving.repository.agents.base import Action, AgentModel
+from tpx.serving.repository.agents.base import AgentAction, AgentModel
 
 _ALGORITHMS = {"MD5": 32, "SHA1": 40, "SHA256": 64, "SHA512": 128}
 """Digits of a sum by algorithm. MD5, Triton's own, finds damage but does not stop an attacker."""
@@ -18,8 +18,8 @@ _ALGORITHMS = {"MD5": 32, "SHA1": 40, "SHA256": 64, "SHA512": 128}
 class ChecksumAgent:
     """Compares the files of a model with the sums in its configuration."""
 
-    def act(self, action: Action, model: AgentModel) -> None:
-        if action is not Action.LOAD:
+    def act(self, action: AgentAction, model: AgentModel) -> None:
+        if action is not AgentAction.LOAD:
             return
         if not model.parameters:
             raise ConfigError("it has no parameters and would check nothing: give it one as 'SHA256:<path>'")

@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
-from tpx.serving.repository.agents.base import Action, AgentModel
+from tpx.serving.repository.agents.base import AgentAction, AgentModel
 
 _ENDING = ".fernet"
 _PARAMETERS = ("key_environment", "key_file")
@@ -24,8 +24,8 @@ _MAX_KEY_FILE_BYTES = 65_536
 class DecryptAgent:
     """Makes the model's directory anew, with what was encrypted as plain files."""
 
-    def act(self, action: Action, model: AgentModel) -> None:
-        if action is not Action.LOAD:
+    def act(self, action: AgentAction, model: AgentModel) -> None:
+        if action is not AgentAction.LOAD:
             return
         key = _key(model)
         target = model.acquire()

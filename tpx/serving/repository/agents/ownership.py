@@ -18,7 +18,7 @@ from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol import messages
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.extensions import ExtensionKind, Known, foreign, made, make, offer_of, unknown
-from tpx.serving.repository.agents.base import Action, AgentModel, RepositoryAgent
+from tpx.serving.repository.agents.base import AgentAction, AgentModel, RepositoryAgent
 from tpx.serving.repository.overrides import OverrideFiles
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def _from_file(name: str, file: Path) -> RepositoryAgent:
 log = logging.getLogger(__name__)
 
 _NEXT = {
-    None: (Action.LOAD,),
-    Action.LOAD: (Action.LOAD_COMPLETE, Action.LOAD_FAIL),
-    Action.LOAD_COMPLETE: (Action.UNLOAD,),
-    Action.UNLOAD: (Action.UNLOAD_COMPLETE,),
+    None: (AgentAction.LOAD,),
+    AgentAction.LOAD: (AgentAction.LOAD_COMPLETE, AgentAction.LOAD_FAIL),
+    AgentAction.LOAD_COMPLETE: (AgentAction.UNLOAD,),
+    AgentAction.UNLOAD: (AgentAction.UNLOAD_COMPLETE,),
 }
-_IN_ORDER = (Action.LOAD, Action.UNLOAD)
+_IN_ORDER = (AgentAction.LOAD, AgentAction.UNLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Ownership:
         """The model as the agents left it."""
         self._notified: list[_NotifiedAgent] = []
         """Agents that were notified of LOAD."""
-        self._last: Action | None = None
+        self._last: AgentAction | None = None
         self._acting = threading.Lock()
 
     @property
@@ -151,7 +151,7 @@ class Ownership:
         model_name, wanted = config.name, config.model_repository_agents.agents
         found = [(each, agent(each.name, agent_directory)) for each in wanted]
         with self._acting:
-            self._last = Action.LOAD
+            self._last = AgentAction.LOAD
             for each, one in found:
                 copy = messages.ModelConfig()
                 copy.CopyFrom(config)
@@ -164,18 +164,18 @@ class Ownership:
 
     def complete(self) -> None:
         """Notify the agents that the model serves; blocks."""
-        self._notify(Action.LOAD_COMPLETE)
+        self._notify(AgentAction.LOAD_COMPLETE)
 
     def unload(self) -> None:
         """Notify the agents that the model serves no more, once for all its versions; blocks."""
-        self._notify(Action.UNLOAD)
+        self._notify(AgentAction.UNLOAD)
 
     def end(self) -> None:
         """Notify the agents that the model is gone, or was never loaded, and remove all files; blocks."""
-        if self._last is Action.LOAD:
-            self._notify(Action.LOAD_FAIL)
-        self._notify(Action.UNLOAD)
-        self._notify(Action.UNLOAD_COMPLETE)
+        if self._last is AgentAction.LOAD:
+            self._notify(AgentAction.LOAD_FAIL)
+        self._notify(AgentAction.UNLOAD)
+        self._notify(AgentAction.UNLOAD_COMPLETE)
         self.abandon()
 
     def abandon(self) -> None:
@@ -194,7 +194,7 @@ class Ownership:
         self._shares -= 1
         return self._shares == 0
 
-    def _notify(self, action: Action) -> None:
+    def _notify(self, action: AgentAction) -> None:
         """Notify all agents, unless another action comes next for them."""
         with self._acting:
             if not self._notified or action not in _NEXT.get(self._last, ()):
@@ -221,7 +221,7 @@ def _load(one: _NotifiedAgent) -> None:
     where = f"repository agent '{one.name}' of model '{one.model.name}'"
     try:
         with foreign():
-            one.agent.act(Action.LOAD, one.model)
+            one.agent.act(AgentAction.LOAD, one.model)
     except ConfigError as exc:
         raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
     except TpxError as exc:
