@@ -18,7 +18,7 @@ from tpx.perf.clients.model import (
     ModelDescription,
     ModelKey,
     ServerDescription,
-    TensorSpec,
+    TensorDescription,
 )
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.inputs.feed import RoundRobin
@@ -197,7 +197,7 @@ def make_session(
     connected = ConnectedModel(
         server=ServerDescription(name="fake", version="1", extensions=frozenset()),
         model=ModelDescription(
-            name="m", inputs=(TensorSpec(name="x", datatype="FP32", shape=(1,)),), max_batch_size=8
+            name="m", inputs=(TensorDescription(name="x", datatype="FP32", shape=(1,)),), max_batch_size=8
         ),
         client=client,
         control=control,

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tpx.perf.levels import Level
-from tpx.perf.observer import Progress
+from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.live import Dashboard
 from tpx.perf.results import LevelResult
@@ -27,7 +27,7 @@ class LiveView:
         self._live.start()
         self._draw(self._live)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         """Draw the newest figures."""
         self._dashboard.look(progress)
         if self._live is not None:

@@ -11,7 +11,7 @@ from tpx.cli.messages import complain, fitted, terminal_width
 from tpx.errors import MeasurementError
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
-from tpx.perf.observer import Observer, Progress
+from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
@@ -106,7 +106,7 @@ class Terminal(Observer):
         if self._live:
             self._live.level_started(level)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         if self._live:
             self._live.progress(progress)
 

@@ -20,7 +20,7 @@ from tpx.perf.clients.base import (
     Slot,
     Template,
 )
-from tpx.perf.clients.outputs import Parts, parts_of
+from tpx.perf.clients.outputs import ResponseParts, parts_of
 from tpx.perf.records import Records
 from tpx.protocol.tensors import Buffer, Tensor
 
@@ -92,7 +92,7 @@ class Capture:
         places = range(first * _FIELDS, last * _FIELDS, _FIELDS)
         return {row: (key, place) for row, key, place in zip(rows, keys, places, strict=True)}
 
-    def read(self, place: int) -> Parts:
+    def read(self, place: int) -> ResponseParts:
         """The response at a place."""
         entries, bodies = self._entries, self._bodies
         following = place + _FIELDS + 3
@@ -102,7 +102,7 @@ class Capture:
         for i in range(first, last, 2):
             self._spool.seek(bodies[i])
             read.append(self._spool.read(bodies[i + 1]))
-        return Parts(self._forms[how >> 32], how & 0xFFFFFFFF, read)
+        return ResponseParts(self._forms[how >> 32], how & 0xFFFFFFFF, read)
 
     def close(self) -> None:
         """Give the disk back."""

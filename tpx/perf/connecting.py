@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.endpoint import Connections, connect
-from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, TensorSpec, check_names
+from tpx.perf.clients.model import (
+    ModelDescription,
+    ModelKey,
+    ServerDescription,
+    TensorDescription,
+    check_names,
+)
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Conversation, Feed, MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
@@ -210,7 +216,7 @@ def _fitting_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescript
     return ()
 
 
-def with_declared(model: ModelDescription, declared: tuple[TensorSpec, ...]) -> ModelDescription:
+def with_declared(model: ModelDescription, declared: tuple[TensorDescription, ...]) -> ModelDescription:
     """Return the model with inputs that its server does not list. Raises UsageError where it lists some."""
     if not declared:
         return model

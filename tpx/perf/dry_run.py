@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from tpx.errors import InvalidRequest, MeasurementError, WireError
-from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.clients.outputs import parts_of, read_outputs
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.levels import Level, LevelRange, level_number
@@ -130,7 +130,7 @@ def _output(model: ModelDescription, tensor: Tensor, batch_size: int) -> ProbedO
     )
 
 
-def _wrong(spec: TensorSpec, tensor: Tensor, batch_size: int | None) -> str:
+def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> str:
     if tensor.datatype != spec.datatype:
         return f"the model says {spec.datatype}"
     if not len(tensor.data):

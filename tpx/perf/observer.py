@@ -19,7 +19,7 @@ WATCHED = (50.0, 90.0, 99.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LevelProgress:
     """A look at a level that is being measured; the figures are those of the time since the last look."""
 
     level: Level
@@ -48,7 +48,7 @@ class Observer:
     def level_started(self, level: Level) -> None:
         """Hear that a level begins."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         """Hear how a level goes."""
 
     def level_finished(self, result: LevelResult) -> None:
@@ -85,7 +85,7 @@ class ProgressMeter:
         good = succeeded(self._load.records.since(self._index))
         self._at_ns, self._index = now_ns, len(self._load.records)
         self._observer.progress(
-            Progress(
+            LevelProgress(
                 level=self._level,
                 window=window,
                 max_windows=self._max_windows,

@@ -41,7 +41,7 @@ Rows = npt.NDArray[np.void]
 Times = npt.NDArray[np.int64]
 
 
-class Arrivals:
+class ResponseArrivals:
     """When each response came, of requests that may have several: times in ns, and what the responses of a
     row held, in the service's unit.
 
@@ -101,7 +101,7 @@ class Records:
         self._pack = struct.Struct(f"<{len(FIELDS)}q").pack_into
         self._limit = block_rows * ROW_BYTES
         self._full: list[Rows] = []
-        self.arrivals = Arrivals()
+        self.arrivals = ResponseArrivals()
         """When the responses came, where requests may have several."""
         self._add_block()
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypedDict
 
-from tpx.perf.clients.model import TensorSpec
+from tpx.perf.clients.model import TensorDescription
 from tpx.perf.levels import REQUEST_RATE, Level
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
@@ -38,7 +38,7 @@ class DataSummary:
 
     streams: int = 1
     steps: int = 1
-    tensors: tuple[TensorSpec, ...] = ()
+    tensors: tuple[TensorDescription, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.dataset import open_data
-from tpx.perf.inputs.steps import DataSet, Step, Stream
+from tpx.perf.inputs.steps import DataSet, DataStream, Step
 from tpx.perf.settings import Shape
 
 
-def spec(name: str = "x", *shape: int, datatype: str = "FP32", **more: Any) -> TensorSpec:
+def spec(name: str = "x", *shape: int, datatype: str = "FP32", **more: Any) -> TensorDescription:
     """A tensor of a model."""
-    return TensorSpec(name=name, datatype=datatype, shape=shape, **more)
+    return TensorDescription(name=name, datatype=datatype, shape=shape, **more)
 
 
 def model(*shape: int, datatype: str = "FP32", max_batch_size: int = 8, **more: Any) -> ModelDescription:
@@ -21,7 +21,7 @@ def model(*shape: int, datatype: str = "FP32", max_batch_size: int = 8, **more: 
     return model_of(x, outputs=(y,), max_batch_size=max_batch_size, **more)
 
 
-def model_of(*inputs: TensorSpec, **more: Any) -> ModelDescription:
+def model_of(*inputs: TensorDescription, **more: Any) -> ModelDescription:
     """A model with these inputs."""
     return ModelDescription(**{"name": "net", "inputs": inputs, "max_batch_size": 8, **more})
 
@@ -48,6 +48,6 @@ def values(step: Step, index: int = 0) -> list[Any]:
     return list(array.reshape(-1).tolist())
 
 
-def all_values(stream: Stream) -> list[list[Any]]:
+def all_values(stream: DataStream) -> list[list[Any]]:
     """The flat values of the first input of each step."""
     return [values(stream[i]) for i in range(len(stream))]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from tpx.perf.loads.ring import Gathering, Ring, Telling
+from tpx.perf.loads.ring import Gathering, RowRing, Telling
 from tpx.perf.records import ROW, Records, Rows, response_times
 
 
@@ -17,8 +17,8 @@ def rows(*ends: int) -> Rows:
 
 
 def test_rows_come_out_as_they_went_in_also_around_the_end_of_the_memory() -> None:
-    ring = Ring(capacity=4)
-    other = Ring(ring.name, capacity=4)
+    ring = RowRing(capacity=4)
+    other = RowRing(ring.name, capacity=4)
     try:
         for start in range(0, 30, 3):
             assert other.rows.put(rows(start, start + 1, start + 2)) == 3
@@ -30,7 +30,7 @@ def test_rows_come_out_as_they_went_in_also_around_the_end_of_the_memory() -> No
 
 
 def test_what_finds_no_room_is_not_taken() -> None:
-    ring = Ring(capacity=4)
+    ring = RowRing(capacity=4)
     try:
         assert ring.rows.put(rows(1, 2, 3)) == 3
         assert ring.rows.put(rows(4, 5)) == 1
@@ -41,7 +41,7 @@ def test_what_finds_no_room_is_not_taken() -> None:
 
 
 def test_a_worker_tells_how_far_it_has_come_until_the_ring_is_cleared() -> None:
-    ring = Ring(capacity=4)
+    ring = RowRing(capacity=4)
     try:
         ring.report(complete_ns=7, processor_ns=5, skipped=3, connections=2)
         ring.finish()
@@ -56,7 +56,7 @@ def test_a_worker_tells_how_far_it_has_come_until_the_ring_is_cleared() -> None:
 class Teller:
     """One worker, without a process."""
 
-    def __init__(self, ring: Ring, *, streamed: bool = True) -> None:
+    def __init__(self, ring: RowRing, *, streamed: bool = True) -> None:
         self.ring = ring
         self.records = Records()
         self._telling = Telling(ring, self.records, streamed=streamed)
@@ -83,7 +83,7 @@ def tellers(
     count: int, capacity: int = 64, *, streamed: bool = True
 ) -> Iterator[tuple[list[Teller], Gathering]]:
     with ExitStack() as stack:
-        rings = [Ring(capacity=capacity) for _ in range(count)]
+        rings = [RowRing(capacity=capacity) for _ in range(count)]
         for ring in rings:
             stack.callback(ring.close)
         yield [Teller(ring, streamed=streamed) for ring in rings], Gathering(rings, streamed=streamed)

@@ -8,7 +8,7 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tests.perf.loads.test_closed import until
 from tpx.perf.clients.base import LOST, TIMED_OUT
-from tpx.perf.inputs.feed import Conversation, Turn
+from tpx.perf.inputs.feed import Conversation, ConversationTurn
 from tpx.perf.loads.closed import SessionLoad, session_figures
 from tpx.perf.results import Sessions
 
@@ -18,7 +18,9 @@ DELAY_NS = 15_000_000
 def talks(*texts: str, delay_ns: int = 0) -> tuple[Conversation, ...]:
     """A conversation of each text, whose turns are its letters; all steps one after the other."""
     step = iter(range(sum(map(len, texts))))
-    return tuple(tuple(Turn(request=c, step=next(step), delay_ns=delay_ns) for c in text) for text in texts)
+    return tuple(
+        tuple(ConversationTurn(request=c, step=next(step), delay_ns=delay_ns) for c in text) for text in texts
+    )
 
 
 def played(

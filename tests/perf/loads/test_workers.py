@@ -18,7 +18,7 @@ from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.limits import workers_for
 from tpx.perf.loads.workers import WorkerPool
-from tpx.perf.observer import Observer, Progress
+from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.plan import PaceSpec
 from tpx.perf.report.model import Report
@@ -163,7 +163,7 @@ class Interrupting(Observer):
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         if progress.throughput_infer_per_s:
             self._stop.set()
 

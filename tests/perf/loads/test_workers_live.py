@@ -23,7 +23,7 @@ from tests.serving.onnx_files import accumulator, write_model
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.levels import Level
-from tpx.perf.observer import Observer, Progress
+from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
@@ -184,7 +184,7 @@ class Interrupting(Observer):
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         if progress.throughput_infer_per_s:
             self._stop.set()
 
@@ -236,7 +236,7 @@ class Ending(Observer):
     def level_started(self, level: Level) -> None:
         self._left -= 1
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         if self._left == 0 and progress.throughput_infer_per_s:
             self._left = -1
             os.kill(workers()[0], self._number)

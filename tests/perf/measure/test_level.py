@@ -11,7 +11,7 @@ from tpx.errors import WireError
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.levels import Level
 from tpx.perf.measure.level import HOPELESS_FAILURES
-from tpx.perf.observer import Observer, Progress
+from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelSettings
 
@@ -253,10 +253,10 @@ class Listener(Observer):
     progress_interval_s = 0.02
 
     def __init__(self) -> None:
-        self.looks: list[Progress] = []
+        self.looks: list[LevelProgress] = []
         self.notices: list[str] = []
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LevelProgress) -> None:
         self.looks.append(progress)
 
     def notice(self, text: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from tpx.perf.measure.collectors import streaming_figures
 from tpx.perf.measure.ledger import index_after
-from tpx.perf.records import Arrivals, Records, response_times
+from tpx.perf.records import Records, ResponseArrivals, response_times
 
 MS = 1_000_000
 
@@ -63,7 +63,7 @@ def test_requests_with_one_response_each_need_no_log() -> None:
 
 
 def test_units_are_those_of_their_rows() -> None:
-    arrivals = Arrivals()
+    arrivals = ResponseArrivals()
     arrivals.add_units(2, 7)
     arrivals.add_units(5, 9)
     assert arrivals.units(1, 6).tolist() == [0, 7, 0, 0, 9]
@@ -79,7 +79,7 @@ def test_a_row_whose_last_response_came_long_before_it_was_over_stays_in_the_lat
 
 
 def test_the_log_can_be_read_while_it_grows() -> None:
-    arrivals = Arrivals()
+    arrivals = ResponseArrivals()
     arrivals.add([1, 2, 3])
     seen = arrivals.times(1, 3)
     arrivals.add(list(range(10_000)))

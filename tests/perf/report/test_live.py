@@ -7,7 +7,7 @@ import pytest
 from tests.perf.conftest import make_level
 from tpx.options import from_argv
 from tpx.perf.levels import Level
-from tpx.perf.observer import Progress
+from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.live import Dashboard, planned, sure
 from tpx.perf.results import Verdict
@@ -15,8 +15,8 @@ from tpx.perf.results import Verdict
 SECOND = 1_000_000_000
 
 
-def look(throughput: float = 5123.4, p99_us: int = 812, failed: int = 0) -> Progress:
-    return Progress(
+def look(throughput: float = 5123.4, p99_us: int = 812, failed: int = 0) -> LevelProgress:
+    return LevelProgress(
         level=Level("concurrency", 4),
         window=2,
         max_windows=10,

@@ -12,7 +12,7 @@ from tpx.perf.clients.model import (
     ModelDescription,
     ModelKey,
     ServerDescription,
-    TensorSpec,
+    TensorDescription,
     index_entries,
     instead,
     model_counters,
@@ -123,7 +123,7 @@ class V2Control:
 class StaticControl:
     """Implements Control of a service that says nothing about its models: all have the inputs of its API."""
 
-    def __init__(self, connector: HttpConnector, kind: str, *inputs: TensorSpec) -> None:
+    def __init__(self, connector: HttpConnector, kind: str, *inputs: TensorDescription) -> None:
         self._connector = connector
         self._kind = kind
         self._inputs = inputs

@@ -13,7 +13,7 @@ from tpx.protocol.json_values import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpec:
+class TensorDescription:
     """An input or output of a model: its shape without the batch dimension, -1 where it is dynamic."""
 
     name: str
@@ -51,8 +51,8 @@ class ModelDescription:
     name: str
     versions: tuple[str, ...] = ()
     platform: str = ""
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...] = ()
+    inputs: tuple[TensorDescription, ...]
+    outputs: tuple[TensorDescription, ...] = ()
     max_batch_size: int = 0
     scheduler: str = "none"
     decoupled: bool = False
@@ -127,7 +127,7 @@ def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelD
         )
 
 
-def _tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[TensorSpec, ...]:
+def _tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[TensorDescription, ...]:
     batches = int(config.get("max_batch_size", 0)) > 0
     configured = {item["name"]: item for item in config.get(kind, ())}
     out = []
@@ -141,7 +141,7 @@ def _tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[Tenso
         shape = tuple(int(d) for d in spec.get("shape", ()))
         settings = configured.get(name, {})
         out.append(
-            TensorSpec(
+            TensorDescription(
                 name=name,
                 datatype=datatype,
                 shape=shape[1:] if batches else shape,

@@ -18,15 +18,15 @@ from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn, EventConnection, EventPa
 from tpx.perf.clients.control import StaticControl
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, Send, http_connector
-from tpx.perf.clients.model import TensorSpec
+from tpx.perf.clients.model import TensorDescription
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
-INPUT = TensorSpec(name="payload", datatype="BYTES", shape=(1,))
+INPUT = TensorDescription(name="payload", datatype="BYTES", shape=(1,))
 """A whole request body, as the data of genai-perf has it, or only the text to answer."""
-SESSION = TensorSpec(name="session_id", datatype="BYTES", shape=(1,))
-DELAY = TensorSpec(name="delay", datatype="UINT64", shape=(1,), optional=True)
+SESSION = TensorDescription(name="session_id", datatype="BYTES", shape=(1,))
+DELAY = TensorDescription(name="delay", datatype="UINT64", shape=(1,), optional=True)
 """The conversation of a turn, and the milliseconds from its answer to the next turn."""
 REFUSED_IN_STREAM = -100
 """The status of an answer that began well and then told of an error."""

@@ -18,7 +18,7 @@ from tpx.protocol.v2_protobuf import CONTENTS
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ResponseParts:
     """A response as it came: the bodies of its messages, and how they are read."""
 
     form: str
@@ -28,22 +28,22 @@ class Parts:
     bodies: Sequence[Buffer]
 
 
-def parts_of(response: Any) -> Parts:
+def parts_of(response: Any) -> ResponseParts:
     """The parts of a response of any client; without bodies where the client keeps none."""
     if isinstance(response, HttpResponse):
         head = response.headers.get(b"inference-header-content-length", b"0")
-        return Parts("json", int(head), (response.body,))
+        return ResponseParts("json", int(head), (response.body,))
     if isinstance(response, StreamedRequest):
-        return Parts("stream", 0, response.answers)
+        return ResponseParts("stream", 0, response.answers)
     if isinstance(response, GrpcResponse):
-        return Parts("grpc", 0, (response.data,))
+        return ResponseParts("grpc", 0, (response.data,))
     if isinstance(response, OpenAiAnswer) and response.streamed:
-        return Parts("events", 0, (response.body,))
+        return ResponseParts("events", 0, (response.body,))
     body = getattr(response, "body", None)
-    return Parts("text", 0, () if body is None else (body,))
+    return ResponseParts("text", 0, () if body is None else (body,))
 
 
-def read_outputs(parts: Parts) -> Iterator[list[Tensor]]:
+def read_outputs(parts: ResponseParts) -> Iterator[list[Tensor]]:
     """The tensors of each response. Raises InvalidRequest where they cannot be read."""
     for body in parts.bodies:
         if parts.form == "json":

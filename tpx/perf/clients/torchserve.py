@@ -10,11 +10,11 @@ from tpx.perf.clients.base import PLAIN, Failure, RequestFields
 from tpx.perf.clients.control import StaticControl
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, http_connector
-from tpx.perf.clients.model import TensorSpec
+from tpx.perf.clients.model import TensorDescription
 from tpx.protocol.http1.client import HttpResponse
 from tpx.protocol.tensors import Tensor, decode_bytes
 
-INPUT = TensorSpec(name="TORCHSERVE_INPUT", datatype="BYTES", shape=(1,))
+INPUT = TensorDescription(name="TORCHSERVE_INPUT", datatype="BYTES", shape=(1,))
 """The path of a file to send, or its content."""
 _BOUNDARY = b"tpx-0b5a9c2f7e4d41c8-tpx"
 _LONGEST_PATH = 4096

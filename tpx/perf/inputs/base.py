@@ -8,7 +8,7 @@ from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import check_range, one_of, option, refuse
-from tpx.perf.clients.model import TensorSpec
+from tpx.perf.clients.model import TensorDescription
 from tpx.perf.settings import Shape, parse_shape
 from tpx.protocol.datatypes import BY_NAME
 
@@ -63,7 +63,7 @@ def parse_tolerance(text: str) -> Tolerance:
     return tolerance
 
 
-def parse_declaration(text: str) -> TensorSpec:
+def parse_declaration(text: str) -> TensorDescription:
     """`name:datatype:d,d`, split at the last two colons; -1 is an open dimension."""
     flag = "--declare"
     name, datatype, dims = [*text.rsplit(":", 2), "", ""][:3]
@@ -79,7 +79,7 @@ def parse_declaration(text: str) -> TensorSpec:
         refuse(flag, f"The dimensions of '{text}' are not numbers.")
     if any(dim < 1 and dim != -1 for dim in shape):
         refuse(flag, f"The dimensions of '{text}' must be > 0, or -1 where they are open.")
-    return TensorSpec(name=name, datatype=datatype.upper(), shape=shape)
+    return TensorDescription(name=name, datatype=datatype.upper(), shape=shape)
 
 
 def parse_source(text: str) -> InputSource:
@@ -145,7 +145,7 @@ class InputSpec:
         parse=parse_shape,
         common=True,
     )
-    declare: tuple[TensorSpec, ...] = option(
+    declare: tuple[TensorDescription, ...] = option(
         (),
         "declare an input if the server lists none: name, datatype, and dimensions, -1 for a dynamic one "
         "(repeatable)",

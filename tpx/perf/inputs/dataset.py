@@ -5,11 +5,11 @@ from pathlib import Path
 
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.clients.model import ModelDescription, TensorSpec, check_names
+from tpx.perf.clients.model import ModelDescription, TensorDescription, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.json_files import read_json
 from tpx.perf.inputs.makers import Maker, assumption, maker_for, maker_of_file, resolve_shapes
-from tpx.perf.inputs.steps import DataSet, Step, StepReader, Stream
+from tpx.perf.inputs.steps import DataSet, DataStream, Step, StepReader
 
 ARRAY = ".npy"
 
@@ -25,7 +25,7 @@ def _check_names(directory: Path, known: Sequence[str]) -> None:
 
 
 def _makers(
-    directory: Path, specs: Sequence[TensorSpec], dims: Mapping[str, tuple[int, ...]]
+    directory: Path, specs: Sequence[TensorDescription], dims: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Maker]:
     out: dict[str, Maker] = {}
     for spec in specs:
@@ -36,7 +36,7 @@ def _makers(
 
 
 class MakerStream:
-    """Implements Stream: steps of what makers give, as many as files have rows, or as a batch needs."""
+    """Implements DataStream: steps of what makers give, as many as files have rows, or as a batch needs."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
 
 
 def _of_files(settings: InputSpec, reader: StepReader, notices: tuple[str, ...]) -> DataSet:
-    streams: list[Stream] = [read_directory(path, reader) for path in settings.files if path.is_dir()]
+    streams: list[DataStream] = [read_directory(path, reader) for path in settings.files if path.is_dir()]
     files = [path for path in settings.files if not path.is_dir()]
     if files:
         data = read_json(files, reader)

@@ -158,7 +158,7 @@ class MixedFeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ConversationTurn:
     """One request of a conversation; `delay_ns` passes between its answer and the turn after it."""
 
     request: Prepared
@@ -166,4 +166,4 @@ class Turn:
     delay_ns: int = 0
 
 
-Conversation = tuple[Turn, ...]
+Conversation = tuple[ConversationTurn, ...]

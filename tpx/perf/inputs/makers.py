@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.clients.model import ModelDescription, TensorSpec, check_names
+from tpx.perf.clients.model import ModelDescription, TensorDescription, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.values import bf16_bits, check_fit, encode_array, tensor_of_raw
 from tpx.perf.settings import Shape
@@ -47,7 +47,7 @@ def assumed(dims: Dims) -> Dims:
     return tuple(1 if d < 0 else d for d in dims)
 
 
-def assumption(spec: TensorSpec, dims: Dims) -> str:
+def assumption(spec: TensorDescription, dims: Dims) -> str:
     """Describe the dimensions that `assumed` sets; empty where there are none."""
     if -1 not in dims:
         return ""
@@ -95,7 +95,7 @@ class Maker(Protocol):
         """Without a batch dimension; the same one for the same step."""
 
 
-def maker_for(spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
+def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
     """Return the maker of an input from `source`. Raises UsageError where that does not suit its datatype."""
     flag = f"--input {source}"
     if source.kind == "file":
@@ -112,7 +112,7 @@ class Generator:
     as it does with perf_analyzer's random bytes, which the source `bytes` gives.
     """
 
-    def __init__(self, spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSpec) -> None:
+    def __init__(self, spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> None:
         _check_size(spec, dims, settings)
         self.steps = 1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0
         self._spec = spec
@@ -162,7 +162,7 @@ class Generator:
         return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
 
 
-def _check_size(spec: TensorSpec, dims: Dims, settings: InputSpec) -> None:
+def _check_size(spec: TensorDescription, dims: Dims, settings: InputSpec) -> None:
     """Raise UsageError for a tensor that the machine cannot hold; making one takes its size several times."""
     count = math.prod(dims)
     each = settings.string_length if spec.datatype == "BYTES" else BY_NAME[spec.datatype].size
@@ -178,7 +178,7 @@ def _width(dtype: np.dtype[np.generic]) -> type[np.integer[Any]]:
     return np.uint64 if dtype == np.uint64 else np.int64
 
 
-def _check_range(spec: TensorSpec, source: InputSource, flag: str) -> None:
+def _check_range(spec: TensorDescription, source: InputSource, flag: str) -> None:
     dtype = BY_NAME[spec.datatype].numpy
     if spec.datatype == "BYTES":
         raise UsageError(f"{flag}: the input is BYTES, which has no range; see --string-data")
@@ -191,7 +191,7 @@ def _check_range(spec: TensorSpec, source: InputSource, flag: str) -> None:
         raise UsageError(f"{flag}: the range does not fit into {spec.datatype} ({low} to {high})")
 
 
-def maker_of_file(spec: TensorSpec, dims: Dims, path: Path, where: str = "") -> Maker:
+def maker_of_file(spec: TensorDescription, dims: Dims, path: Path, where: str = "") -> Maker:
     """Return the maker of an input from a file: a numpy array, raw bytes, or one BYTES element per line."""
     where = f"{where or path}, tensor '{spec.name}'"
     try:
@@ -231,14 +231,14 @@ class Same:
 class Rows:
     """Implements Maker: an array of the input's shape, or with one dimension more, whose rows are steps."""
 
-    def __init__(self, spec: TensorSpec, dims: Dims, array: Array, where: str) -> None:
+    def __init__(self, spec: TensorDescription, dims: Dims, array: Array, where: str) -> None:
         self._spec = spec
         self._where = where
         self._rows = array if array.ndim == len(dims) + 1 else array[np.newaxis]
         self.steps = len(self._rows)
         if not self.steps:
             raise UsageError(f"{where}: the array has no rows")
-        given = TensorSpec(name=spec.name, datatype=spec.datatype, shape=dims)
+        given = TensorDescription(name=spec.name, datatype=spec.datatype, shape=dims)
         check_fit(given, self._rows.shape[1:], where)
         encode_array(self._rows[0], spec.datatype, where)
 

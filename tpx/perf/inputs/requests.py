@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
-from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.base import EXACT, SequenceSpec, Tolerance
-from tpx.perf.inputs.feed import Check, Conversation, Feed, RoundRobin, Turn, batches
+from tpx.perf.inputs.feed import Check, Conversation, ConversationTurn, Feed, RoundRobin, batches
 from tpx.perf.inputs.sequences import (
     END,
     START,
@@ -17,7 +17,7 @@ from tpx.perf.inputs.sequences import (
     needed_flags,
 )
 from tpx.perf.inputs.shared_memory import SharedTensors
-from tpx.perf.inputs.steps import DataSet, Step, Stream, named, stacked
+from tpx.perf.inputs.steps import DataSet, DataStream, Step, named, stacked
 from tpx.perf.inputs.validation import Expectation, Validator
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor, decode_bytes
@@ -90,7 +90,7 @@ async def make_requests(
     )
 
 
-def _schedule(steps: Stream) -> tuple[tuple[int, ...], Sequence[int]]:
+def _schedule(steps: DataStream) -> tuple[tuple[int, ...], Sequence[int]]:
     times = []
     for i in range(len(steps)):
         step = steps[i]
@@ -110,7 +110,7 @@ class _RequestMaker:
         self._limit = 0
         """Bytes that requests may take; known from the first time that they take much."""
         self._notices: list[str] = []
-        self._first: tuple[TensorSpec, ...] = ()
+        self._first: tuple[TensorDescription, ...] = ()
         self._expected: dict[int, Expectation] = {}
         self._outputs = settings.fields.outputs
 
@@ -205,11 +205,13 @@ class _RequestMaker:
         places = [step.where for step in steps]
         tensors = self._stacked([step.inputs for step in steps], self._model.inputs, places)
         if not self._first:
-            self._first = tuple(TensorSpec(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors)
+            self._first = tuple(
+                TensorDescription(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors
+            )
         return tensors
 
     def _stacked(
-        self, parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorSpec], places: Sequence[str]
+        self, parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorDescription], places: Sequence[str]
     ) -> list[Tensor]:
         tensors = stacked(parts, specs, places, batched=self._model.max_batch_size > 0)
         self._bytes += sum(len(tensor.data) for tensor in tensors)
@@ -237,12 +239,12 @@ def conversations(data: DataSet, requests: Sequence[Prepared]) -> tuple[Conversa
             'JSON with a single flat array for the "data" field with one element per request payload.'
         )
     (stream,) = data.streams
-    sessions: dict[bytes, list[Turn]] = {}
+    sessions: dict[bytes, list[ConversationTurn]] = {}
     for number, request in enumerate(requests):
         tensors = named(stream[number].inputs)
         (session,) = decode_bytes(tensors[SESSION.name].data, 1)
         delay_ms = int(tensors[DELAY.name].numpy()[0]) if DELAY.name in tensors else 0
-        turn = Turn(request=request, step=number, delay_ns=delay_ms * 1_000_000)
+        turn = ConversationTurn(request=request, step=number, delay_ns=delay_ms * 1_000_000)
         sessions.setdefault(session, []).append(turn)
     return tuple(tuple(turns) for turns in sessions.values())
 

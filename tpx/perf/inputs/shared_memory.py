@@ -33,7 +33,7 @@ CLOSING_S = 5.0
 """How long an interrupt waits for the server to forget our regions."""
 
 
-class Memory(Protocol):
+class ShareableMemory(Protocol):
     """Memory that a server can open, filled before it is registered."""
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -50,8 +50,8 @@ class Memory(Protocol):
 
 
 class SystemMemory:
-    """Implements Memory by a file of /dev/shm, whose name is gone once the server has opened it: nothing
-    stays behind, however this process ends."""
+    """Implements ShareableMemory by a file of /dev/shm, whose name is gone once the server has opened it, so
+    that nothing stays behind, however this process ends."""
 
     def __init__(self, name: str, directory: Path = DIRECTORY) -> None:
         self._name = name
@@ -107,7 +107,7 @@ class SharedTensors:
         self._output_bytes = output_bytes
         prefix = f"{PREFIX}{secrets.token_hex(8)}"
         self._names = {"inputs": f"{prefix}_inputs", "outputs": f"{prefix}_outputs"}
-        self._memory: dict[str, Memory] = {}
+        self._memory: dict[str, ShareableMemory] = {}
         self._sizes = {"inputs": 0, "outputs": 0}
         self._registered: list[Region] = []
 
@@ -199,7 +199,7 @@ async def shared_tensors(
         await shared.close()
 
 
-def open_memory(kind: SharedMemoryKind, name: str) -> Memory:
+def open_memory(kind: SharedMemoryKind, name: str) -> ShareableMemory:
     """New memory of a kind. Raises Unsupported for a GPU's where there is none."""
     if kind == "cuda":
         return CudaMemory(name)
@@ -215,8 +215,8 @@ class _GpuMemoryHandle(ctypes.Structure):
 
 
 class CudaMemory:
-    """Implements Memory of the first GPU, which a server on this machine opens by CUDA's interprocess
-    communication: gathered in memory of this machine, and copied when its size is known."""
+    """Implements ShareableMemory of the first GPU, which a server on this machine opens by CUDA's
+    interprocess communication: gathered in memory of this machine, and copied when its size is known."""
 
     def __init__(self, name: str, library: str = LIBRARY) -> None:
         """Raises UsageError on a machine without a driver or a GPU."""

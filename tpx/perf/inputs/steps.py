@@ -9,7 +9,7 @@ import orjson
 
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.makers import Dims, Maker
 from tpx.perf.inputs.values import tensor_of_json
@@ -30,7 +30,7 @@ class Step:
     timestamp_ns: int | None = None
 
 
-class Stream(Protocol):
+class DataStream(Protocol):
     """Steps in order; each is made when it is asked for, so that no stream has to fit into memory."""
 
     def __len__(self) -> int: ...
@@ -43,18 +43,18 @@ class DataSet:
     """Streams of steps; `notices` say what was assumed. `made` is whether no user wrote them, so that one
     step stands for any number."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[DataStream, ...]
     made: bool
     notices: tuple[str, ...] = ()
 
     @property
-    def steps(self) -> Stream:
+    def steps(self) -> DataStream:
         """All of them as one stream: models without sequences take them in this order."""
         return self.streams[0] if len(self.streams) == 1 else _Chained(self.streams)
 
 
 class _Chained:
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[DataStream]) -> None:
         self._places = list(chain.from_iterable(((s, i) for i in range(len(s))) for s in streams))
 
     def __len__(self) -> int:
@@ -66,7 +66,11 @@ class _Chained:
 
 
 def stacked(
-    parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorSpec], places: Sequence[str], *, batched: bool
+    parts: Sequence[Sequence[Tensor]],
+    specs: Sequence[TensorDescription],
+    places: Sequence[str],
+    *,
+    batched: bool,
 ) -> list[Tensor]:
     """The tensors of several steps as those of one request, with a batch dimension where the model has one.
 
@@ -88,7 +92,9 @@ def stacked(
     return out
 
 
-def _stacked(tensors: Sequence[Tensor], spec: TensorSpec, places: Sequence[str], *, batched: bool) -> Tensor:
+def _stacked(
+    tensors: Sequence[Tensor], spec: TensorDescription, places: Sequence[str], *, batched: bool
+) -> Tensor:
     first = tensors[0]
     for tensor, where in zip(tensors, places, strict=True):
         if tensor.shape != first.shape:
@@ -143,7 +149,7 @@ class StepReader:
             timestamp_ns=None if TIMESTAMP in known else _timestamp(entries.get(TIMESTAMP), where),
         )
 
-    def _input(self, spec: TensorSpec, entries: JsonObject, where: str, number: int) -> Tensor | None:
+    def _input(self, spec: TensorDescription, entries: JsonObject, where: str, number: int) -> Tensor | None:
         maker = self.makers.get(spec.name)
         if spec.name not in entries:
             if maker is not None:
@@ -169,7 +175,7 @@ class StepReader:
         )
 
 
-def _comparable(spec: TensorSpec) -> Dims:
+def _comparable(spec: TensorDescription) -> Dims:
     """Return an output's shape, or a flat one where two dimensions or more are dynamic."""
     return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import InvalidRequest, UsageError
-from tpx.perf.clients.model import TensorSpec
+from tpx.perf.clients.model import TensorDescription
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.tensors import Array, Buffer, Tensor, decode_bytes, encode_bytes, raw_bytes
@@ -21,7 +21,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"f": (int, float), "i": (int,), "u": (
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "biu"}
 
 
-def tensor_of_json(spec: TensorSpec, value: JsonValue, dims: Sequence[int], where: str) -> Tensor:
+def tensor_of_json(spec: TensorDescription, value: JsonValue, dims: Sequence[int], where: str) -> Tensor:
     """The tensor of a JSON value: a list, flat or nested, `{"content": list, "shape": dims}`, or raw bytes
     as `{"b64": text}`, also as the content.
 
@@ -46,7 +46,7 @@ def tensor_of_json(spec: TensorSpec, value: JsonValue, dims: Sequence[int], wher
     )
 
 
-def tensor_of_raw(spec: TensorSpec, data: Buffer, dims: Sequence[int], where: str) -> Tensor:
+def tensor_of_raw(spec: TensorDescription, data: Buffer, dims: Sequence[int], where: str) -> Tensor:
     """The tensor of raw bytes as they are sent: row-major, little-endian. Raises UsageError."""
     shape = _completed(dims, element_count(spec.datatype, data, where), (), where)
     return Tensor(spec.name, spec.datatype, shape, data)
@@ -137,7 +137,7 @@ def bf16_floats(bits: Array) -> npt.NDArray[np.float32]:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def check_fit(spec: TensorSpec, dims: Sequence[int], where: str) -> None:
+def check_fit(spec: TensorDescription, dims: Sequence[int], where: str) -> None:
     """Raise UsageError where dimensions contradict the model's."""
     same = len(dims) == len(spec.shape)
     if not same or any(m not in (-1, d) for m, d in zip(spec.shape, dims, strict=True)):
@@ -155,14 +155,14 @@ def _check_keys(value: JsonObject, where: str) -> None:
         raise UsageError(f"{where}: missing content field: either content or b64 is required")
 
 
-def _shape(spec: TensorSpec, value: JsonValue, where: str) -> tuple[int, ...]:
+def _shape(spec: TensorDescription, value: JsonValue, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(dim) is not int or dim < 0 for dim in value):
         raise UsageError(f"{where}: shape values must be integers, got {shown(value)}")
     check_fit(spec, value, where)
     return tuple(value)
 
 
-def _raw(spec: TensorSpec, text: JsonValue, where: str) -> tuple[bytes, int]:
+def _raw(spec: TensorDescription, text: JsonValue, where: str) -> tuple[bytes, int]:
     if not isinstance(text, str):
         raise UsageError(f"{where}: the value of b64 field should be of type string")
     data = _decoded(text, where)

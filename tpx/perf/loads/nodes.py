@@ -16,7 +16,7 @@ import numpy as np
 
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.perf.loads.base import LoadRequest
-from tpx.perf.loads.ring import Circle, Ring
+from tpx.perf.loads.ring import Circle, RowRing
 from tpx.perf.loads.worker import Go, OpenTarget, Stop
 from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker
 from tpx.perf.plan import Share
@@ -125,7 +125,7 @@ class NodeWorker:
         self._fault = ""
         self._rows = 0
         self._late_ns = 0
-        self.ring = Ring()
+        self.ring = RowRing()
         self._one_at_a_time = asyncio.Lock()
         self._commands: set[asyncio.Task[None]] = set()
         self._taking = asyncio.ensure_future(self._keep_taking())

@@ -67,7 +67,7 @@ class Circle:
         return items
 
 
-class Ring:
+class RowRing:
     """One end of it; `name` is that of a ring that another process has made."""
 
     def __init__(self, name: str | None = None, capacity: int = CAPACITY) -> None:
@@ -126,7 +126,7 @@ class Ring:
 class Telling:
     """Writes the rows of one load as they come; `streamed` rows with the times of their responses."""
 
-    def __init__(self, ring: Ring, records: Records, *, streamed: bool) -> None:
+    def __init__(self, ring: RowRing, records: Records, *, streamed: bool) -> None:
         self._ring = ring
         self._records = records
         self._streamed = streamed
@@ -196,7 +196,7 @@ def _joined(batches: Sequence[_Batch]) -> _Batch:
 class _Reader:
     """One ring, and the times of responses whose rows have not come yet."""
 
-    def __init__(self, ring: Ring, *, streamed: bool) -> None:
+    def __init__(self, ring: RowRing, *, streamed: bool) -> None:
         self.ring = ring
         self._streamed = streamed
         self._times_ns = NO_TIMES
@@ -215,7 +215,7 @@ class _Reader:
 class Gathering:
     """Fills `records` with what the workers of one load have told, as far as all have told."""
 
-    def __init__(self, rings: Sequence[Ring], *, streamed: bool) -> None:
+    def __init__(self, rings: Sequence[RowRing], *, streamed: bool) -> None:
         self.records = Records()
         self.failed = 0
         self.complete_ns = 0

@@ -13,7 +13,7 @@ from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
 from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
-from tpx.perf.loads.ring import Ring, Telling
+from tpx.perf.loads.ring import RowRing, Telling
 from tpx.perf.loops import event_loop
 from tpx.perf.plan import Share
 
@@ -64,7 +64,7 @@ class Broken:
 class Worker:
     """Carries out one command after the other; rows leave for the ring a hundred times a second."""
 
-    def __init__(self, target: Loadable, ring: Ring, pipe: Connection) -> None:
+    def __init__(self, target: Loadable, ring: RowRing, pipe: Connection) -> None:
         self._target = target
         self._ring = ring
         self._pipe = pipe
@@ -175,7 +175,7 @@ class Worker:
 
 
 async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
-    ring = Ring(ring_name)
+    ring = RowRing(ring_name)
     try:
         async with open_target() as target:
             if isinstance(target.feed, SequenceFeed):

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
 from tpx.perf.loads.base import LoadRequest
-from tpx.perf.loads.ring import Gathering, Ring
+from tpx.perf.loads.ring import Gathering, RowRing
 from tpx.perf.loads.worker import Broken, Go, OpenTarget, Ready, Stop, Stopped, main
 from tpx.perf.plan import Share
 
@@ -34,7 +34,7 @@ class RunningWorker(Protocol):
     """From the word to go until the common beginning, at least."""
 
     @property
-    def ring(self) -> Ring:
+    def ring(self) -> RowRing:
         """The rows that it has told of."""
 
     def listen(self) -> None:
@@ -61,7 +61,7 @@ class LocalWorker:
     def __init__(self, place: Share, open_target: OpenTarget) -> None:
         context = multiprocessing.get_context("spawn")
         self._name = f"worker {place.number + 1} of {place.of}"
-        self.ring = Ring()
+        self.ring = RowRing()
         ours, theirs = context.Pipe()
         self._pipe: Connection = ours
         self._process: SpawnProcess = context.Process(

@@ -170,7 +170,7 @@ class ComparingSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class RunLabel:
     """One `--labels KEY=VALUE`."""
 
     key: str
@@ -180,12 +180,12 @@ class Label:
         return f"{self.key}={self.value}"
 
 
-def parse_label(text: str) -> Label:
+def parse_label(text: str) -> RunLabel:
     """`key=value`, split at the first equals sign."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         refuse("--labels", f"The value '{text}' does not match <key=value>.")
-    return Label(key.strip(), value)
+    return RunLabel(key.strip(), value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class CourseSpec:
 
     warmup_seconds: float = option(0.0, "seconds of load before each level is measured", metavar="SECONDS")
     cooldown_seconds: float = option(0.0, "seconds without load between levels", metavar="SECONDS")
-    labels: tuple[Label, ...] = option(
+    labels: tuple[RunLabel, ...] = option(
         (),
         "NAME=VALUE to store in --json, such as commit=1a2b3c (repeatable)",
         metavar="KEY=VALUE",

@@ -83,7 +83,7 @@ def parse_metric(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSpec:
+class ScrapeSpec:
     """Which page, how often, and what of it."""
 
     collect_metrics: bool = option(

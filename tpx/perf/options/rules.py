@@ -8,7 +8,7 @@ from tpx.options import fields_of, flag_of, given
 from tpx.perf.clients.endpoint import SERVICES
 from tpx.perf.levels import REQUEST_RATE
 from tpx.perf.options.measuring import AnswerSpec, WindowSpec
-from tpx.perf.options.output import MetricsSpec, OutputSpec
+from tpx.perf.options.output import OutputSpec, ScrapeSpec
 from tpx.perf.options.target import TargetSpec
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OptionRule:
     """A condition that is not allowed, and its message; `{0}` in it is the spec."""
 
     broken: "Callable[[SessionSpec], object]"
@@ -39,15 +39,15 @@ def _kind(spec: "SessionSpec", *kinds: str) -> bool:
     return spec.service.service_kind in kinds
 
 
-def _of_open_loops(name: str) -> Rule:
+def _of_open_loops(name: str) -> OptionRule:
     flag = flag_of(name)
-    return Rule(
+    return OptionRule(
         lambda s: name in given(s.pace) and not s.levels.kind.open_loop,
         f"{flag} requires an open-loop load, such as --request-rate-range",
     )
 
 
-def _of_one_server() -> Iterator[Rule]:
+def _of_one_server() -> Iterator[OptionRule]:
     """Yield a rule for each option of a single server, or of windows, which blocks of --ab do not have."""
     alone = (
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
@@ -61,127 +61,127 @@ def _of_one_server() -> Iterator[Rule]:
         "url": "names a server, and --ab has those that are measured",
         "dry_run": "looks at one server: give it with -u instead of --ab",
     }
-    groups = (TargetSpec, WindowSpec, AnswerSpec, OutputSpec, MetricsSpec)
+    groups = (TargetSpec, WindowSpec, AnswerSpec, OutputSpec, ScrapeSpec)
     for field in (field for group in groups for field in fields_of(group) if field.name in unfit):
-        yield Rule(
+        yield OptionRule(
             lambda s, name=field.name: s.comparing.ab and name in given(s),  # type: ignore[misc]
             f"--ab: {field.spellings[-1]} {unfit[field.name]}",
         )
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[OptionRule, ...] = (
+    OptionRule(
         lambda s: not (s.pace.self_test or s.target.model or s.target.models),
         "Failed to parse -m (model name). The value must be specified.",
     ),
-    Rule(
+    OptionRule(
         lambda s: not _kind(s, "inprocess") and s.target.protocol not in SERVICES[s.service.service_kind],
         "--service-kind {0.service.service_kind} is reached with -i {0.service.protocols}",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.load.session_concurrency is not None and not _kind(s, "openai"),
         "Session concurrency mode is only supported with OpenAI service kind.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.load.rivals,  # perf_analyzer looks at the kind of service first
         "Cannot use both {0.load.rivals} inference load modes.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.wire.streaming and not _streams(s) and not _kind(s, "inprocess", "openai"),
         "Streaming is only allowed with gRPC protocol and Triton C API.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.wire.stream_per_request and not (_streams(s) and _kind(s, "triton")),
         "--stream-per-request is of --streaming over gRPC (-i grpc)",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.wire.compression and (s.target.protocol != "grpc" or _kind(s, "inprocess")),
         "Using compression algorithm is only allowed with gRPC protocol.",
     ),
-    Rule(
+    OptionRule(
         lambda s: _json(s) and not (s.target.protocol == "http" and _kind(s, "triton")),
         "--input-tensor-format and --output-tensor-format json are only allowed with HTTP protocol",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.wire.request_parameter and not _kind(s, "triton", "inprocess"),
         "--request-parameter: the requests of --service-kind {0.service.service_kind} have no parameters",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.wire.trace_settings and not _kind(s, "triton"),
         "--trace-level and its like: --service-kind {0.service.service_kind} has no trace settings",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.mlperf.levels is not None and s.load.levels.given,
         "--scenario {0.mlperf.scenario} is a load of its own: leave out {0.load.levels.kind.flag}",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.needs_files and not s.inputs.input_data,
         "When using `{0.needs_files}`, you must provide a dataset using `--input-data`.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.needs_files and s.inputs.no_file,
         "'{0.inputs.no_file}' is not a file. When using `{0.needs_files}`, all paths passed to --input-data "
         "must be files.",
     ),
     _of_open_loops("max_connections"),
     _of_open_loops("on_late"),
-    Rule(
+    OptionRule(
         lambda s: s.metrics.collect_metrics and not _kind(s, "triton"),
         "Server-side metric collection is only supported with Triton client backend.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.comparing.ab and s.answers.slo,
         "--ab compares servers at given loads; it does not search for --slo",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.comparing.ab and (s.levels.unbounded or s.levels.binary),
         "--ab compares servers at given loads: give the range an end, and no --binary-search",
     ),
     *_of_one_server(),
-    Rule(
+    OptionRule(
         lambda s: _periodic(s) and not _streams(s),
         "The --periodic-concurrency-range option requires bi-directional gRPC streaming.",
     ),
-    Rule(
+    OptionRule(
         lambda s: _periodic(s) and s.wire.stream_per_request,
         "--periodic-concurrency-range needs streams that carry several requests: leave out "
         "--stream-per-request",
     ),
-    Rule(
+    OptionRule(
         lambda s: _periodic(s) and s.output.profile_export_file is None,
         "Must provide --profile-export-file when using the --periodic-concurrency-range option.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.course.warmup_seconds and s.load.warmup_request_count,
         "--warmup-seconds and --warmup-request-count can not both end the warm-up",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.course.warmup_seconds and s.levels.kind.once,
         "--warmup-seconds needs a load that goes on: {0.levels.kind.text} is sent once",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.mlperf.scenario and s.load.request_count,
         "--scenario says itself how many requests are sent: leave out --request-count",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.mlperf.scenario == "server" and s.load.levels.kind is not REQUEST_RATE,
         "--scenario server needs its target rate: --request-rate-range",
     ),
-    Rule(
+    OptionRule(
         lambda s: (
             s.mlperf.scenario == "server" and s.pace.request_distribution not in ("constant", "poisson")
         ),
         "--scenario server has Poisson arrivals: leave out --request-distribution",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.answers.slo and s.load.binary_search,
         "--slo searches the range by itself: leave out --binary-search",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.load.binary_search and not s.windows.latency_threshold,
         "The --latency-threshold cannot be 0 for binary search mode.",
     ),
-    Rule(
+    OptionRule(
         lambda s: s.levels.unbounded and not (s.windows.latency_threshold or s.answers.slo),
         "The end of the search range and the latency limit can not be both 0 (or 0.0) simultaneously",
     ),

@@ -18,7 +18,7 @@ from tpx.perf.options.measuring import (
     CourseSpec,
     WindowSpec,
 )
-from tpx.perf.options.output import MetricsSpec, OutputSpec
+from tpx.perf.options.output import OutputSpec, ScrapeSpec
 from tpx.perf.options.rules import RULES
 from tpx.perf.options.target import TargetSpec, TlsSpec
 from tpx.perf.plan import PaceSpec
@@ -42,7 +42,7 @@ class SessionSpec:
     pace: PaceSpec = group(PaceSpec, "Pace")
     course: CourseSpec = group(CourseSpec, "Warm-up and cool-down")
     sequences: SequenceSpec = group(SequenceSpec, "Sequences")
-    metrics: MetricsSpec = group(MetricsSpec, "Server metrics")
+    metrics: ScrapeSpec = group(ScrapeSpec, "Server metrics")
     mlperf: ScenarioSpec = group(ScenarioSpec, "MLPerf scenarios")
     wire: WireSpec = group(WireSpec, "Wire")
     service: ServiceSpec = group(ServiceSpec, "Service")

@@ -93,14 +93,14 @@ _SUCCESSORS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ParsedWords:
     """The run that a command line asks for, and warnings for its user."""
 
     config: SessionSpec
     warnings: tuple[str, ...] = ()
 
 
-def read_words(argv: Sequence[str]) -> Wanted:
+def read_words(argv: Sequence[str]) -> ParsedWords:
     """The run that these words describe. Raises UsageError for words that describe none."""
     chosen = given_in_argv(PerfWords, spelled_out(argv))
     chosen.pop("version", None)
@@ -119,7 +119,7 @@ def read_words(argv: Sequence[str]) -> Wanted:
     config = build(SessionSpec, _modern(chosen))
     if config.sequences.sequence_length is not None:
         found += filter(None, [length_warning(config.sequences.sequence_length)])
-    return Wanted(config=config, warnings=tuple(found))
+    return ParsedWords(config=config, warnings=tuple(found))
 
 
 def spread_servers(argv: Sequence[str]) -> list[str]:

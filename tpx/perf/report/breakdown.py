@@ -97,7 +97,7 @@ TOP, BELOW = 8, 46
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class BarSegment:
     """A part on its row."""
 
     kind: str
@@ -108,13 +108,13 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BarRow:
     """One level or configuration."""
 
     y: float
     name: str
     total: str
-    segments: tuple[Segment, ...]
+    segments: tuple[BarSegment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class Breakdown:
     key: str
     frame: BarFrame
     x_title: str
-    rows: tuple[Row, ...]
+    rows: tuple[BarRow, ...]
     ticks: tuple[Tick, ...]
 
     @property
@@ -180,10 +180,10 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
             kind, color = KINDS[part.kind]
             title = f"{kind}: {part.duration_ns / unit_ns:,.{max(digits, 1)}f} {unit}"
             width = round(x(at + part.duration_ns) - x(at), 1)
-            segments.append(Segment(kind=part.kind, color=color, x=x(at), width=width, title=title))
+            segments.append(BarSegment(kind=part.kind, color=color, x=x(at), width=width, title=title))
             at += part.duration_ns
         text = f"{total / unit_ns:,.{digits}f} {unit}"
-        rows.append(Row(y=TOP + number * frame.row, name=name, total=text, segments=tuple(segments)))
+        rows.append(BarRow(y=TOP + number * frame.row, name=name, total=text, segments=tuple(segments)))
     return Breakdown(
         key=key,
         frame=frame,

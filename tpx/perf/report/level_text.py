@@ -109,7 +109,7 @@ def _late_lines(result: LevelResult) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
+class _TimeNames:
     """Names of the parts of a request's time."""
 
     way: str
@@ -118,9 +118,9 @@ class _Words:
     both: str
 
 
-_HTTP = _Words(way="HTTP", send="send", receive="receive", both="send/recv")
-_GRPC = _Words(way="gRPC", send="marshal", receive="unmarshal", both="(un)marshal request/response")
-_ENGINE = _Words(way="engine", send="submit", receive="take", both="submit/take")
+_HTTP = _TimeNames(way="HTTP", send="send", receive="receive", both="send/recv")
+_GRPC = _TimeNames(way="gRPC", send="marshal", receive="unmarshal", both="(un)marshal request/response")
+_ENGINE = _TimeNames(way="engine", send="submit", receive="take", both="submit/take")
 
 
 def _time_line(client: ClientTimes, shown: Shown) -> str:

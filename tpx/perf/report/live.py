@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.measure.rules import STABILITY_WINDOWS
-from tpx.perf.observer import Progress
+from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import average_us, load_name
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
@@ -75,7 +75,7 @@ class Dashboard:
         self._rates: deque[float] = deque(maxlen=LOOKS)
         self._latencies: dict[float, deque[float]] = {}
         self._results: list[LevelResult] = []
-        self._progress: Progress | None = None
+        self._progress: LevelProgress | None = None
 
     def level_started(self, level: Level, now_ns: int) -> None:
         self._begun_ns = self._begun_ns or now_ns
@@ -84,7 +84,7 @@ class Dashboard:
         self._latencies.clear()
         self._progress = None
 
-    def look(self, progress: Progress) -> None:
+    def look(self, progress: LevelProgress) -> None:
         """How the level goes."""
         warmed_up = self._progress is not None and not self._progress.window and progress.window
         if warmed_up:
@@ -205,7 +205,7 @@ def _server(server: ServerBreakdown, width: int) -> Text:
     return line
 
 
-def _failures(progress: Progress) -> Text:
+def _failures(progress: LevelProgress) -> Text:
     line = Text(f"  {progress.failed:,} failed", "bold red")
     line.append("  " + "; ".join(" ".join(kind.split()) for kind in progress.failures), "red")
     return line
