@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
@@ -22,8 +23,8 @@ _OfRepository = (
     | messages.RepositoryModelLoadRequest
     | messages.RepositoryModelUnloadRequest
 )
-_Statuses = TypeVar(
-    "_Statuses", messages.SystemSharedMemoryStatusResponse, messages.CudaSharedMemoryStatusResponse
+_Status = TypeVar(
+    "_Status", messages.SystemSharedMemoryStatusResponse, messages.CudaSharedMemoryStatusResponse
 )
 
 
@@ -35,15 +36,15 @@ class GrpcControlPlane:
         self._every_statistic = Coalesced(self._make_statistics)
         self._ready_index = Coalesced(self._make_ready_index)
         self._complete_index = Coalesced(self._make_complete_index)
+        self._system_regions = Coalesced(partial(self._system_entries, ""))
+        self._cuda_regions = Coalesced(partial(self._cuda_entries, ""))
 
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its part of the API."""
         tasks, explicit = self._plane.tasks, lambda: self._plane.check_explicit()
         regions: dict[str, Verb] = {
-            "SystemSharedMemoryStatus": self._system_status,
             "SystemSharedMemoryRegister": self._system_register,
             "SystemSharedMemoryUnregister": self._system_unregister,
-            "CudaSharedMemoryStatus": self._cuda_status,
             "CudaSharedMemoryRegister": self._cuda_register,
             "CudaSharedMemoryUnregister": self._cuda_unregister,
         }
@@ -58,6 +59,8 @@ class GrpcControlPlane:
             rpc_later("RepositoryIndex", "model-repository", self._index, tasks),
             rpc_later("RepositoryModelLoad", "model-repository", self._load, tasks, explicit),
             rpc_later("RepositoryModelUnload", "model-repository", self._unload, tasks, explicit),
+            rpc_later("SystemSharedMemoryStatus", "shared-memory", self._system_status, tasks),
+            rpc_later("CudaSharedMemoryStatus", "shared-memory", self._cuda_status, tasks),
             *(rpc(name, "shared-memory", verb) for name, verb in regions.items()),
             rpc("TraceSetting", "trace", self._trace),
             rpc("LogSettings", "logging", self._log),
@@ -145,20 +148,23 @@ class GrpcControlPlane:
 
     # shared memory
 
-    def _system_status(
-        self, request: messages.SystemSharedMemoryStatusRequest
-    ) -> messages.SystemSharedMemoryStatusResponse:
-        return self._status(request.name, SystemRegion, messages.SystemSharedMemoryStatusResponse())
+    async def _system_status(self, request: messages.SystemSharedMemoryStatusRequest) -> bytes:
+        name = request.name
+        return await (self._system_entries(name) if name else self._system_regions.get())
 
-    def _cuda_status(
-        self, request: messages.CudaSharedMemoryStatusRequest
-    ) -> messages.CudaSharedMemoryStatusResponse:
-        return self._status(request.name, CudaRegion, messages.CudaSharedMemoryStatusResponse())
+    async def _cuda_status(self, request: messages.CudaSharedMemoryStatusRequest) -> bytes:
+        return await (self._cuda_entries(request.name) if request.name else self._cuda_regions.get())
 
-    def _status(self, name: str, kind: type[Region], response: _Statuses) -> _Statuses:
-        for region in self._plane.shared_memory.status(name, kind):
-            response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
-        return response
+    async def _system_entries(self, name: str) -> bytes:
+        response, regions = messages.SystemSharedMemoryStatusResponse, self._plane.shared_memory
+        return b"".join(
+            await in_steps(_entry(response(), each) for each in regions.status(name, SystemRegion))
+        )
+
+    async def _cuda_entries(self, name: str) -> bytes:
+        regions = self._plane.shared_memory.status(name, CudaRegion)
+        response = messages.CudaSharedMemoryStatusResponse
+        return b"".join(await in_steps(_entry(response(), region) for region in regions))
 
     def _system_register(
         self, request: messages.SystemSharedMemoryRegisterRequest
@@ -221,6 +227,12 @@ class GrpcControlPlane:
             else:
                 setting.string_param = value
         return response
+
+
+def _entry(response: _Status, region: Region) -> bytes:
+    """Return a region's entry, which joined with others is the message of them all."""
+    response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
+    return response.SerializeToString()
 
 
 def _serialized(entries: Sequence[RepositoryEntry]) -> bytes:

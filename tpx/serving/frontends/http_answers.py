@@ -12,7 +12,6 @@ import orjson
 from tpx.errors import Cancelled, Code, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
-from tpx.protocol.json_values import JsonValue
 from tpx.protocol.tensors import Buffer
 from tpx.serving.repository.on_demand import NotLoaded
 
@@ -38,9 +37,9 @@ _SHORT_BYTES = 4 << 10
 _ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
 
 
-def answer_json(request: HttpRequest, value: JsonValue, status: int = 200) -> None:
-    """Answer with a JSON value."""
-    request.respond(status, JSON_TYPE, (orjson.dumps(value),))
+def answer_json(request: HttpRequest, value: object) -> None:
+    """Answer with a value as JSON; dataclasses are objects."""
+    request.respond(200, JSON_TYPE, (orjson.dumps(value),))
 
 
 def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:

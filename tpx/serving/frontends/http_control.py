@@ -5,7 +5,6 @@ import base64
 import binascii
 import re
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict
 from functools import partial
 
 import orjson
@@ -70,7 +69,7 @@ class HttpControlPlane:
     # health, metadata, statistics
 
     def _server_metadata(self, request: HttpRequest, _: re.Match[str]) -> None:
-        answer_json(request, asdict(self._plane.server_metadata()))
+        answer_json(request, self._plane.server_metadata())
 
     def _live(self, request: HttpRequest, _: re.Match[str]) -> None:
         request.respond(200 if self._plane.live() else 400, b"")
@@ -87,7 +86,7 @@ class HttpControlPlane:
         request.respond(200 if await self._plane.says_ready() else 400, b"")
 
     def _model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
-        answer_json(request, asdict(self._plane.model_metadata(*of_model(match))))
+        answer_json(request, self._plane.model_metadata(*of_model(match)))
 
     def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
         if self._plane.has_readiness_hook(*of_model(match)):
@@ -169,8 +168,7 @@ class HttpControlPlane:
         ]
 
     def _status(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
-        regions = self._plane.shared_memory.status(match["region"] or "", _REGION_KINDS[kind])
-        answer_json(request, [asdict(region) for region in regions])
+        answer_json(request, self._plane.shared_memory.status(match["region"] or "", _REGION_KINDS[kind]))
 
     def _register(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
         name = match["region"] or ""
@@ -199,7 +197,7 @@ class HttpControlPlane:
     # settings
 
     def _get_log(self, request: HttpRequest, _: re.Match[str]) -> None:
-        answer_json(request, asdict(self._plane.logs.settings))
+        answer_json(request, self._plane.logs.settings)
 
     def _set_log(self, request: HttpRequest, match: re.Match[str]) -> None:
         given = {name: value for name, value in _changes(request).items() if value is not None}

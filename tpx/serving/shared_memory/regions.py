@@ -30,6 +30,8 @@ class RegionMemory(Protocol):
 
 _MAX_BYTES = 2**63 - 1
 _MAX_DEVICE = 2**31 - 1
+_MAX_NAME = 8192
+"""Characters of a region's name, as many as an HTTP path may have: it is held, and told with the status."""
 _STRINGS_LOOKED_AT = 4096
 
 
@@ -242,6 +244,11 @@ class SharedMemory:
             raise InvalidRequest(
                 f"'region name' is necessary to register {_KINDS[kind].lower()} shared memory region"
             )
+        if len(name) > _MAX_NAME:
+            raise InvalidRequest(
+                f"failed to register a shared memory region: its name has {len(name)} characters, and may "
+                f"have {_MAX_NAME}"
+            )
         if name in self._regions:
             raise AlreadyExists(f"shared memory region '{name}' already in manager")
         if len(self._regions) >= self._limits.max_regions:
@@ -286,8 +293,9 @@ class SharedMemory:
         """
         self._check_allowed()
         used = []
-        for key, known in sorted(self._regions.items()):
-            if not isinstance(known.region, kind) or name not in ("", key):
+        for key in [name] if name else sorted(self._regions):
+            known = self._regions.get(key)
+            if known is None or not isinstance(known.region, kind):
                 continue
             if known.users:
                 used.append(key)
