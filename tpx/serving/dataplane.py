@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from tpx import __version__
-from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
+from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.tensors import Tensor
@@ -37,6 +37,7 @@ from tpx.serving.shared_memory.regions import (
     SharedMemory,
 )
 from tpx.serving.signature import Signature
+from tpx.serving.tracing.settings import parse_update
 from tpx.serving.tracing.trace import Caller
 from tpx.serving.tracing.tracer import Tracer
 
@@ -183,35 +184,22 @@ class DataPlane:
             return False
         return self._repository.all_ready() or not self._strict_readiness
 
-    @property
-    def has_readiness_hooks(self) -> bool:
-        """True if models have to be asked before it is known whether the server is ready."""
-        return self._strict_readiness and any(model.has_readiness_hook for model in self._repository.served())
-
     async def says_ready(self) -> bool:
-        """Tell whether the server is ready, and every model with a readiness hook says so, too."""
-        if not self.ready() or not self.has_readiness_hooks:
+        """Tell whether the server is ready and, if strict, every model with a readiness hook says so, too."""
+        if not self.ready() or not self._strict_readiness:
             return self.ready()
         asked = [model.says_ready() for model in self._repository.served() if model.has_readiness_hook]
-        return all(await asyncio.gather(*asked))
-
-    def model_ready(self, name: str, version: str) -> bool:
-        """Tell whether a request would be answered, perhaps after loading the model; false while the server
-        ends."""
-        ready = self._repository.is_ready(name, version) or self.control.would_load(name)
-        return ready and not self.exiting
-
-    def has_readiness_hook(self, name: str, version: str) -> bool:
-        """Tell whether a model that could answer has to be asked whether it is ready."""
-        if self.exiting or not self._repository.is_ready(name, version):
-            return False
-        return self._repository.get(name, version).has_readiness_hook
+        return not asked or all(await asyncio.gather(*asked))
 
     async def model_says_ready(self, name: str, version: str) -> bool:
-        """Tell whether a model is ready; one with a readiness hook says so itself."""
-        if self.has_readiness_hook(name, version):
-            return await self._repository.get(name, version).says_ready()
-        return self.model_ready(name, version)
+        """Tell whether a request would be answered, perhaps after loading the model; false while the server
+        ends. A model with a readiness hook says so itself."""
+        if self.exiting:
+            return False
+        if not self._repository.is_ready(name, version):
+            return self.control.would_load(name)
+        model = self._repository.get(name, version)
+        return not model.has_readiness_hook or await model.says_ready()
 
     # metadata
 
@@ -244,6 +232,12 @@ class DataPlane:
         """Raise NotReady unless clients may load and unload."""
         self.control.check_explicit()
 
+    @staticmethod
+    def refuse_repository(name: str | None) -> None:
+        """Raise Unsupported for a verb that names one of the repositories."""
+        if name:
+            raise Unsupported("'repository_name' specification is not supported")
+
     def index(
         self, *, ready_only: bool, on_disk: Mapping[ModelId, str] | None = None
     ) -> list[RepositoryEntry]:
@@ -273,9 +267,17 @@ class DataPlane:
         override = await asyncio.get_running_loop().run_in_executor(None, override_of, parameters, name)
         await self.control.load(name, override)
 
-    async def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Stop serving a model. Raises NotReady."""
-        await self.control.unload(name, unload_dependents=unload_dependents)
+    async def unload(self, name: str, parameters: Mapping[str, object], wrong_type: str) -> None:
+        """Stop serving a model, as the parameter `unload_dependents` says also those that it is made of.
+
+        Raises NotReady, and InvalidRequest: in the words `wrong_type` where the parameter is no boolean.
+        """
+        for key, value in parameters.items():
+            if key != "unload_dependents":
+                raise InvalidRequest(f"unrecognized unload parameter '{key}'.")
+            if not isinstance(value, bool):
+                raise InvalidRequest(wrong_type)
+        await self.control.unload(name, unload_dependents=bool(parameters.get("unload_dependents")))
 
     # statistics
 
@@ -447,11 +449,18 @@ class DataPlane:
 
     # tracing
 
-    def traced_model(self, name: str) -> str:
-        """The name of a model that can have a trace setting of its own. Raises InvalidRequest."""
-        if not self._repository.is_ready(name, ""):
-            raise InvalidRequest(f"Request for unknown model : {name}")
-        return name
+    def trace_setting(
+        self, model: str, given: Mapping[str, Sequence[str] | None] | None = None, *, got: str = "got: "
+    ) -> dict[str, list[str]]:
+        """Return the setting of a model, or with an empty name that of all, after changing what is `given`.
+
+        None clears a value; `got` introduces a count that is too small. Raises InvalidRequest, Unsupported.
+        """
+        if model and not self._repository.is_ready(model, ""):
+            raise InvalidRequest(f"Request for unknown model : {model}")
+        if given:
+            self.tracer.update(parse_update(given, self.tracer.setting().fixed, got=got), model)
+        return self.tracer.setting(model).as_texts()
 
 
 def _check_lengths(tensor: Tensor, there: SharedInput, model: str, request_id: str) -> None:

@@ -68,8 +68,11 @@ class LogControl:
     def change(self, given: Mapping[str, LogValue | None], protocol: Protocol) -> None:
         """Put the changes of a client in force, all or none.
 
-        Raises InvalidRequest, NotReady in the words of the protocol.
+        Raises Unsupported for the log's file: clients must not choose where the server writes;
+        InvalidRequest, NotReady in the words of the protocol.
         """
+        if "log_file" in given:
+            raise Unsupported("log file location can not be updated through network protocol")
         for name, value in given.items():
             if name not in _KINDS:
                 known = ", ".join(asdict(self.settings))
@@ -86,8 +89,3 @@ class LogControl:
                 raise NotReady(f"invalid argument for --log_format, got: {wanted}")
             raise InvalidRequest(f"invalid argument for log_format, got: {wanted}")
         self.update(replace(self.settings, **given))  # type: ignore[arg-type]
-
-
-def refuse_log_file() -> None:
-    """Raise Unsupported: clients must not choose where the server writes."""
-    raise Unsupported("log file location can not be updated through network protocol")

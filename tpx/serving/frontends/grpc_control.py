@@ -7,22 +7,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol import messages
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.dataplane import DataPlane, RepositoryEntry, TensorMetadata
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
-from tpx.serving.logs import LogValue, refuse_log_file
+from tpx.serving.logs import LogValue
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
-from tpx.serving.tracing.settings import parse_update
 
 _Parameter: TypeAlias = "messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue"
-_OfRepository = (
-    messages.RepositoryIndexRequest
-    | messages.RepositoryModelLoadRequest
-    | messages.RepositoryModelUnloadRequest
-)
 _Status = TypeVar(
     "_Status", messages.SystemSharedMemoryStatusResponse, messages.CudaSharedMemoryStatusResponse
 )
@@ -113,7 +106,7 @@ class GrpcControlPlane:
     # the model repository
 
     async def _index(self, request: messages.RepositoryIndexRequest) -> bytes:
-        _refuse_repository(request)
+        self._plane.refuse_repository(request.repository_name)
         return await (self._ready_index if request.ready else self._complete_index).get()
 
     async def _make_ready_index(self) -> bytes:
@@ -125,7 +118,7 @@ class GrpcControlPlane:
     async def _load(
         self, request: messages.RepositoryModelLoadRequest
     ) -> messages.RepositoryModelLoadResponse:
-        _refuse_repository(request)
+        self._plane.refuse_repository(request.repository_name)
         parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
         await self._plane.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
@@ -133,17 +126,10 @@ class GrpcControlPlane:
     async def _unload(
         self, request: messages.RepositoryModelUnloadRequest
     ) -> messages.RepositoryModelUnloadResponse:
-        _refuse_repository(request)
-        dependents = False
-        for key, parameter in request.parameters.items():
-            if key != "unload_dependents":
-                raise InvalidRequest(f"unrecognized unload parameter '{key}'.")
-            if parameter.WhichOneof("parameter_choice") != "bool_param":
-                raise InvalidRequest(
-                    "invalid value type for 'unload_dependents' parameter, expected bool_param."
-                )
-            dependents = parameter.bool_param
-        await self._plane.unload(request.model_name, unload_dependents=dependents)
+        self._plane.refuse_repository(request.repository_name)
+        parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
+        wrong_type = "invalid value type for 'unload_dependents' parameter, expected bool_param."
+        await self._plane.unload(request.model_name, parameters, wrong_type)
         return messages.RepositoryModelUnloadResponse()
 
     # shared memory
@@ -199,19 +185,13 @@ class GrpcControlPlane:
 
     def _trace(self, request: messages.TraceSettingRequest) -> Message:
         """Answer the trace settings after changing them; an empty list of values clears one."""
-        model = self._plane.traced_model(request.model_name) if request.model_name else ""
-        if request.settings:
-            given = {name: list(setting.value) or None for name, setting in request.settings.items()}
-            tracer = self._plane.tracer
-            tracer.update(parse_update(given, tracer.setting().fixed), model)
+        given = {name: list(setting.value) or None for name, setting in request.settings.items()}
         response = messages.TraceSettingResponse()
-        for name, texts in self._plane.tracer.setting(model).as_texts().items():
+        for name, texts in self._plane.trace_setting(request.model_name, given).items():
             response.settings[name].value.extend(texts)
         return response
 
     def _log(self, request: messages.LogSettingsRequest) -> Message:
-        if "log_file" in request.settings:
-            refuse_log_file()
         if request.settings:
             given: dict[str, LogValue | None] = {
                 name: _value(setting) for name, setting in request.settings.items()
@@ -251,8 +231,3 @@ def _value(parameter: _Parameter) -> Any:
 def _tensor(tensor: TensorMetadata) -> JsonObject:
     # as fields: the class is inside another one, where only protobuf's compiled half has it
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-
-
-def _refuse_repository(request: _OfRepository) -> None:
-    if request.repository_name:
-        raise Unsupported("'repository_name' specification is not supported")

@@ -4,23 +4,21 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 
 import orjson
 
-from tpx.errors import InvalidRequest, NotReady, Unsupported
+from tpx.errors import InvalidRequest, NotReady
 from tpx.protocol import model_config
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane, RepositoryEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
-from tpx.serving.logs import refuse_log_file
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.repository.overrides import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
-from tpx.serving.tracing.settings import parse_update
 
 _REPOSITORY = "/v2/repository[/{repository}]"
 _REPOSITORY_MODEL = _REPOSITORY + "/models/{model*}"
@@ -57,7 +55,7 @@ class HttpControlPlane:
             *(each for kind in _REGION_KINDS for each in self._region_routes(kind)),
             route("/v2/logging", "logging", GET=self._get_log, POST=self._set_log),
             route("/v2/trace/setting", "trace", GET=self._get_trace, POST=self._set_trace),
-            route(_TRACED_MODEL, "trace", GET=self._get_model_trace, POST=self._set_model_trace),
+            route(_TRACED_MODEL, "trace", GET=self._get_trace, POST=self._set_trace),
         ]
 
     def _later(self, request: HttpRequest, work: Coroutine[object, object, None]) -> None:
@@ -77,25 +75,21 @@ class HttpControlPlane:
     def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
         if self._plane.exiting:
             raise NotReady("Server exiting")
-        if self._plane.has_readiness_hooks:
-            self._later(request, self._ask_all(request))
-        else:
-            request.respond(200 if self._plane.ready() else 400, b"")
+        self._later(request, self._ask_server(request))
 
-    async def _ask_all(self, request: HttpRequest) -> None:
+    async def _ask_server(self, request: HttpRequest) -> None:
         request.respond(200 if await self._plane.says_ready() else 400, b"")
 
     def _model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, self._plane.model_metadata(*of_model(match)))
 
     def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
-        if self._plane.has_readiness_hook(*of_model(match)):
-            self._later(request, self._ask(request, *of_model(match)))
-        else:
-            _answer_ready(request, ready=self._plane.model_ready(*of_model(match)))
+        self._later(request, self._ask_model(request, *of_model(match)))
 
-    async def _ask(self, request: HttpRequest, name: str, version: str) -> None:
-        _answer_ready(request, ready=await self._plane.model_says_ready(name, version))
+    async def _ask_model(self, request: HttpRequest, name: str, version: str) -> None:
+        if not await self._plane.model_says_ready(name, version):
+            raise InvalidRequest("Model version not ready")
+        request.respond(200, b"")
 
     def _model_config(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, model_config.to_json(self._plane.model_config(*of_model(match))))
@@ -113,7 +107,7 @@ class HttpControlPlane:
     # the model repository
 
     def _index(self, request: HttpRequest, match: re.Match[str]) -> None:
-        _refuse_repository(match)
+        self._plane.refuse_repository(match["repository"])
         ready = json_object(request).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest("Invalid value for 'ready': expected a boolean")
@@ -127,7 +121,7 @@ class HttpControlPlane:
         return _index(await self._plane.complete_index())
 
     def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
-        _refuse_repository(match)
+        self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
         self._later(request, self._answer_load(request, match["model"]))
 
@@ -140,21 +134,13 @@ class HttpControlPlane:
         request.respond(200, JSON_TYPE)
 
     def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
-        _refuse_repository(match)
+        self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
-        dependents = False
-        for key, value in _parameters(request).items():
-            if key != "unload_dependents":
-                raise InvalidRequest(f"unrecognized unload parameter '{key}'.")
-            if not isinstance(value, bool):
-                raise InvalidRequest(
-                    "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
-                )
-            dependents = value
-        self._later(request, self._answer_unload(request, match["model"], unload_dependents=dependents))
+        self._later(request, self._answer_unload(request, match["model"]))
 
-    async def _answer_unload(self, request: HttpRequest, name: str, *, unload_dependents: bool) -> None:
-        await self._plane.unload(name, unload_dependents=unload_dependents)
+    async def _answer_unload(self, request: HttpRequest, name: str) -> None:
+        wrong_type = "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
+        await self._plane.unload(name, _parameters(request), wrong_type)
         request.respond(200, JSON_TYPE)
 
     # shared memory
@@ -201,49 +187,26 @@ class HttpControlPlane:
 
     def _set_log(self, request: HttpRequest, match: re.Match[str]) -> None:
         given = {name: value for name, value in _changes(request).items() if value is not None}
-        if "log_file" in given:
-            refuse_log_file()
         self._plane.logs.change(given, "HTTP")
         self._get_log(request, match)
 
-    def _get_trace(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._answer_trace(request, "")
+    def _get_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
+        _answer_trace(request, self._plane.trace_setting(match.groupdict().get("model", "")))
 
-    def _set_trace(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._update_trace(request, "")
-
-    def _get_model_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
-        self._answer_trace(request, self._plane.traced_model(match["model"]))
-
-    def _set_model_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
-        self._update_trace(request, self._plane.traced_model(match["model"]))
-
-    def _update_trace(self, request: HttpRequest, model: str) -> None:
+    def _set_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
         given = {name: _texts(name, value) for name, value in _changes(request).items()}
-        tracer = self._plane.tracer
-        tracer.update(parse_update(given, tracer.setting().fixed, got="got:"), model)
-        self._answer_trace(request, model)
-
-    def _answer_trace(self, request: HttpRequest, model: str) -> None:
-        texts = self._plane.tracer.setting(model).as_texts()
-        answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
+        model = match.groupdict().get("model", "")
+        _answer_trace(request, self._plane.trace_setting(model, given, got="got:"))
 
 
-def _answer_ready(request: HttpRequest, *, ready: bool) -> None:
-    if not ready:
-        raise InvalidRequest("Model version not ready")
-    request.respond(200, b"")
+def _answer_trace(request: HttpRequest, texts: Mapping[str, list[str]]) -> None:
+    answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
 
 
 def _index(entries: Sequence[RepositoryEntry]) -> bytes:
     return orjson.dumps(
         [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
     )
-
-
-def _refuse_repository(match: re.Match[str]) -> None:
-    if match["repository"]:
-        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _parameters(request: HttpRequest) -> JsonObject:
