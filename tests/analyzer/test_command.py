@@ -11,7 +11,7 @@ from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Trial, TrialFailure, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
-from tpx.cli.analyze import Progress, exit_status, main
+from tpx.cli.analyze import SearchProgress, exit_status, main
 from tpx.cli.exits import Exit
 
 Replay = Callable[..., Run]
@@ -116,7 +116,7 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
         stable=False,
     )
     failed = TrialFailure(variant="m_config_0", load=trial.load, reason="the server [died]")
-    with Progress(quiet=False, outlook=lambda search: f"outlook on {search.model}") as progress:
+    with SearchProgress(quiet=False, outlook=lambda search: f"outlook on {search.model}") as progress:
         for event in (
             started,
             TrialEnded(trial=trial, outcome=measured),
@@ -142,7 +142,7 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
 
 def test_a_quiet_run_tells_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
     trial = Trial(variant=Variant(model="m", name="m_config_0"), load=LoadPoint(value=1))
-    with Progress(quiet=True, outlook=lambda search: f"outlook on {search.model}") as progress:
+    with SearchProgress(quiet=True, outlook=lambda search: f"outlook on {search.model}") as progress:
         progress.observe(
             TrialEnded(trial=trial, outcome=Measurement(variant="m", load=trial.load, throughput=1.0))
         )

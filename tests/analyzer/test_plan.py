@@ -21,7 +21,7 @@ from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository, facts_of
-from tpx.cli.analyze import Progress, main
+from tpx.cli.analyze import SearchProgress, main
 from tpx.cli.analyze_plan import PlanningRunner, outlook, pace_of, repetitions
 from tpx.options import build
 
@@ -61,7 +61,7 @@ def test_a_run_tells_before_it_measures_what_its_plan_counts(
     event = ModelPlanned(model="alexnet", mode=mode, spec=spec)
     config = replace(config, budget=replace(config.budget, budget=budget))
     for quiet in (False, True):
-        with Progress(quiet=quiet, outlook=lambda search: outlook(search, config)) as progress:
+        with SearchProgress(quiet=quiet, outlook=lambda search: outlook(search, config)) as progress:
             progress.observe(event)
     assert capsys.readouterr().err == (
         "alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, "

@@ -7,6 +7,11 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+LOOPBACK_UP = """python -c '
+import fcntl, socket, struct
+with socket.socket() as any_socket:  # the loopback interface of a new namespace is down
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))
+'"""
 
 
 def documents(text: str) -> list[Any]:

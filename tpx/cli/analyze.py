@@ -87,7 +87,9 @@ def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError
     """Run it; what is returned kept the run from its end, but the journal has what was measured before."""
     try:
         with (
-            Progress(quiet=config.output.quiet, outlook=lambda search: outlook(search, config)) as progress,
+            SearchProgress(
+                quiet=config.output.quiet, outlook=lambda search: outlook(search, config)
+            ) as progress,
             asyncio.Runner(loop_factory=event_loop) as runner,
         ):
             runner.run(measure(config, command, progress.observe, progress.say))
@@ -143,7 +145,7 @@ def exit_status(
     return Exit.OK
 
 
-class Progress:
+class SearchProgress:
     """A line on stderr for every measurement, and on a terminal a status line for the one in progress."""
 
     def __init__(self, *, quiet: bool, outlook: Callable[[ModelPlanned], str]) -> None:

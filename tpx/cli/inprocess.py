@@ -39,11 +39,11 @@ def connect(endpoint: Endpoint) -> Connections:
     """The engine over the model repositories of an endpoint; it starts when it is first asked something."""
     if endpoint.headers:
         raise UsageError("-H: --service-kind inprocess has no network, so requests have no headers")
-    engine = Engine(endpoint)
+    engine = InProcessEngine(endpoint)
     return Connections(EngineClient(engine, endpoint), EngineControl(engine))
 
 
-class Engine:
+class InProcessEngine:
     """A server without endpoints, on the event loop of the load."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -76,7 +76,7 @@ class Engine:
             await server.stop()
 
 
-class Prepared:
+class EngineRequest:
     """A request that is validated and bound to its model."""
 
     __slots__ = ("buffers", "head")
@@ -86,16 +86,16 @@ class Prepared:
         self.buffers = buffers
 
 
-class PreparedSequence:
-    """Implements Template."""
+class EngineSequence:
+    """Requests of sequences that differ in their id; implements Template."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared = prepared
-        self._parameters: dict[str, Parameter] = prepared.head.parameters
+    def __init__(self, request: EngineRequest) -> None:
+        self._request = request
+        self._parameters: dict[str, Parameter] = request.head.parameters
 
-    def fill(self, sequence: int) -> Prepared:
-        head = self._prepared.head.with_parameters({**self._parameters, "sequence_id": sequence})
-        return Prepared(head, self._prepared.buffers)
+    def fill(self, sequence: int) -> EngineRequest:
+        head = self._request.head.with_parameters({**self._parameters, "sequence_id": sequence})
+        return EngineRequest(head, self._request.buffers)
 
 
 class Answer:
@@ -123,13 +123,13 @@ class EngineClient:
     success = ANSWERED
     slots_per_connection = math.inf
 
-    def __init__(self, engine: Engine, endpoint: Endpoint) -> None:
+    def __init__(self, engine: InProcessEngine, endpoint: Endpoint) -> None:
         self._engine = engine
         self._model = endpoint.model
         self.streams = endpoint.wire.streaming
         self._slots: list[Slot] = []
 
-    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> EngineRequest:
         if fields.shared_inputs or any(output.shared_memory for output in fields.outputs):
             raise UsageError("--shared-memory: with --service-kind inprocess all memory is the engine's own")
         request = DecodedRequest(
@@ -142,19 +142,19 @@ class EngineClient:
             default_binary=True,
         )
         head = (await self._engine.server()).plane.bind(request)
-        return Prepared(head, [tensor.data for tensor in tensors])
+        return EngineRequest(head, [tensor.data for tensor in tensors])
 
-    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> PreparedSequence:
-        return PreparedSequence(await self.prepare(tensors, replace(fields, sequence=1)))
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> EngineSequence:
+        return EngineSequence(await self.prepare(tensors, replace(fields, sequence=1)))
 
     async def open(self, count: int) -> Sequence[Slot]:
         infer = (await self._engine.server()).plane.infer
         call_soon = asyncio.get_running_loop().call_soon
 
-        def send(prepared: Prepared, on_response: OnResponse) -> InferRequest:
+        def send(encoded: EngineRequest, on_response: OnResponse) -> InferRequest:
             answer = Answer(on_response)
-            request = InferRequest(prepared.head, prepared.buffers, _reply, answer)
-            if prepared.head.model.decoupled:
+            request = InferRequest(encoded.head, encoded.buffers, _reply, answer)
+            if encoded.head.model.decoupled:
                 request.backpressure = ResponseBackpressure()
             try:
                 infer(request)
@@ -211,7 +211,7 @@ def _take_error(answer: Answer, error: TpxError) -> None:
 class EngineControl:
     """Implements Control."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: InProcessEngine) -> None:
         self._engine = engine
 
     async def server(self) -> ServerDescription:

@@ -17,26 +17,26 @@ ENDINGS = {"html": "html", "pdf": "pdf", "csv": "csv", "markdown": "md", "json":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReportedConfiguration:
     """A configuration to report, with its own plots where it has any."""
 
     name: str
     plots: tuple[Plot, ...] = ()
 
 
-def read_names(value: Any) -> tuple[Wanted, ...]:
+def read_names(value: Any) -> tuple[ReportedConfiguration, ...]:
     """`a,b`, or a list of names and of `name: {plots: ...}`."""
-    found: list[Wanted] = []
+    found: list[ReportedConfiguration] = []
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, Mapping):
-            found += [Wanted(name=name) for name in words(item)]
+            found += [ReportedConfiguration(name=name) for name in words(item)]
             continue
         for name, own in item.items():
             settings = mapping({} if own is None else own, "plots of a configuration")
             strange = sorted(settings.keys() - {"plots"})
             if strange:
                 raise ValueError(f"{name}: unknown key '{strange[0]}' (a configuration has: plots)")
-            found.append(Wanted(name=str(name), plots=read_plots(settings.get("plots", {}))))
+            found.append(ReportedConfiguration(name=str(name), plots=read_plots(settings.get("plots", {}))))
     return tuple(found)
 
 
@@ -82,7 +82,7 @@ class ReportConfig:
         section=_RUN,
         metavar="DIR",
     )
-    report_model_configs: tuple[Wanted, ...] = option(
+    report_model_configs: tuple[ReportedConfiguration, ...] = option(
         (),
         "configurations of one model to report in detail (default: the whole run)",
         "-n",
