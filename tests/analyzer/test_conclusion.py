@@ -109,7 +109,7 @@ def test_of_a_tie_the_cheapest_is_recommended() -> None:
     found = verdict(variant("default", [100, 101, 99]), cheaper, best)
     assert found.best is not None
     assert found.best.name == "m_config_1"
-    assert found.detail.endswith("tied with: m_config_4; the cheapest of them is recommended")
+    assert found.detail.endswith("tied with: m_config_4; recommended: the cheapest of them")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_gain_that_may_be_none_is_inconclusive() -> None:
     wild = variant("0", [200, 90, 130], instances=1, memory_mb=100)
     found = verdict(variant("default", [100, 101, 99]), wild)
     assert found.finding is Finding.INCONCLUSIVE
-    assert "no configuration is certain to be better than the default: of `m_config_0` the gain is +" in (
+    assert "no configuration is certain to be better than the default: for `m_config_0`, the gain is +" in (
         found.sentence
     )
     assert "tied with: m_config_" in found.detail
@@ -177,7 +177,7 @@ def test_a_gain_that_no_two_final_rounds_have_seen_is_the_searchs_alone(rounds: 
     found = judge(model, Goals())
     assert found.finding is Finding.INCONCLUSIVE
     assert found.sentence.endswith(
-        "of `m_config_0` the gain of 86% is the search's alone: "
+        "for `m_config_0`, only the search found the gain of 86%: "
         f"both were measured again in {len(rounds)} of 5 final rounds"
     )
     assert found.caution.startswith("Measure again on a quiet machine, or longer")
@@ -212,7 +212,7 @@ def test_steal_and_drift_are_noise() -> None:
     assert found.conclusion is not None
     steal, drift = found.conclusion.noise
     assert steal == "other guests of the host took 12% of the processors' time"
-    assert drift.startswith("the rounds differ by 4")
+    assert drift.startswith("the final rounds differ by 4")
     assert found.finding is Finding.BETTER  # the rounds drift together, the ratio stands
 
 
@@ -256,7 +256,7 @@ def test_what_ties_with_the_best_only_for_being_noisy_is_passed_over() -> None:
     found = verdict(variant("default", [100, 101, 99, 100, 100]), noisy, sure)
     assert (found.finding, found.best and found.best.name) == (Finding.BETTER, "m_config_1")
     assert found.detail.endswith(
-        "m_config_0; the cheapest of those certainly not worse than the default is recommended"
+        "m_config_0; recommended: the cheapest of them that is certainly not worse than the default"
     )
 
 
@@ -275,7 +275,7 @@ def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
         "at minimizing p99 latency (100 infer/s and p99 latency 20.0 ms)"
     )
     model = ModelRun(model="m", variants=tuple(searched), decisions=(), final_rounds=5)
-    assert "the gain of 100% is the search's alone" in judge(model, goals).sentence
+    assert "only the search found the gain of 100%" in judge(model, goals).sentence
 
 
 def test_repetitions_are_pooled_in_everything_they_measure() -> None:

@@ -64,7 +64,7 @@ def test_a_latency_budget_is_a_bound_on_what_may_be_recommended(replay: Replay) 
     )
     assert verdict.detail == (
         "at concurrency 8, p99 5.80 ms; under equal load, measured once each: +38% at concurrency 4, "
-        "+54% at concurrency 8; tied with: alexnet_config_4; the cheapest of them is recommended"
+        "+54% at concurrency 8; tied with: alexnet_config_4; recommended: the cheapest of them"
     )
 
 
@@ -98,7 +98,8 @@ def test_no_verdict_rests_on_an_objective_that_nothing_measured(replay: Replay) 
     verdict = judge(run.models[0], Goals(objectives=(WeightedObjective(tag="gpu_used_memory"),)))
     assert verdict.finding is Finding.INCONCLUSIVE
     assert verdict.sentence.endswith(
-        "certain to be better than the default: of `alexnet_config_default` nothing measured GPU Memory Usage"
+        "certain to be better than the default: for `alexnet_config_default`, GPU Memory Usage was not "
+        "measured"
     )
 
 

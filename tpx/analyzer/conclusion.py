@@ -133,9 +133,9 @@ def _doubt(gain: Gain | None, noise: Sequence[str]) -> str:
     if gain is None or gain is UNKNOWN or gain.rounds < 2:
         return ""
     if gain.low <= 0 and not gain.tied:
-        return f"the gain is {gain}, which may as well be none"
+        return f"the gain is {gain}, which may be chance"
     if noise and gain.low < NOISY_GAIN and not gain.tied:
-        return f"the gain is {gain}, too little to be believed on a machine that was not quiet"
+        return f"the gain is {gain}, too little to trust on a machine that was not quiet"
     return ""
 
 
@@ -155,7 +155,7 @@ def _noise(finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int,
             )
     drift = _drift(list(scores.values()))
     if drift > DRIFT:
-        found.append(f"the rounds differ by {drift * 100:.0f}% for all configurations alike")
+        found.append(f"the final rounds differ by {drift * 100:.0f}%, for all configurations alike")
     return found
 
 

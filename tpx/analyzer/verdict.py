@@ -121,7 +121,7 @@ class ModelVerdict:
             return f"no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
         if self.inconclusive:
             return (
-                f"no configuration is certain to be better than the default: of `{best.name}` "
+                f"no configuration is certain to be better than the default: for `{best.name}`, "
                 f"{self.inconclusive}"
             )
         if finding is Finding.DEFAULT:
@@ -184,10 +184,10 @@ class ModelVerdict:
             text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
         if conclusion is not None and conclusion.tied:
             text += f"; tied with: {', '.join(conclusion.tied)}"
-            those = "those certainly not worse than the default" if conclusion.passes_over else "them"
+            sure = " that is certainly not worse than the default" if conclusion.passes_over else ""
             certain = self.finding is not Finding.INCONCLUSIVE
             recommends = certain and self.best is not self.default
-            text += f"; the cheapest of {those} is recommended" if recommends else ""
+            text += f"; recommended: the cheapest of them{sure}" if recommends else ""
         return text
 
     @property
@@ -242,7 +242,7 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
         )
     lacking = unmeasured(best.figures, goals) if best.satisfies else ()
     if lacking:  # all are alike then, also where the default comes first
-        inconclusive = f"nothing measured {in_words(lacking[0])}"
+        inconclusive = f"{in_words(lacking[0])} was not measured"
     return ModelVerdict(
         run=model,
         goals=goals,
@@ -297,7 +297,7 @@ def _unconfirmed(
     made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
     if made > 1 or not model.final_rounds:
         return ""
-    gain = f"the gain of {gained or 0.0:.0f}% is the search's alone"
+    gain = f"only the search found the gain of {gained or 0.0:.0f}%"
     return f"{gain}: both were measured again in {made} of {model.final_rounds} final rounds"
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tpx.analyzer.results.measurement import Latency, LatencyBreakdown, LoadPoint
@@ -10,7 +11,9 @@ from tpx.analyzer.runners.load import level_of, to_measurement
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
-from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.statistics.batches import Batches
+from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.latency import LatencySummary
 
 LOAD = LoadPoint(value=8, batch_size=2)
@@ -77,6 +80,24 @@ def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
     measurement = to_measurement(level, "m", LOAD)
     assert not measurement.stable
     assert measurement.note == "throughput moved by 30%; 3 requests failed"
+
+
+def test_the_note_of_an_unstable_level_says_how_well_its_throughput_is_known() -> None:
+    known = Interval(value=100.0, low=70.0, high=130.0, confidence=0.95)
+    none = np.zeros(0, np.int64)
+    batches = Batches(
+        start_ns=0,
+        end_ns=1,
+        requests=none,
+        failed=none,
+        latency_sum_ns=none.astype(float),
+        bins=none,
+        histogram=none,
+    )
+    estimates = Estimates(throughput=known, latency=(), batches=batches)
+    level = replace(LEVEL, stable=False, verdict=Verdict.UNSTABLE, reason="moved", estimates=estimates)
+    note = to_measurement(level, "m", LOAD).note
+    assert note.endswith("its throughput is known to \u00b130% only; try a longer --measurement-interval")
 
 
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:

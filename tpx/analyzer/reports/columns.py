@@ -85,7 +85,9 @@ def _link_cell(line: TableLine) -> Cell:
 _NAME = Column(header="Configuration", marked=True)
 NAME: Shown = TableField(column=_NAME, cell=_name_cell)
 LINKED_NAME: Shown = TableField(column=_NAME, cell=_link_cell)
-UNMARKED_NAME: Shown = TableField(column=_NAME, cell=lambda line: replace(_link_cell(line), chart_style=None))
+UNMARKED_NAME: Shown = TableField(
+    column=replace(_NAME, marked=False), cell=lambda line: replace(_link_cell(line), chart_style=None)
+)
 
 
 def measured(tag: str, header: str, hint: str = "", *, minor: bool = False) -> Shown:

@@ -29,7 +29,7 @@ from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
-from tpx.report.digits import rounded
+from tpx.report.digits import in_unit, rounded
 from tpx.report.document import (
     Block,
     Cell,
@@ -53,22 +53,22 @@ _PARETO = (
     "known."
 )
 _UNCONFIRMED = (
-    " What lies above the line was measured once, by the search, and more than the final rounds confirm."
+    " Points above the line were measured once, by the search; the final rounds do not confirm them."
 )
 _HEAT = (
     "Throughput in infer/s of each combination at its best load; the recommended one is framed, what misses "
     "the constraints is struck through."
 )
 _DRIFT = (
-    "The best configurations and the default again, in turns. Lines that move together are the machine's "
-    "doing, and go out of the comparison."
+    "The best configurations and the default, measured again in turns. What moves all lines together comes "
+    "from the machine and cancels out of the comparison."
 )
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
     "A measurement ends with the first window whose throughput is known well enough, or after three. Where "
     "there were final rounds, a configuration's figures are the means of its rounds and of what the search "
-    "measured, and \u00b1 is the half of their 95 % confidence interval. Memory is the greatest seen while "
-    "the load was on; energy is the whole machine's."
+    "measured, and \u00b1 is half the width of their 95 % confidence interval. Memory is the greatest value "
+    "seen under load; energy is that of the whole machine."
 )
 
 
@@ -204,8 +204,9 @@ def plot_section(plot: Chart) -> list[Section]:
     if not plot.is_flat:
         return section(plot.title, chart_picture(plot))
     heights = [dot.y for line in plot.lines for dot in line.dots]
-    value = rounded((min(heights) + max(heights)) / 2)
-    return section(plot.title, Note(text=f"{plot.y.title}: {value} throughout, so there is no chart."))
+    name, _, unit = plot.y.title.removesuffix(")").partition(" (")
+    value = in_unit((min(heights) + max(heights)) / 2, unit)
+    return section(plot.title, Note(text=f"{name} is {value} throughout, so there is no chart."))
 
 
 def _chart_lead(chart: Chart | None, repetitions: DataTable | None) -> str:

@@ -146,7 +146,7 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
     """Return the figures of a level's last windows together, with its cost."""
     estimates, streaming, windows = level.estimates, level.streaming, level.windows
     p99 = estimates.at(99.0) if estimates else None
-    doubts = ("" if level.stable else level.reason, f"{level.failed} requests failed" if level.failed else "")
+    doubts = (_doubt(level), f"{level.failed} requests failed" if level.failed else "")
     return Measurement(
         variant=variant,
         load=load,
@@ -166,6 +166,18 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
         throughput_range=_range(estimates.throughput if estimates else None),
         p99_range=_range(p99.interval if p99 else None),
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
+    )
+
+
+def _doubt(level: LevelResult) -> str:
+    """Return why a level's figures are uncertain; empty where they are stable."""
+    found = level.estimates.throughput if level.estimates else None
+    if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
+        return "" if level.stable else level.reason
+    half = (found.high - found.low) / 2 / found.value
+    return (
+        f"after {len(level.windows)} windows its throughput is known to \u00b1{half:.0%} only; try a longer "
+        "--measurement-interval"
     )
 
 
