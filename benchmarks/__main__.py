@@ -37,7 +37,7 @@ LONG = ("analyzers", "dali", "gpu", "scaling")
 """Run only where they are named: they take long, or need what `make test` does not install."""
 CACHE = Path(".cache")
 PEERS_VARIABLE = "TPX_BENCH_PEERS"
-README = Path(__file__).parent / "README.md"
+FIGURES = Path(__file__).parent / "figures.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
@@ -68,8 +68,8 @@ def main() -> int:
     how = f"{options.rounds} rounds of {options.seconds} s, {minutes:.0f} minutes in all"
     page = tables.page(machine, how, printed)
     _write(output, machine, cells, page)
-    if options.readme:
-        _put_into_readme(page)
+    if options.write:
+        _write_figures(page)
     return 0
 
 
@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
         metavar="SECONDS",
         help="wait at most so long for the machine to be idle",
     )
-    parser.add_argument("--readme", action="store_true", help="put the figures into benchmarks/README.md")
+    parser.add_argument("--write", action="store_true", help="write the figures into benchmarks/figures.md")
     options = parser.parse_args()
     unknown = set(options.bench) - {*BENCHES, *LONG}
     if unknown or options.rounds < 1 or options.seconds < 1:
@@ -120,13 +120,13 @@ def _write(output: Path, machine: Machine, cells: Sequence[Cell], page: str) -> 
     print(f"\nAlso in {output}/results.json and {output}/results.md")
 
 
-def _put_into_readme(page: str) -> None:
-    text = README.read_text(encoding="utf-8")
+def _write_figures(page: str) -> None:
+    text = FIGURES.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not end:
-        raise SystemExit(f"{README} has no '{BEGIN}' and '{END}' between which figures go")
-    README.write_text(f"{head}{begin}\n{page}{end}{tail}", encoding="utf-8")
+        raise SystemExit(f"{FIGURES} has no '{BEGIN}' and '{END}' between which figures go")
+    FIGURES.write_text(f"{head}{begin}\n{page}{end}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":
