@@ -129,6 +129,39 @@ def test_nonsense_in_the_ring_breaks_the_channel_and_nothing_else() -> None:
     asyncio.run(run())
 
 
+def test_a_message_in_allocated_memory_is_sent_without_a_copy() -> None:
+    async def run() -> None:
+        async with _ends() as (frontend, engine):
+            block = frontend.channel.allocate(MIB)
+            assert block is not None
+            view = block.data
+            for again in range(2):
+                meta = b"m" * 3 * again
+                frontend.channel.send(KIND, meta=meta, parts=[view[64:500_000], view[500_000:]])
+                await _until(lambda: len(engine.frames) > 0)
+                [frame] = engine.frames
+                view[64], view[-1] = 17, 23  # after it was sent
+                assert (frame.meta, frame.payload[0], frame.payload[-1]) == (meta, 17, 23)
+                assert len(frame.payload) == MIB - 64
+                engine.frames.clear()
+                del frame
+            del block, view
+            await _until(lambda: frontend.channel.blocks == 0)
+
+    asyncio.run(run())
+
+
+def test_meta_data_that_are_too_large_for_the_ring_come_with_their_payload() -> None:
+    async def run() -> None:
+        async with _ends() as (frontend, engine):
+            meta, data = os.urandom(100_001), os.urandom(99_999)
+            frontend.channel.send(KIND, meta=meta, parts=[data])
+            await _until(lambda: bool(engine.frames))
+            assert (engine.frames[0].meta, bytes(engine.frames[0].payload)) == (meta, data)
+
+    asyncio.run(run())
+
+
 def test_memory_that_may_shrink_is_refused() -> None:
     async def run() -> None:
         memory = os.memfd_create("small", os.MFD_ALLOW_SEALING)

@@ -37,6 +37,21 @@ def test_blocks_in_use_do_not_overlap() -> None:
         used[place] = size
 
 
+def test_an_array_is_free_again_when_nothing_views_it_and_what_was_lent_is_given_back() -> None:
+    heap = _heap(MIB)
+    block = heap.allocate(MIB)
+    assert block is not None
+    view = block.data[100:200]
+    place = heap.lend([view[:40], view[40:]])
+    assert place == 100
+    assert heap.lend([view[40:], view[:40]]) is None
+    assert heap.lend([bytes(40)]) is None
+    del block, view
+    assert heap.allocate(MIB) is None
+    heap.give(place)
+    assert heap.allocate(MIB) is not None
+
+
 def test_a_heap_that_is_full_has_room_again_when_a_block_is_given_back() -> None:
     heap = _heap(4 * MIB)
     places = [heap.take(MIB) for _ in range(4)]

@@ -113,9 +113,10 @@ class FrameChannel:
         """Words that one side writes and the other reads at any time."""
         rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
         self._incoming, self._outgoing = rings if is_engine else reversed(rings)
-        self._heap = Heap(self._memory, _HEAPS + (HEAP_BYTES if is_engine else 0), HEAP_BYTES)
+        ours = _HEAPS + (HEAP_BYTES if is_engine else 0)
         theirs = _HEAPS + (0 if is_engine else HEAP_BYTES)
         self._theirs = range(theirs, theirs + HEAP_BYTES)
+        self._heap = Heap(self._memory, ours, HEAP_BYTES)
         self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
         self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
         self._on_frames = on_frames
@@ -128,7 +129,7 @@ class FrameChannel:
         """Their blocks that are viewed here, by the id of the reference: arrays have no hash."""
         self._done: deque[int] = deque()
         """Their blocks that nobody here views any more."""
-        self._scheduled = self._takes_on = False
+        self._takes_on = False
         self._closed = False
         self._draining = False
         """Publish at its end what was sent meanwhile."""
@@ -172,20 +173,20 @@ class FrameChannel:
             if not self._waiting:
                 self.on_backlog(True)
             self._waiting.append(frame)
+            self._send_waiting()
         if not self._draining:
-            self._schedule()
+            self.publish()
 
     def post_inline(self, head: FrameHead, data: Buffer) -> None:
         """As `post`, with at most INLINE_BYTES, which are copied at once."""
         if self._waiting or not self._outgoing.append(head, data):
             self.post(head, b"", (bytes(data),))
         elif not self._draining:
-            self._schedule()
+            self.publish()
 
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._publish_soon)
+    def allocate(self, size: int) -> Array | None:
+        """Return memory of which parts are sent uncopied; None while there is none."""
+        return None if self._closed else self._heap.allocate(size)
 
     def _write(self, frame: _Waiting) -> bool:
         head, meta, parts, size = frame
@@ -195,7 +196,13 @@ class FrameChannel:
                 return False
             _fill(room, parts)
             return True
-        start = -(-len(meta) // _ALIGNMENT) * _ALIGNMENT
+        lent = self._heap.lend(parts) if len(meta) <= INLINE_BYTES else None
+        if lent is not None:
+            if self._outgoing.write(head, meta, size, lent) is not None:
+                return True
+            self._heap.give(lent)
+            return False
+        start = _meta_room(len(meta))
         place = self._heap.take(start + size)
         if place is None:
             return False
@@ -203,15 +210,10 @@ class FrameChannel:
             self._heap.give(place)
             return False
         view = memoryview(self._memory)
-        view[place : place + len(meta)] = meta
+        if start:
+            view[place : place + len(meta)] = meta
         _fill(view[place + start : place + start + size], parts)
         return True
-
-    def _publish_soon(self) -> None:
-        self._scheduled = False
-        if self._waiting and not self.closed:
-            self._send_waiting()
-        self.publish()
 
     def publish(self) -> None:
         """Have the other side see what was sent."""
@@ -264,6 +266,7 @@ class FrameChannel:
             return
         if incoming.consumed():
             self._signal()
+        self._heap.reclaim()
         if self._done:
             self.let_go()
         if self._waiting:
@@ -281,22 +284,23 @@ class FrameChannel:
         if kind == RELEASE:
             self._heap.give(number | template << 32)
             return None
+        meta: Buffer = bytes(data[:meta_size])
+        payload: Buffer = bytes(data[meta_size:])
         if place != INLINE:
-            meta, payload = self._block(place, meta_size, size)
-        else:
-            meta, payload = bytes(data[:meta_size]), bytes(data[meta_size:])
+            start = _meta_room(meta_size)
+            payload = self._block(place, start, size)
+            if start:
+                meta = self._memory[place : place + meta_size]
         return ReceivedFrame(kind, flags, number, template, generation, meta, payload)
 
-    def _block(self, place: int, meta_size: int, size: int) -> tuple[Buffer, Buffer]:
-        """The meta data, copied, and a view of the payload that holds the block until nobody has it."""
-        start = place + -(-meta_size // _ALIGNMENT) * _ALIGNMENT
-        if place not in self._theirs or start + size > self._theirs.stop:
+    def _block(self, place: int, start: int, size: int) -> memoryview:
+        """Return a view of a block from `start` on, which holds the block until nobody has it."""
+        if place not in self._theirs or place + start + size > self._theirs.stop:
             raise ChannelBroken(f"a block of {size} bytes at {place}")
-        meta = self._memory[place : place + meta_size]
-        block = np.frombuffer(self._memory, np.uint8, size, start)
+        block = np.frombuffer(self._memory, np.uint8, size, place + start)
         lease = weakref.ref(block, self._unviewed)
         self._blocks[id(lease)] = lease, place
-        return meta, block.data
+        return block.data
 
     def _unviewed(self, lease: "weakref.ref[Array]") -> None:
         """Called in any thread."""
@@ -315,7 +319,8 @@ class FrameChannel:
                 outgoing.writer_waits[0] = 1
                 break
             done.popleft()
-            self._schedule()
+        if not self._draining:
+            self.publish()
 
     def _look(self) -> None:
         """Take what came without a wake-up: none gets lost, but a channel must not depend on that."""
@@ -330,6 +335,11 @@ class FrameChannel:
             self._loop.remove_reader(self._woken)
             self._waiting.clear()
             self._descriptors.close()
+
+
+def _meta_room(size: int) -> int:
+    """Return the bytes of a block before its payload: for meta data that are too large for the ring."""
+    return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _fill(room: memoryview, parts: Sequence[Buffer]) -> None:

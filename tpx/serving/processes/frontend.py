@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tpx.protocol.buffers import allocate_with
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.endpoints import Endpoints
 from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
@@ -71,6 +72,7 @@ class FrontendProcess:
         for number in (signal.SIGTERM, signal.SIGINT):  # to all processes of a service: the engine ends them
             signal.signal(number, signal.SIG_IGN)
         keep_freed_memory()
+        allocate_with(self._plane.allocate)
         watch = asyncio.create_task(self._count_connections())
         try:
             while not self._ended:

@@ -5,7 +5,13 @@ is sparse: memory is there for what is in use, and for what was lately.
 """
 
 import mmap
-from collections import defaultdict
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpx.protocol.tensors import Array, Buffer
 
 _SMALLEST_BYTES = 4 << 10
 _STEPS = 4
@@ -32,6 +38,13 @@ class Heap:
         self._size = size
         self._free: defaultdict[int, list[int]] = defaultdict(list)
         self._used: dict[int, int] = {}
+        self._allocated: dict[int, tuple[weakref.ref[Array], int]] = {}
+        """Blocks of arrays, by the id of the reference: arrays have no hash."""
+        self._unviewed: deque[int] = deque()
+        """Blocks whose array is gone."""
+        self._lent: dict[int, list[Sequence[Buffer]]] = {}
+        """Parts of arrays that the other side views, by their place."""
+        self._address = _address_of(memoryview(memory))
         self.kept_bytes = 0
         """Free blocks that have pages."""
 
@@ -61,8 +74,50 @@ class Heap:
         self._used[place] = size
         return place
 
+    def allocate(self, size: int) -> Array | None:
+        """Return a block as an array, None if there is no room. It is free when nothing views the array."""
+        self.reclaim()
+        place = self.take(size)
+        if place is None:
+            return None
+        block = np.frombuffer(self._memory, np.uint8, size, place)
+        lease = weakref.ref(block, self._gone)
+        self._allocated[id(lease)] = lease, place
+        return block
+
+    def reclaim(self) -> None:
+        """Free the blocks of arrays that are gone."""
+        while self._unviewed:
+            self._free_block(self._unviewed.popleft())
+
+    def _gone(self, lease: "weakref.ref[Array]") -> None:
+        """Called in any thread."""
+        self._unviewed.append(self._allocated.pop(id(lease))[1])
+
+    def lend(self, parts: Sequence[Buffer]) -> int | None:
+        """Return where parts lie that are one piece of an allocated array, and hold them until `give`."""
+        first = end = _address_of(parts[0])
+        for part in parts:
+            if _address_of(part) != end:
+                return None
+            end += len(part)
+        place = first - self._address
+        if not self._start <= place < self._end:
+            return None
+        self._lent.setdefault(place, []).append(parts)
+        return place
+
     def give(self, place: int) -> None:
-        """Free a block. Raises KeyError for what is none."""
+        """Free a block, or take back what was lent. Raises KeyError for what is neither."""
+        lent = self._lent.get(place)
+        if lent is None:
+            self._free_block(place)
+            return
+        lent.pop()
+        if not lent:
+            del self._lent[place]
+
+    def _free_block(self, place: int) -> None:
         size = self._used.pop(place)
         if self.kept_bytes + size > _KEPT_BYTES and size >= _WORTH_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, place, size)
@@ -76,3 +131,8 @@ class Heap:
         self._next = self._start
         self._free.clear()
         self.kept_bytes = 0
+
+
+def _address_of(part: Buffer) -> int:
+    address: int = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0
+    return address

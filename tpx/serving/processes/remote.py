@@ -5,14 +5,16 @@ import math
 from collections.abc import Callable, Iterator
 from typing import cast
 
+import numpy as np
+
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, ReceivedFrame
-from tpx.serving.processes.ring import INLINE, Arrived
+from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.on_demand import NotLoaded
@@ -176,6 +178,12 @@ class RemotePlane:
         self._sessions += 1
         self._requests = Templates()
         self._responses = [_UNKNOWN] * len(self._requests.known)
+
+    def allocate(self, size: int) -> Array:
+        """Return memory for a message: of the channel, so that its tensors need not be copied."""
+        channel = self._channel
+        block = None if channel is None or size <= INLINE_BYTES else channel.allocate(size)
+        return np.empty(size, np.uint8) if block is None else block
 
     def lose(self) -> None:
         """The engine has gone: whatever waits for it fails."""

@@ -53,7 +53,8 @@ class FrameRing:
         """Write a frame that the reader does not see yet; returns where its payload goes, None if the ring is
         full."""
         inline = place == INLINE
-        need = HEAD.size + (len(meta) + payload_size if inline else 0)
+        in_ring = len(meta) + payload_size if inline else len(meta) if len(meta) <= INLINE_BYTES else 0
+        need = HEAD.size + in_ring
         need = (need + _ALIGNMENT - 1) & -_ALIGNMENT
         at = self._at % RING_BYTES
         left = RING_BYTES - at
@@ -69,12 +70,10 @@ class FrameRing:
         HEAD.pack_into(frames, at, need, *head, len(meta), payload_size, place)
         self._at += need
         at += HEAD.size
-        if not inline:
-            return frames[at:at]
-        if meta:
+        if meta and in_ring:
             frames[at : at + len(meta)] = meta
             at += len(meta)
-        return frames[at : at + payload_size]
+        return frames[at : at + payload_size] if inline else frames[at:at]
 
     def append(self, head: FrameHead, data: Buffer) -> bool:
         """Write a frame without meta data that the reader does not see yet; returns False if the ring is
@@ -140,8 +139,11 @@ class FrameRing:
             self._at = here = here + size
             if fields[1] == _SKIP:
                 continue
-            start = at + HEAD.size
-            end = start if fields[8] != INLINE else start + fields[6] + fields[7]
+            start = end = at + HEAD.size
+            if fields[8] == INLINE:
+                end += fields[6] + fields[7]
+            elif fields[6] <= INLINE_BYTES:
+                end += fields[6]
             if end > at + size:
                 raise ValueError(f"a frame of {size} bytes with {fields[6]} and {fields[7]} bytes in it")
             yield fields, frames[start:end]
