@@ -1,6 +1,7 @@
 """The connection of this process to a Ray cluster, with messages that say what is missing."""
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from tpx.errors import Unsupported, UsageError
 
 NAMESPACE = "tpx"
 CONNECT_S = 2.0
+ROOM_BYTES = 1 << 20
 
 
 @contextmanager
@@ -29,9 +31,21 @@ def connected(address: str = "") -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as exc:
         raise UsageError(f"Ray at {address}: {' '.join(str(exc).split())[:300]}") from exc
     try:
+        _refuse_full()
         yield
     finally:
         ray.shutdown()
+
+
+def _refuse_full() -> None:
+    """Raise UsageError where Ray's directory has no room: Ray itself waits for workers that never start."""
+    import ray
+
+    folder = ray._private.worker.global_worker.node.get_session_dir_path()  # Ray has no public way to ask
+    if shutil.disk_usage(folder).free < ROOM_BYTES:
+        raise UsageError(
+            f"Ray's directory {folder}: the disk is full; free space, or start Ray with --temp-dir"
+        )
 
 
 def _refuse_unreachable(address: str) -> None:

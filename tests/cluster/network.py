@@ -43,6 +43,9 @@ class Network:
     """A head node without processors in this namespace, and three nodes of two processors each."""
 
     folder: Path
+    """Ray's directory, on a disk of its own."""
+    disk: Path
+    """A directory on a disk of 4 MiB."""
     nodes: dict[int, set[int]] = field(default_factory=dict)
     """Process ids of Ray by node; 0 is the head."""
 
@@ -120,8 +123,9 @@ def network() -> Iterator[Network]:
         sh("ip", "link", "set", "tpxtbr", "up")
         for node in (1, 2, 3):
             _add_namespace(node)
-        with tempfile.TemporaryDirectory(prefix="tpxr", ignore_cleanup_errors=True) as folder:
-            made = Network(Path(folder))
+        # before the nodes start: what is mounted later they do not see
+        with small_disk("tpxr", 200) as folder, small_disk("tpxd", 4) as disk:
+            made = Network(folder, disk)
             try:
                 for node in range(4):
                     made.start_node(node)
@@ -133,6 +137,30 @@ def network() -> Iterator[Network]:
             for words in (("ip", "link", "del", f"tpxtv{node}"), ("ip", "netns", "del", f"tpxt{node}")):
                 subprocess.run(words, check=False, capture_output=True)
         sh("ip", "link", "del", "tpxtbr")
+
+
+@contextlib.contextmanager
+def small_disk(name: str, size_mib: int) -> Iterator[Path]:
+    """Mount a file system of its own that a test can fill."""
+    with tempfile.TemporaryDirectory(prefix=name) as folder:
+        sh("mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", folder)
+        try:
+            yield Path(folder)
+        finally:
+            sh("umount", "--lazy", folder)
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Leave no room on the disk of a directory."""
+    path = folder / "filler"
+    try:
+        with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 20)):
+                pass
+        yield
+    finally:
+        path.unlink()
 
 
 def _add_namespace(node: int) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tpx.cluster.balancer import Route, Slots, changes, envoy_config, haproxy_config
+from tpx.cluster.balancer import ReplicaRoute, Slots, changes, envoy_config, haproxy_config
 from tpx.cluster.spec import Traffic
-from tpx.cluster.state import ClusterState, Member, Update, load
+from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
 
-A = Route(replica="a", host="10.0.0.1", http_port=1, grpc_port=2)
-B = Route(replica="b", host="10.0.0.2", http_port=3, grpc_port=4)
-A_DRAINING = Route(replica="a", host="10.0.0.1", http_port=1, grpc_port=2, draining=True)
+A = ReplicaRoute(replica="a", host="10.0.0.1", http_port=1, grpc_port=2)
+B = ReplicaRoute(replica="b", host="10.0.0.2", http_port=3, grpc_port=4)
+A_DRAINING = ReplicaRoute(replica="a", host="10.0.0.1", http_port=1, grpc_port=2, draining=True)
 
 
 def test_replicas_keep_their_slots() -> None:
@@ -68,7 +68,10 @@ def test_a_state_outlives_its_supervisor() -> None:
         release=3,
         desired=2,
         number=7,
-        members=[Member(name="replica-6", release=1, draining=True), Member(name="replica-7", release=3)],
+        members=[
+            ReplicaRecord(name="replica-6", release=1, draining=True),
+            ReplicaRecord(name="replica-7", release=3),
+        ],
         update=Update(from_release=1, to_release=3),
     )
     state.tell("something happened")

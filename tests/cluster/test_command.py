@@ -1,6 +1,8 @@
 """`tpx cluster` without a cluster: help, wrong words, and what is missing."""
 
+import asyncio
 import io
+import tempfile
 
 import pytest
 from rich.console import Console
@@ -8,6 +10,9 @@ from rich.console import Console
 from tpx.cli.cluster import table
 from tpx.cli.exits import Exit
 from tpx.cli.main import run
+from tpx.cluster.proxy import Proxy
+from tpx.cluster.spec import ClusterSpec
+from tpx.options import from_argv
 
 
 def test_the_group_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,3 +48,11 @@ def test_the_table_of_replicas_fits_80_columns_with_every_figure() -> None:
     assert "\u2026" not in page
     for figure in ("replica-13", "10.177.119.113", "draining", "12034", "104.2", "100.4", "restarts"):
         assert figure in page
+
+
+def test_a_balancer_without_room_for_its_files_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    spec = from_argv(ClusterSpec, ("--haproxy=true", "--http-port=0", "--grpc-port=0", "--stats-port=0"))
+    fault = asyncio.run(Proxy(spec.plain()).start())
+    assert fault.startswith("HAProxy's directory cannot be made: ")
+    assert "/nowhere" in fault

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tpx.cluster.policy import Autoscaler, Backoff, Canary, Sample
+from tpx.cluster.policy import Autoscaler, Backoff, Canary, ReplicaSample
 from tpx.cluster.spec import ClusterSpec, Replicas, Rollout, read_spec
 from tpx.errors import UsageError
 from tpx.options import from_argv
@@ -15,8 +15,8 @@ def spec(*words: str) -> ClusterSpec:
     return from_argv(ClusterSpec, words)
 
 
-def busy(utilization: float, queue_ms: float = 0.0, rate: float = 100.0) -> Sample:
-    return Sample(requests_per_s=rate, queue_ms=queue_ms, utilization=utilization)
+def busy(utilization: float, queue_ms: float = 0.0, rate: float = 100.0) -> ReplicaSample:
+    return ReplicaSample(requests_per_s=rate, queue_ms=queue_ms, utilization=utilization)
 
 
 def test_more_replicas_come_when_more_were_wanted_for_long_enough() -> None:
@@ -97,7 +97,7 @@ def test_the_wait_before_a_restart_doubles_and_is_forgotten() -> None:
     assert backoff.after_death(60.0) == 0.0
 
 
-def canary(new: list[Sample], old: list[Sample], **limits: float) -> str:
+def canary(new: list[ReplicaSample], old: list[ReplicaSample], **limits: float) -> str:
     judged = Canary(Rollout(**limits))
     for sample in new:
         judged.observe(sample, old)
@@ -105,7 +105,7 @@ def canary(new: list[Sample], old: list[Sample], **limits: float) -> str:
 
 
 def test_a_canary_that_fails_requests_is_refused() -> None:
-    failing = Sample(requests_per_s=90.0, failures_per_s=10.0)
+    failing = ReplicaSample(requests_per_s=90.0, failures_per_s=10.0)
     assert canary([failing] * 3, [busy(0.5)]) == "10.0% of its requests failed, 0.0% on the old replicas"
     assert canary([failing] * 3, [failing]) == ""
 
@@ -113,9 +113,10 @@ def test_a_canary_that_fails_requests_is_refused() -> None:
 def test_a_canary_is_slow_only_if_chance_is_excluded() -> None:
     rng = random.Random(1)
 
-    def tails(mean_ms: float, spread: float) -> list[Sample]:
+    def tails(mean_ms: float, spread: float) -> list[ReplicaSample]:
         return [
-            Sample(requests_per_s=100, p99_ms=mean_ms * math.exp(rng.gauss(0, spread))) for _ in range(20)
+            ReplicaSample(requests_per_s=100, p99_ms=mean_ms * math.exp(rng.gauss(0, spread)))
+            for _ in range(20)
         ]
 
     slow, noisy = Canary(Rollout()), Canary(Rollout())
@@ -128,7 +129,7 @@ def test_a_canary_is_slow_only_if_chance_is_excluded() -> None:
 
 
 def test_a_canary_without_traffic_passes() -> None:
-    assert canary([Sample()] * 5, []) == ""
+    assert canary([ReplicaSample()] * 5, []) == ""
 
 
 def test_the_fewest_replicas_are_not_above_the_most() -> None:

@@ -15,6 +15,7 @@ import tritonclient.grpc as triton
 class Request:
     start_s: float
     end_s: float
+    protocol: str
     fault: str
 
 
@@ -52,8 +53,8 @@ class Traffic:
         """Failures of requests that began after a moment."""
         return [request for request in self.failed if request.start_s > at_s]
 
-    def _note(self, start_s: float, fault: str) -> None:
-        self.requests.append(Request(start_s, time.perf_counter(), fault))
+    def _note(self, protocol: str, start_s: float, fault: str) -> None:
+        self.requests.append(Request(start_s, time.perf_counter(), protocol, fault))
         self._stop.wait(self.pause_s)
 
     def _http(self, number: int) -> None:
@@ -74,10 +75,10 @@ class Traffic:
                     connection.close()
                     # a kept connection that was closed while idle: RFC 9112 has the client ask again
                     if not isinstance(exc, http.client.RemoteDisconnected):
-                        self._note(start_s, f"{type(exc).__name__}: {exc}")
+                        self._note("http", start_s, f"{type(exc).__name__}: {exc}")
                     continue
                 right = answer.status == 200 and json.loads(body)["outputs"][0]["data"] == [value] * 16
-                self._note(start_s, "" if right else f"{answer.status} {body[:200]!r}")
+                self._note("http", start_s, "" if right else f"{answer.status} {body[:200]!r}")
 
     def _grpc(self, number: int) -> None:
         value = np.full((1, 16), 1000.0 * number, np.float32)
@@ -88,6 +89,6 @@ class Traffic:
                 given = triton.InferInput("INPUT0", [1, 16], "FP32").set_data_from_numpy(value)
                 try:
                     answer = client.infer(self.model, [given], client_timeout=40).as_numpy("OUTPUT0")
-                    self._note(start_s, "" if np.array_equal(answer, value) else f"wrong: {answer}")
+                    self._note("grpc", start_s, "" if np.array_equal(answer, value) else f"wrong: {answer}")
                 except triton.InferenceServerException as exc:
-                    self._note(start_s, str(exc))
+                    self._note("grpc", start_s, str(exc))

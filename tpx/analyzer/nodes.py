@@ -134,7 +134,7 @@ class RayNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Slot:
+class _Reservation:
     """A node that is reserved for one trial at a time, or one GPU of it."""
 
     name: str
@@ -183,7 +183,7 @@ def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], M
     return chosen, replace(machine, name=f"{len(chosen)} side by side: {names}")
 
 
-def _slots(what: str, say: Say) -> Iterator[_Slot]:
+def _slots(what: str, say: Say) -> Iterator[_Reservation]:
     """Yield what is free, `node` by node or `gpu` by GPU."""
     import ray
     from ray._private.state import available_resources_per_node  # Ray has no public one by node
@@ -203,12 +203,12 @@ def _slots(what: str, say: Say) -> Iterator[_Slot]:
             say(f"{address} is left out: others use {', '.join(used)}")
         elif what == "gpu":
             for number in range(int(gpus)):
-                yield _Slot(name=f"{address} GPU {number}", node=id_, cpus=cpus / gpus, gpus=1)
+                yield _Reservation(name=f"{address} GPU {number}", node=id_, cpus=cpus / gpus, gpus=1)
         else:
-            yield _Slot(name=address, node=id_, cpus=cpus, gpus=gpus)
+            yield _Reservation(name=address, node=id_, cpus=cpus, gpus=gpus)
 
 
-def _started(slot: _Slot, config: ProfileSpec, open_trials: OpenTrials) -> RayNode:
+def _started(slot: _Reservation, config: ProfileSpec, open_trials: OpenTrials) -> RayNode:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -17,8 +17,8 @@ from tpx.cli.commands import COMMANDS, below
 from tpx.cli.exits import Exit
 from tpx.cli.help import show
 from tpx.cluster import client
-from tpx.cluster.balancer import Route, Slots, envoy_config, haproxy_config
-from tpx.cluster.spec import Place, from_plain, read_spec
+from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_config
+from tpx.cluster.spec import ClusterAddress, from_plain, read_spec
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv, group, nearest, option, required
 from tpx.protocol.json_values import JsonObject
@@ -31,7 +31,7 @@ WATCH_S = 1.0
 class StatusConfig:
     """Which cluster, and how it is shown."""
 
-    place: Place = group(Place, "Cluster")
+    place: ClusterAddress = group(ClusterAddress, "Cluster")
     json: bool = option(False, "print JSON instead of a table")
     watch: bool = option(False, "refresh every second until Ctrl-C")
 
@@ -41,7 +41,7 @@ class ScaleConfig:
     """Which cluster, and how many replicas."""
 
     count: int = required("replicas", metavar="COUNT", positional=True, minimum=0)
-    place: Place = group(Place, "Cluster")
+    place: ClusterAddress = group(ClusterAddress, "Cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class LogsConfig:
     """Which replica's log."""
 
     replica: str = required("name of a replica", metavar="REPLICA", positional=True)
-    place: Place = group(Place, "Cluster")
+    place: ClusterAddress = group(ClusterAddress, "Cluster")
     lines: int = option(100, "number of lines from the end", minimum=1)
 
 
@@ -57,7 +57,7 @@ class LogsConfig:
 class ConfigConfig:
     """Which cluster's configuration, for which proxy."""
 
-    place: Place = group(Place, "Cluster")
+    place: ClusterAddress = group(ClusterAddress, "Cluster")
     envoy: bool = option(False, "print Envoy's configuration as YAML instead of HAProxy's")
 
 
@@ -184,7 +184,7 @@ def config(argv: Sequence[str]) -> int:
             found = client.Cluster(asked.place.name).status()
         traffic = from_plain(found["spec"]).traffic
         routes = [
-            Route(
+            ReplicaRoute(
                 replica=row["name"], host=row["host"], http_port=row["http_port"], grpc_port=row["grpc_port"]
             )
             for row in found["replicas"]
@@ -202,7 +202,7 @@ def config(argv: Sequence[str]) -> int:
 class DownConfig:
     """Which cluster."""
 
-    place: Place = group(Place, "Cluster")
+    place: ClusterAddress = group(ClusterAddress, "Cluster")
 
 
 def table(status: JsonObject) -> Table:

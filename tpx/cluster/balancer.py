@@ -17,7 +17,7 @@ STICKY_HEADER = "sequence-id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ReplicaRoute:
     """A replica that traffic may reach."""
 
     replica: str
@@ -31,13 +31,13 @@ class Route:
 class Slots:
     """Which replica has which slot; places are kept as long as their replica is there."""
 
-    routes: tuple[Route | None, ...]
+    routes: tuple[ReplicaRoute | None, ...]
 
     @classmethod
     def empty(cls, count: int) -> "Slots":
         return cls((None,) * count)
 
-    def placed(self, routes: Sequence[Route]) -> "Slots":
+    def placed(self, routes: Sequence[ReplicaRoute]) -> "Slots":
         """Return the slots with these routes: known replicas keep theirs, new ones take free ones."""
         by_name = {route.replica: route for route in routes}
         kept = [by_name.pop(old.replica, None) if old else None for old in self.routes]
@@ -64,11 +64,11 @@ def changes(old: Slots, new: Slots) -> Iterator[str]:
                 yield f"set server {server} state {_state(now)}"
 
 
-def _address(route: Route) -> tuple[str, int, int]:
+def _address(route: ReplicaRoute) -> tuple[str, int, int]:
     return route.host, route.http_port, route.grpc_port
 
 
-def _state(route: Route) -> str:
+def _state(route: ReplicaRoute) -> str:
     return "drain" if route.draining else "ready"
 
 
@@ -119,7 +119,7 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _server(number: int, route: Route | None, backend: str, proto: str) -> str:
+def _server(number: int, route: ReplicaRoute | None, backend: str, proto: str) -> str:
     check = f" check check-proto h1{proto}"
     if route is None:
         return f"    server s{number} {NOWHERE}{check} port 1 disabled"
@@ -128,7 +128,7 @@ def _server(number: int, route: Route | None, backend: str, proto: str) -> str:
     return f"    server s{number} {route.host}:{port}{check} port {route.http_port}{weight}"
 
 
-def envoy_config(traffic: Traffic, routes: Sequence[Route]) -> dict[str, object]:
+def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, object]:
     """Return the same as Envoy's static configuration (v3); its YAML or JSON is what `envoy -c` reads."""
     ready = [route for route in routes if not route.draining]
     return {
@@ -182,7 +182,7 @@ def _listener(name: str, port: int) -> dict[str, object]:
     }
 
 
-def _cluster(name: str, traffic: Traffic, routes: Sequence[Route]) -> dict[str, object]:
+def _cluster(name: str, traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, object]:
     endpoints = [
         {
             "endpoint": {

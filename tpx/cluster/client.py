@@ -11,6 +11,8 @@ from tpx.ray_driver import NAMESPACE
 ANSWER_S = 60.0
 """Ray notices within this time that a node is gone, and starts its supervisor elsewhere."""
 READY_POLL_S = 0.25
+PLACE_S = 30.0
+"""Time in which Ray starts an actor, also on a busy machine."""
 
 
 class Cluster:
@@ -31,7 +33,7 @@ class Cluster:
         self.name = name
 
     def status(self) -> JsonObject:
-        """Return what `Supervisor.status` returns."""
+        """Return what `ClusterSupervisor.status` returns."""
         found: JsonObject = self._call("status")
         return found
 
@@ -90,9 +92,10 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
     balancer cannot start, or where a replica ends before it was ready.
     """
     import ray
+    from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from tpx.cluster.supervisor import Supervisor, supervisor_name
+    from tpx.cluster.supervisor import ClusterSupervisor, supervisor_name
 
     name = spec.place.name
     _refuse_too_small(spec, ray.nodes())
@@ -101,7 +104,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
             f"cluster '{name}' exists; `tpx cluster update` changes it, `tpx cluster down` ends it"
         )
     here = ray.get_runtime_context().get_node_id()
-    remote = ray.remote(Supervisor).options(
+    remote = ray.remote(ClusterSupervisor).options(
         name=supervisor_name(name),
         lifetime="detached",
         num_cpus=0,
@@ -111,7 +114,14 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
     )
     actor = remote.remote(name, spec.plain())
-    ray.get(actor.status.remote(), timeout=60)
+    try:
+        ray.get(actor.status.remote(), timeout=PLACE_S)
+    except RayError as exc:
+        ray.kill(actor)
+        why = str(exc).strip().splitlines()[0]
+        raise UsageError(
+            f"Ray does not start the supervisor on this node: {why} (`ray status`, and Ray's logs, say more)"
+        ) from exc
     cluster, is_up = Cluster(name), False
     try:
         deadline_s = time.monotonic() + spec.server.ready_timeout_secs

@@ -16,7 +16,7 @@ CANARY_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class ReplicaSample:
     """Activity of one replica in the last interval."""
 
     requests_per_s: float = 0.0
@@ -62,7 +62,7 @@ class Autoscaler:
     _least_more: int = 0
     _most_fewer: int = 0
 
-    def decide(self, count: int, samples: Sequence[Sample], now_s: float) -> int:
+    def decide(self, count: int, samples: Sequence[ReplicaSample], now_s: float) -> int:
         """Return how many replicas there should be, of `count` that are wanted now and samples of those
         ready."""
         low, high = self.spec.replica.bounds
@@ -91,7 +91,7 @@ class Autoscaler:
             self._more_since_s = self._fewer_since_s = None
         return min(max(count, low), high)
 
-    def _wanted(self, count: int, samples: Sequence[Sample]) -> int:
+    def _wanted(self, count: int, samples: Sequence[ReplicaSample]) -> int:
         scaling = self.spec.scaling
         utilization = sum(sample.utilization for sample in samples) / len(samples)
         rate = sum(sample.requests_per_s for sample in samples)
@@ -109,10 +109,10 @@ class Canary:
     """Compares the first replica of an update with those that run the old release, sample by sample."""
 
     rollout: Rollout
-    new: list[Sample] = field(default_factory=list)
-    old: list[Sample] = field(default_factory=list)
+    new: list[ReplicaSample] = field(default_factory=list)
+    old: list[ReplicaSample] = field(default_factory=list)
 
-    def observe(self, new: Sample, old: Sequence[Sample]) -> None:
+    def observe(self, new: ReplicaSample, old: Sequence[ReplicaSample]) -> None:
         """Add one interval of the canary and of the old replicas."""
         self.new.append(new)
         self.old.extend(old)
@@ -135,13 +135,13 @@ class Canary:
         return ""
 
 
-def _failures(samples: Sequence[Sample]) -> float:
+def _failures(samples: Sequence[ReplicaSample]) -> float:
     failed = sum(sample.failures_per_s for sample in samples)
     total = failed + sum(sample.requests_per_s for sample in samples)
     return failed / total if total else 0.0
 
 
-def _tails(samples: Sequence[Sample]) -> list[float]:
+def _tails(samples: Sequence[ReplicaSample]) -> list[float]:
     return [sample.p99_ms for sample in samples if sample.p99_ms]
 
 

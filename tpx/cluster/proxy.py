@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpx.analyzer.runners.local import end_with_parent
-from tpx.cluster.balancer import Route, Slots, changes, haproxy_config
+from tpx.cluster.balancer import ReplicaRoute, Slots, changes, haproxy_config
 from tpx.cluster.policy import Backoff
 from tpx.cluster.spec import from_plain
 from tpx.errors import UsageError
@@ -27,8 +27,7 @@ class Proxy:
 
     def __init__(self, plain: JsonObject) -> None:
         self._spec = from_plain(plain)
-        self._folder = tempfile.TemporaryDirectory(prefix="tpx-haproxy-")
-        self._socket = str(Path(self._folder.name, "socket"))
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._slots = Slots.empty(2 * self._spec.replica.bounds[1] + SPARE_SLOTS)
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -42,14 +41,18 @@ class Proxy:
             return ""
         try:
             self._refuse()
+            self._folder = tempfile.TemporaryDirectory(prefix="tpx-haproxy-")
         except UsageError as exc:
             self._message = exc.message
             return exc.message
+        except OSError as exc:  # of its temporary directory
+            self._message = f"HAProxy's directory cannot be made: {exc}"
+            return self._message
         started = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._keep(started))
         return str(await started)
 
-    async def route(self, routes: Sequence[Route]) -> str:
+    async def route(self, routes: Sequence[ReplicaRoute]) -> str:
         """Send traffic to these replicas from now on; returns what went wrong, or an empty string."""
         new = self._slots.placed(routes)
         if self._keeper is None or (new == self._slots and not self._message):
@@ -86,7 +89,8 @@ class Proxy:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _refuse(self) -> None:
         """Raise UsageError for a program or a port that is not to be had."""
@@ -103,28 +107,45 @@ class Proxy:
                 raise UsageError(f"--{flag.replace('_', '-')} {port}: {exc.strerror}") from exc
 
     async def _keep(self, started: "asyncio.Future[str]") -> None:
-        config = Path(self._folder.name, "haproxy.cfg")
         while True:
             began_s = time.monotonic()
-            text = haproxy_config(self._spec.traffic, self._slots, self._socket)
-            await asyncio.to_thread(config.write_text, text, encoding="utf-8")
-            self._process = await asyncio.create_subprocess_exec(
-                *(self._spec.traffic.haproxy, "-db", "-f", str(config)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                preexec_fn=end_with_parent(),
-            )
-            words = asyncio.create_task(_last_line(self._process))
-            if not started.done():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(self._process.wait()), 0.5)
-                started.set_result(await words if self._process.returncode is not None else "")
-            await self._process.wait()
-            self._message = await words
+            try:
+                await self._run(started)
+            except OSError as exc:  # a full disk, no more processes: the node's fault, which may pass
+                self._message = f"HAProxy cannot be started: {exc}"
+                if not started.done():
+                    started.set_result(self._message)
             self._restarts += 1
             await asyncio.sleep(self._backoff.after_death(time.monotonic() - began_s))
+
+    async def _run(self, started: "asyncio.Future[str]") -> None:
+        """Run one HAProxy until it ends. Raises OSError where it cannot be started."""
+        config = Path(self._directory, "haproxy.cfg")
+        text = haproxy_config(self._spec.traffic, self._slots, self._socket)
+        await asyncio.to_thread(config.write_text, text, encoding="utf-8")
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._spec.traffic.haproxy, "-db", "-f", str(config)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=end_with_parent(),
+        )
+        words = asyncio.create_task(_last_line(self._process))
+        if not started.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._process.wait()), 0.5)
+            started.set_result(await words if self._process.returncode is not None else "")
+        await self._process.wait()
+        self._message = await words
+
+    @property
+    def _directory(self) -> str:
+        return self._folder.name if self._folder else ""
+
+    @property
+    def _socket(self) -> str:
+        return str(Path(self._directory, "socket"))
 
     def _command(self, command: str) -> None:
         with socket.socket(socket.AF_UNIX) as peer:

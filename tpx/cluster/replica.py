@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import sys
 import time
 import urllib.error
@@ -14,7 +15,7 @@ from pathlib import Path
 from tpx import __version__
 from tpx.analyzer.runners.base import Addresses
 from tpx.analyzer.runners.local import ChildServer
-from tpx.cluster.policy import Backoff, Sample
+from tpx.cluster.policy import Backoff, ReplicaSample
 from tpx.cluster.spec import from_plain
 from tpx.errors import MeasurementError, TpxError
 from tpx.protocol.json_values import JsonObject
@@ -22,7 +23,7 @@ from tpx.protocol.json_values import JsonObject
 ASK_TIMEOUT_S = 2.0
 STOP_PATIENCE_S = 35.0
 """A little more than `tpx serve` takes by default to answer what is in flight."""
-LOG_FOLDER = Path("/tmp/tpx-cluster")
+LOG_ROOM_BYTES = 1 << 20
 _SERIES = re.compile(rb"^(\w+)(?:\{([^}]*)\})? (\S+)", re.M)
 _STORE = re.compile(r"^\w+://")
 
@@ -43,7 +44,7 @@ class ReplicaStatus:
     """True once it was ready."""
     message: str = ""
     version: str = __version__
-    sample: Sample = field(default_factory=Sample)
+    sample: ReplicaSample = field(default_factory=ReplicaSample)
 
 
 class Replica:
@@ -52,10 +53,10 @@ class Replica:
     def __init__(self, replica: str, plain: JsonObject, host: str) -> None:
         self._spec = from_plain(plain)
         self._host = host
-        self._log = LOG_FOLDER / self._spec.place.name / f"{replica}.log"
+        self._log = Path(self._spec.server.log_dir) / self._spec.place.name / f"{replica}.log"
         self._server: ChildServer | None = None
         self._backoff = Backoff()
-        self._meter = _Meter(self._spec.replica.cpus)
+        self._meter = ReplicaMeter(self._spec.replica.cpus)
         self._state = "starting"
         self._message = ""
         self._restarts = 0
@@ -71,7 +72,7 @@ class Replica:
     async def status(self) -> ReplicaStatus:
         """Return its state, after a look at the server."""
         where = self._addresses()
-        sample = Sample()
+        sample = ReplicaSample()
         if where is not None and self._state in ("ready", "unready"):
             ready = await asyncio.to_thread(_answers, f"http://{where.http}/v2/health/ready")
             self._state = "ready" if ready else "unready"
@@ -137,6 +138,7 @@ class Replica:
     async def _serve(self) -> None:
         """Run one server until it ends. Raises TpxError, always."""
         self._refuse_missing()
+        self._refuse_full()
         command = (sys.executable, "-m", "tpx", "serve", *self._spec.serve_words(self._host))
         self._server = await ChildServer.start(command, self._log, {"TPX_REPLICA": str(os.getpid())})
         try:
@@ -154,8 +156,22 @@ class Replica:
             if not _STORE.match(where) and not Path(where).is_dir():
                 raise MeasurementError(f"--model-repository {where}: no such directory on node {self._host}")
 
+    def _refuse_full(self) -> None:
+        """Raise MeasurementError where the log has no room: it is where a server tells its ports."""
+        folder = self._log.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(folder).free
+        except OSError as exc:
+            raise MeasurementError(f"--log-dir {folder}: {exc.strerror} on node {self._host}") from exc
+        if free < LOG_ROOM_BYTES:
+            raise MeasurementError(
+                f"--log-dir {folder}: the disk is full on node {self._host}; free space, or name another "
+                "directory"
+            )
 
-class _Meter:
+
+class ReplicaMeter:
     """Turns pages of metrics into what happened between two of them."""
 
     def __init__(self, cpus: float) -> None:
@@ -168,20 +184,20 @@ class _Meter:
         self._before: dict[str, float] | None = None
         self._at_s = 0.0
 
-    def sample(self, page: bytes, now_s: float) -> Sample:
+    def sample(self, page: bytes, now_s: float) -> ReplicaSample:
         """Return the difference to the page before; an empty sample after the first."""
         totals, tails = _totals(page)
         before, since_s = self._before, now_s - self._at_s
         self._before, self._at_s = totals, now_s
         self.models = int(totals.get("models", 0))
         if before is None or since_s <= 0:
-            return Sample()
+            return ReplicaSample()
 
         def grown(name: str) -> float:
             return max(0.0, totals.get(name, 0.0) - before.get(name, 0.0))
 
         done = grown("nv_inference_request_success")
-        return Sample(
+        return ReplicaSample(
             requests_per_s=done / since_s,
             failures_per_s=grown("nv_inference_request_failure") / since_s,
             queue_ms=grown("nv_inference_queue_duration_us") / done / 1000 if done else 0.0,

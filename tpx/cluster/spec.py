@@ -11,7 +11,7 @@ from tpx.protocol.json_values import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ClusterAddress:
     """Which cluster, on which Ray."""
 
     name: str = option(
@@ -72,7 +72,7 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ReplicaServer:
     """The server of each replica."""
 
     model_repository: tuple[str, ...] = option(
@@ -91,6 +91,7 @@ class Server:
     version: str = option(
         "", "label of a release: if it changes, `update` replaces every replica", metavar="LABEL"
     )
+    log_dir: str = option("/tmp/tpx-cluster", "directory on each node for the replicas' logs", metavar="DIR")
     ready_timeout_secs: float = option(120.0, "maximum seconds until a replica is ready", minimum=1)
     drain_secs: float = option(
         4.0, "seconds that a replica keeps serving after it was removed from the traffic", minimum=0
@@ -147,9 +148,9 @@ class Rollout:
 class ClusterSpec:
     """Specification of a cluster."""
 
-    place: Place = group(Place, "Cluster")
+    place: ClusterAddress = group(ClusterAddress, "Cluster")
     replica: Replicas = group(Replicas, "Replicas")
-    server: Server = group(Server, "Server")
+    server: ReplicaServer = group(ReplicaServer, "Server")
     traffic: Traffic = group(Traffic, "Traffic")
     scaling: Scaling = group(Scaling, "Scaling")
     rollout: Rollout = group(Rollout, "Rollout")

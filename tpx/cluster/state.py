@@ -13,7 +13,7 @@ EVENTS_KEPT = 50
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class ReplicaRecord:
     """A replica of the cluster as its supervisor sees it."""
 
     name: str
@@ -40,7 +40,7 @@ class ClusterState:
     desired: int = 0
     number: int = 0
     """How many replicas were ever created; names are never used twice."""
-    members: list[Member] = field(default_factory=list)
+    members: list[ReplicaRecord] = field(default_factory=list)
     update: Update | None = None
     events: "deque[str]" = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
 
@@ -50,12 +50,12 @@ class ClusterState:
         return from_plain(self.releases[self.release])
 
     @property
-    def active(self) -> list[Member]:
+    def active(self) -> list[ReplicaRecord]:
         """The members that are not being drained."""
         return [member for member in self.members if not member.draining]
 
     @property
-    def outdated(self) -> list[Member]:
+    def outdated(self) -> list[ReplicaRecord]:
         """The active members of another release than the current one."""
         return [member for member in self.active if member.release != self.release]
 
@@ -93,7 +93,7 @@ def load(text: bytes) -> ClusterState:
         release=plain["release"],
         desired=plain["desired"],
         number=plain["number"],
-        members=[Member(**member) for member in plain["members"]],
+        members=[ReplicaRecord(**member) for member in plain["members"]],
         update=Update(**plain["update"]) if plain["update"] else None,
         events=deque(plain["events"], maxlen=EVENTS_KEPT),
     )

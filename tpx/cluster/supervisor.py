@@ -16,12 +16,12 @@ from ray.exceptions import RayError
 from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tpx.cluster.balancer import Route
-from tpx.cluster.policy import Autoscaler, Canary, Sample
+from tpx.cluster.balancer import ReplicaRoute
+from tpx.cluster.policy import Autoscaler, Canary, ReplicaSample
 from tpx.cluster.proxy import Proxy
 from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
 from tpx.cluster.spec import ClusterSpec, from_plain
-from tpx.cluster.state import ClusterState, Member, Update, load
+from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
 from tpx.protocol.json_values import JsonObject
 from tpx.ray_driver import NAMESPACE
 
@@ -61,7 +61,7 @@ class _Watched:
         self.stopping: Actor = None
 
 
-class Supervisor:
+class ClusterSupervisor:
     """Watches and changes one cluster; its methods are called by `tpx cluster`."""
 
     def __init__(self, cluster: str, plain: JsonObject) -> None:
@@ -247,13 +247,13 @@ class Supervisor:
             self._state.tell(f"{member.name} is gone: {watched.status.message}")
             self._remove(member)
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: ReplicaRecord) -> None:
         watched = self._watched.pop(member.name, None)
         self._state.members.remove(member)
         if watched is not None:
             ray.kill(watched.actor)
 
-    def _ready(self) -> list[tuple[Member, _Watched]]:
+    def _ready(self) -> list[tuple[ReplicaRecord, _Watched]]:
         found = [(member, self._watched[member.name]) for member in self._state.active]
         return [(member, watched) for member, watched in found if watched.status.state == "ready"]
 
@@ -273,7 +273,7 @@ class Supervisor:
     def _create(self) -> None:
         state = self._state
         state.number += 1
-        member = Member(name=f"replica-{state.number}", release=state.release)
+        member = ReplicaRecord(name=f"replica-{state.number}", release=state.release)
         spec = state.spec.replica
         remote = ray.remote(ReplicaActor).options(
             name=self._actor_name(member.name),
@@ -291,7 +291,7 @@ class Supervisor:
         state.members.append(member)
         self._watched[member.name] = _Watched(actor)
 
-    def _begin_drain(self, member: Member, now_s: float) -> None:
+    def _begin_drain(self, member: ReplicaRecord, now_s: float) -> None:
         member.draining = True
         self._watched[member.name].drain_until_s = now_s + self._state.spec.server.drain_secs
         self._state.tell(f"{member.name} is drained")
@@ -360,7 +360,7 @@ class Supervisor:
                 self._canary_until_s = now_s + rollout.canary_secs
             return ""
         old = [w.status.sample for m, w in self._ready() if m.release != state.release]
-        self._canary.observe(fresh[0].status.sample if fresh else Sample(), old)
+        self._canary.observe(fresh[0].status.sample if fresh else ReplicaSample(), old)
         fault = self._canary.fault()
         if fault or now_s >= self._canary_until_s:
             self._canary = None
@@ -386,11 +386,11 @@ class Supervisor:
         state.update = None
         self._canary_until_s = 0.0
 
-    def _routes(self) -> list[Route]:
+    def _routes(self) -> list[ReplicaRoute]:
         """Where traffic may go: to what was ready once and is not known to be gone; health checks do the
         rest."""
         return [
-            Route(
+            ReplicaRoute(
                 replica=f"{member.name}/{status.restarts}",
                 host=status.host,
                 http_port=status.http_port,
@@ -403,7 +403,7 @@ class Supervisor:
             and status.state in ("ready", "unready")
         ]
 
-    def _publish(self, routes: Sequence[Route]) -> None:
+    def _publish(self, routes: Sequence[ReplicaRoute]) -> None:
         """Tell every proxy the routes, and start those that are missing."""
         for node in self._state.spec.traffic.balancer:
             proxy = self._proxies.get(node)
