@@ -65,6 +65,7 @@ class FrontendHub:
                 while sum(peer.serving for peer in self.peers) < self._count:
                     self.changed.clear()
                     await self.changed.wait()
+                self._announce_readiness()
                 return
         log.error("only %d of %d frontends serve after %d s", len(self.peers), self._count, _START_S)
 
@@ -94,6 +95,7 @@ class FrontendHub:
             sock.close()
             return
         self.peers.append(peer)
+        self._announce_readiness()
         peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
         self._tell_state(peer)
         self.changed.set()
@@ -113,11 +115,14 @@ class FrontendHub:
 
     async def _watch_readiness(self) -> None:
         while True:
-            ready = self.plane.ready()
-            for peer in self.peers:
-                peer.channel.gauges[READY] = ready
+            self._announce_readiness()
             self.announce_generation()
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _announce_readiness(self) -> None:
+        ready = self.plane.ready()
+        for peer in self.peers:
+            peer.channel.gauges[READY] = ready
 
     def announce_generation(self) -> None:
         """Have frontends ask anew for models that have changed; called before any of them is answered."""
