@@ -43,7 +43,7 @@ def models(tmp_path: Path) -> Path:
     """The model of the page."""
     parabola = tmp_path / "models" / "parabola"
     (parabola / "1").mkdir(parents=True)
-    (parabola / "config.pbtxt").write_text(block("", 'backend: "polynomial"'))
+    (parabola / "config.pbtxt").write_text(block("text", 'backend: "polynomial"'))
     (parabola / "1" / "model.json").write_text(block("json", '{"coefficients'))
     return tmp_path / "models"
 
@@ -116,7 +116,7 @@ def test_the_words_of_the_page_encrypt_what_its_agent_decrypts(
     monkeypatch.chdir(tmp_path)
     exec(block("python", "from pathlib import Path\n\nfrom cryptography"), {})
     assert Fernet((tmp_path / "models.key").read_bytes())
-    asked = block("", 'model_repository_agents { agents [ { name: "decrypt"')
+    asked = block("text", 'model_repository_agents { agents [ { name: "decrypt"')
     with (models / "parabola" / "config.pbtxt").open("a") as file:
         file.write(asked.replace("/run/secrets/models.key", str(tmp_path / "models.key")))
     assert not (models / "parabola" / "1" / "model.json").exists()

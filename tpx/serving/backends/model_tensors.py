@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelInput
 from tpx.protocol.model_config import TensorConfig
+from tpx.protocol.tensors import Array
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 
@@ -47,10 +50,7 @@ def complete_tensors(
             f"autofill failed for model '{config.name}': model tensor shape configuration hints for dynamic "
             "batching but the underlying engine doesn't support batching."
         )
-    if hint is not False:
-        config.max_batch_size = config.max_batch_size or max_batch_size
-    if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
-        config.dynamic_batching.SetInParent()
+    fill_batching(config, 0 if hint is False else max_batch_size)
     for items, tensors in sections:
         _fill(config.name, items, tensors, batching=config.max_batch_size > 0)
 
@@ -116,6 +116,24 @@ def fill_dims(item: TensorConfig, tensor: ModelTensor, *, batching: bool) -> Non
     item.dims.extend([dim or -1 for dim in dims] or (1,))  # a configuration has no dimension of 0
     if not dims and batching:
         item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
+
+
+def to_model(array: Array, tensor: ModelTensor) -> Array:
+    """Return an input in the shape that the model takes: to clients a scalar is one element."""
+    return array.reshape(()) if tensor.ranked and not tensor.shape else array
+
+
+def from_model(array: Array, tensor: ModelTensor) -> Array:
+    """Return an output as clients get it: a scalar as one element, BF16 as its bits."""
+    array = np.atleast_1d(array)
+    return array.view(np.uint16) if tensor.datatype == "BF16" else array
+
+
+def fill_batching(config: ModelConfig, max_batch_size: int) -> None:
+    """Batch by default where a model can: fill its batch size, and dynamic batching for want of a choice."""
+    config.max_batch_size = config.max_batch_size or max_batch_size
+    if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
+        config.dynamic_batching.SetInParent()
 
 
 def check_all_required(config: ModelConfig, runtime: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature
+from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature, fill_batching
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 __all__ = ["OnnxTensor", "check_signature", "complete_signature", "ranked_by"]
@@ -93,9 +93,7 @@ def complete_signature(
             "max_batch_size is specified"
         )
     if batching:
-        config.max_batch_size = config.max_batch_size or default_max_batch_size
-        if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
-            config.dynamic_batching.SetInParent()
+        fill_batching(config, default_max_batch_size)
     for target, tensors in ((config.input, inputs), (config.output, outputs)):
         if not target:
             for tensor in tensors:

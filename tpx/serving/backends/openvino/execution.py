@@ -8,7 +8,7 @@ import openvino as ov
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
-from tpx.serving.backends.model_tensors import ModelTensor
+from tpx.serving.backends.model_tensors import ModelTensor, from_model, to_model
 
 # OpenVINO raises plain RuntimeErrors, its binding what Python's conversions raise
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError)
@@ -77,7 +77,7 @@ class InferRequestExecutor:
         except ERRORS as exc:
             raise ExecutionError(f"openvino error: {reason(exc)}") from exc
         outputs = {
-            name: _from_runtime(results[index], tensor) for name, (index, tensor) in self._outputs.items()
+            name: from_model(results[index], tensor) for name, (index, tensor) in self._outputs.items()
         }
         return {name: array[:-missing] for name, array in outputs.items()} if missing else outputs
 
@@ -86,18 +86,12 @@ class InferRequestExecutor:
 
 
 def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
-    if tensor.ranked and not tensor.shape:
-        array = array.reshape(())  # to the client a scalar is one element
+    array = to_model(array, tensor)
     if tensor.datatype == "BF16":
         return ov.Tensor(np.ascontiguousarray(array), ov.Shape(array.shape), ov.Type.bf16)
     if array.flags.writeable:
         return ov.Tensor(array, shared_memory=True)
     return ov.Tensor(array)  # OpenVINO shares no memory that it may not write to
-
-
-def _from_runtime(array: Array, tensor: ModelTensor) -> Array:
-    array = np.atleast_1d(array)
-    return array.view(np.uint16) if tensor.datatype == "BF16" else array
 
 
 def _padded(array: Array, rows: int) -> Array:

@@ -83,20 +83,20 @@ def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict
     return properties
 
 
+def _wrong(model: str, key: str, text: str, expected: str) -> ConfigError:
+    return ConfigError(f"expected the parameter '{key}' of model '{model}' to be {expected}, got {text}")
+
+
 def _yes(model: str, given: dict[str, str], key: str) -> bool:
     text = given.pop(key, "NO")
     if text.upper() not in ("YES", "NO"):
-        raise ConfigError(
-            f"expected the parameter '{key}' of model '{model}' to be either YES or NO, got {text}"
-        )
+        raise _wrong(model, key, text, "either YES or NO")
     return text.upper() == "YES"
 
 
 def _whole(model: str, key: str, text: str) -> str:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(
-            f"expected the parameter '{key}' of model '{model}' to be a non-negative number, got {text}"
-        )
+        raise _wrong(model, key, text, "a non-negative number")
     return text
 
 
@@ -104,18 +104,13 @@ def _streams(model: str, key: str, text: str) -> str:
     if text.upper() in ("AUTO", "NUMA"):
         return text.upper()
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(
-            f"expected the parameter '{key}' of model '{model}' to be either AUTO/NUMA/<int_value>, got "
-            f"{text}"
-        )
+        raise _wrong(model, key, text, "either AUTO/NUMA/<int_value>")
     return text
 
 
 def _hint(model: str, key: str, text: str) -> str:
     if text.upper() not in _HINTS:
-        raise ConfigError(
-            f"expected the parameter '{key}' of model '{model}' to be {'/'.join(_HINTS)}, got {text}"
-        )
+        raise _wrong(model, key, text, "/".join(_HINTS))
     return text.upper()
 
 

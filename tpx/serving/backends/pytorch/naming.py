@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature
+from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature, fill_batching
 from tpx.serving.backends.pytorch.program import Format, Interface, TensorSlot
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -227,9 +227,7 @@ def _complete_batching(config: ModelConfig, interface: Interface, default: int) 
         return
     if not interface.rows_alike and not config.max_batch_size:
         return  # what varies is no batch, unless the configuration says that it is
-    config.max_batch_size = config.max_batch_size or interface.most_rows or default
-    if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
-        config.dynamic_batching.SetInParent()
+    fill_batching(config, interface.most_rows or default)
 
 
 def _left(slots: tuple[TensorSlot, ...], unseen: Mapping[str, int]) -> list[int]:

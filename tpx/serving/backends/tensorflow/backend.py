@@ -31,6 +31,8 @@ from tpx.serving.backends.model_tensors import (
     check_all_required,
     check_signature,
     complete_tensors,
+    from_model,
+    to_model,
 )
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorflow.sessions import (
@@ -262,8 +264,7 @@ class _CallExecutor:
 
 
 def _to_runtime(array: Array, tensor: ModelTensor) -> Array:
-    if tensor.ranked and not tensor.shape:
-        array = array.reshape(())  # to the client a scalar is one element
+    array = to_model(array, tensor)
     return array.view(BFLOAT16) if tensor.datatype == "BF16" else array
 
 
@@ -272,8 +273,7 @@ def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
         array = np.empty(1, dtype=np.object_)
         array[0] = result
         return array
-    array = np.atleast_1d(result)
-    return array.view(np.uint16) if tensor.datatype == "BF16" else array
+    return from_model(result, tensor)
 
 
 def _is_read(operation: Any) -> bool:

@@ -59,7 +59,7 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
         signature=given.get("TF_SIGNATURE_DEF", ""),
         tag=given.get("TF_GRAPH_TAG", "") or "serve",
         init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
-        sharing=_sharing(config.name, given),
+        sharing=_whole(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
         jit=_jit(config.optimization.graph.level),
         mixed_precision=_mixed_precision(config),
         soft_placement=options.switch("allow-soft-placement", default=True),
@@ -67,27 +67,15 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     )
 
 
-def _whole(model: str, given: Mapping[str, str], key: str) -> int:
-    text = given.get(key, "0")
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(
-            f"parameter '{key}' must be non-negative number for TensorFlow model '{model}', got '{text}'"
-        )
-    if len(text) > 10 or int(text) >= 2**31:  # what TensorFlow takes
-        raise ConfigError(
-            f"parameter '{key}' must be less than 2^31 for TensorFlow model '{model}', got '{text}'"
-        )
-    return int(text)
-
-
-def _sharing(model: str, given: Mapping[str, str]) -> int:
-    text = given.get("MAX_SESSION_SHARE_COUNT", "1")
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ConfigError(
-            f"parameter 'MAX_SESSION_SHARE_COUNT' must be positive number for TensorFlow model '{model}', "
-            f"got '{text}'"
-        )
-    return int(text)
+def _whole(model: str, given: Mapping[str, str], key: str, least: int = 0) -> int:
+    text = given.get(key, str(least))
+    expected = "positive number" if least else "non-negative number"
+    if text.isascii() and text.isdigit():
+        if len(text) > 10 or int(text) >= 2**31:  # what TensorFlow takes
+            expected = "less than 2^31"
+        elif int(text) >= least:
+            return int(text)
+    raise ConfigError(f"parameter '{key}' must be {expected} for TensorFlow model '{model}', got '{text}'")
 
 
 def _fraction(backend: Mapping[str, str]) -> float:

@@ -26,7 +26,6 @@ from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.engines import Engines, settings_of
 from tpx.serving.backends.tensorrt.execution import EngineDevice, EngineExecutor
 from tpx.serving.backends.tensorrt.profiles import (
-    EngineFacts,
     check_dims,
     facts_of,
     max_batch_size,
@@ -99,9 +98,9 @@ class TensorRtModel:
                 f"autofill failed for model '{self._name}': configuration specified max-batch "
                 f"{config.max_batch_size} but TensorRT engine only supports max-batch {most}"
             )
-        inputs, outputs = _model_tensors(self._facts)
+        inputs, outputs = self._facts.inputs, self._facts.outputs
         complete_tensors(config, inputs, outputs, max_batch_size=config.max_batch_size or most)
-        for items, tensors in ((config.input, self._facts.inputs), (config.output, self._facts.outputs)):
+        for items, tensors in ((config.input, inputs), (config.output, outputs)):
             shaping = {each.name for each in tensors if each.is_shape}
             for item in items:
                 item.is_shape_tensor = item.is_shape_tensor or item.name in shaping
@@ -110,7 +109,7 @@ class TensorRtModel:
         check_all_required(config, "TensorRT")
         self._check_batching(config)
         self._check_kinds(config)
-        check_signature(config, *_model_tensors(self._facts))
+        check_signature(config, self._facts.inputs, self._facts.outputs)
         specs = instance_specs(config)
         if config.max_batch_size > self._most(specs):
             raise ConfigError(
@@ -122,7 +121,7 @@ class TensorRtModel:
             each = tensors[item.name]
             dims = item.reshape.shape if item.HasField("reshape") else item.dims
             for profile in self._profiles(specs):
-                if each.tensor.shape and not item.allow_ragged_batch:
+                if each.shape and not item.allow_ragged_batch:
                     check_dims(each, profile, dims, config.name, batching=config.max_batch_size > 0)
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
@@ -188,10 +187,6 @@ class TensorRtModel:
                     f"is_shape_tensor of '{item.name}' of model '{config.name}' must be "
                     f"{str(item.name in shaping).lower()}: so it is in the engine"
                 )
-
-
-def _model_tensors(facts: EngineFacts) -> tuple[list[Any], list[Any]]:
-    return [each.tensor for each in facts.inputs], [each.tensor for each in facts.outputs]
 
 
 def _check_devices(model: str, specs: Sequence[InstanceSpec], driver: CudaDriver) -> None:

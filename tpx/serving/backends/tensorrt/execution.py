@@ -14,6 +14,7 @@ from tpx.errors import ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
+from tpx.serving.backends.model_tensors import to_model
 from tpx.serving.backends.tensorrt.engines import Priority, TensorRtSettings
 from tpx.serving.backends.tensorrt.profiles import EngineFacts, EngineTensor, check_values, suiting
 
@@ -145,7 +146,9 @@ class EngineExecutor:
                 undoing.pop_all()
 
     def execute(self, inputs: Arrays) -> Arrays:
-        given = {name: _as_model_has_it(self._inputs[name], array) for name, array in inputs.items()}
+        given = {
+            name: np.ascontiguousarray(to_model(array, self._inputs[name])) for name, array in inputs.items()
+        }
         shapes = {name: array.shape for name, array in given.items()}
         profile = suiting(self._facts, self._place.profiles, shapes, self._place.model)
         context = self._contexts[profile]
@@ -188,7 +191,7 @@ class EngineExecutor:
         self, context: "tensorrt.IExecutionContext", profile: int, each: EngineTensor, array: Array
     ) -> None:
         """Say where an input is and what shape it has; its data are on their way."""
-        if -1 in each.tensor.shape and not context.set_input_shape(each.name, tuple(array.shape)):
+        if -1 in each.shape and not context.set_input_shape(each.name, tuple(array.shape)):
             raise self._failed(f"take input '{each.name}' with shape {list(array.shape)}")
         if each.is_shape:
             check_values(each, profile, array.reshape(-1).tolist(), self._place.model)
@@ -208,7 +211,7 @@ class EngineExecutor:
             if not context.set_output_allocator(each.name, allocator):
                 raise self._failed(f"take an allocator for output '{each.name}'")
             return None
-        array: Array = np.empty(shape, BY_NAME[each.tensor.datatype].numpy)
+        array: Array = np.empty(shape, BY_NAME[each.datatype].numpy)
         address = array.ctypes.data if each.is_shape else self._buffers[each.name].hold(array.nbytes)
         if not context.set_tensor_address(each.name, address):
             raise self._failed(f"take memory for output '{each.name}'")
@@ -220,7 +223,7 @@ class EngineExecutor:
             shape = self._allocators[each.name].shape
             if shape is None:
                 raise self._failed(f"tell the shape of output '{each.name}'")
-            array = np.empty(shape, BY_NAME[each.tensor.datatype].numpy)
+            array = np.empty(shape, BY_NAME[each.datatype].numpy)
         if not each.is_shape:
             self._stream.copy_out(array, self._buffers[each.name].address)
         return array
@@ -229,12 +232,6 @@ class EngineExecutor:
         logger = self._place.logger
         why, logger.last = logger.last or "no reason given", ""
         return ExecutionError(f"tensorrt cannot {what}: {why}")
-
-
-def _as_model_has_it(each: EngineTensor, array: Array) -> Array:
-    """Contiguous, and a scalar without the one dimension that it has for clients."""
-    shape = array.shape if each.tensor.shape else ()
-    return np.ascontiguousarray(array).reshape(shape)
 
 
 def _allocator(trt: Any, buffer: DeviceBuffer) -> Any:

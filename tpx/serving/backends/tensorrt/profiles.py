@@ -37,10 +37,9 @@ class ShapeRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTensor:
+class EngineTensor(ModelTensor):
     """An input or output of an engine."""
 
-    tensor: ModelTensor
     is_input: bool
     is_shape: bool = False
     """Its values say how other tensors are shaped: an input of that kind is read in the host's memory."""
@@ -50,10 +49,6 @@ class EngineTensor:
     """Of an input's shape, by profile."""
     values: tuple[ShapeRange | None, ...] = ()
     """Of a shape input's values, by profile."""
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +91,9 @@ def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: 
         # the binding takes the profile first, whatever its documentation calls the two
         values = [_values(engine.get_tensor_profile_values(index, name)) for index in range(profiles)]
     return EngineTensor(
-        tensor=ModelTensor(name=name, datatype=_DATATYPES[kind], shape=tuple(engine.get_tensor_shape(name))),
+        name=name,
+        datatype=_DATATYPES[kind],
+        shape=tuple(engine.get_tensor_shape(name)),
         is_input=is_input,
         is_shape=is_shape,
         linear=engine.get_tensor_format(name).name == "LINEAR",
@@ -135,8 +132,7 @@ def max_batch_size(facts: EngineFacts, profiles: Sequence[int]) -> int:
     varies."""
     if facts.has_shape_tensors:
         return 0
-    tensors = [each.tensor for each in (*facts.inputs, *facts.outputs)]
-    if not all(tensor.shape[:1] == (-1,) for tensor in tensors):
+    if not all(tensor.shape[:1] == (-1,) for tensor in (*facts.inputs, *facts.outputs)):
         return 0
     return max(min(each.spans[index].most[0] for each in facts.inputs) for index in profiles)
 
