@@ -24,13 +24,13 @@ from tpx.serving.backends.python.worker.frames import HEADER
 from tpx.serving.host import Host
 
 _TIMEOUT_S = 600
-"""Patience with a process that neither answers nor ends: a model may import what takes minutes."""
+"""How long to wait for a process that neither answers nor exits. Models may take minutes to import."""
 
 
 def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None:
-    """Return the configuration as the model completes it; None where it has no say. Blocks.
+    """Return the configuration as completed by the model, or None if it does not complete it. Blocks.
 
-    Raises LoadError with what the model raised.
+    Raises LoadError with the exception of the model.
     """
     sock.settimeout(_TIMEOUT_S)
     try:
@@ -73,8 +73,10 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def merge(config: ModelConfig, completed: JsonObject) -> None:
-    """Take what a model may complete: batch size, tensors, dynamic batching, decoupling. Raises
-    ConfigError."""
+    """Merge the fields that a model may complete: batch size, tensors, dynamic batching, and decoupling.
+
+    Raises ConfigError.
+    """
     given = type(config)()
     names = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
     try:
@@ -111,10 +113,12 @@ _SPIN_US = 100
 
 
 class PythonBackend:
-    """Opens nothing before it is asked for a configuration or an instance: the model's code may take long."""
+    """The backend. It opens nothing until a configuration or an instance is requested, because importing a
+    model may take long.
+    """
 
     def __init__(self, runtime: Path | None = None) -> None:
-        """With `runtime`, that file is the model of all that name this backend: a python-based backend."""
+        """Use the file `runtime` as the model for all models of this backend: a Python-based backend."""
         self._runtime = runtime
         self.default_filename = "" if runtime is not None else "model.py"
 
@@ -151,7 +155,7 @@ class PythonModel:
         self._loop = host.loop
         self._interpreter: Interpreter | None = None
         self._first: ChildProcess | None = None
-        """The process that was asked to complete the configuration: it becomes the first instance."""
+        """The process that completed the configuration; it becomes the first instance."""
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
         process = self._start(config)
@@ -220,7 +224,9 @@ class PythonModel:
             process.end(1.0)
 
     def _spin_ns(self) -> int:
-        """With one processor, who looks keeps from working whoever he waits for."""
+        """Return how long a process may spin. On one core a spinning reader would starve the process it waits
+        for.
+        """
         default = _SPIN_US if usable_processors() >= 2 else 0
         return self._number("spin-microseconds", default) * 1000
 
@@ -237,7 +243,9 @@ class PythonModel:
 
 
 def _written(config: ModelConfig) -> JsonObject:
-    """The configuration as `auto_complete_config` gets it: what was not written about decoupling is open."""
+    """Return the configuration passed to `auto_complete_config`, without `decoupled` if it was not
+    configured.
+    """
     out = model_config.to_json(config)
     if not config.HasField("model_transaction_policy"):
         out.pop("model_transaction_policy", None)

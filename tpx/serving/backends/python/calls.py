@@ -1,4 +1,4 @@
-"""Business logic scripting at the server's end: requests of models to other models, on the event loop."""
+"""Server side of business logic scripting: requests from models to other models, on the event loop."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _DECOUPLED = (
 
 
 class _Call:
-    """A request that a model has made, and how many bytes of its responses the model has not read."""
+    """A request made by a model, with the number of response bytes that the model has not read yet."""
 
     __slots__ = ("_ahead", "_stalled", "request")
 
@@ -33,7 +33,9 @@ class _Call:
         self._stalled = False
 
     def advance(self, size: int) -> None:
-        """Responses have come (or, below zero, were read): who makes them waits while too many lie there."""
+        """Add `size` bytes of unread responses (negative: bytes were read); the producer is paused above the
+        limit.
+        """
         self._ahead += size
         stalled = self._ahead > AHEAD_BYTES
         if stalled is not self._stalled:
@@ -42,7 +44,7 @@ class _Call:
 
 
 class ModelCalls:
-    """The calls of one process that are under way."""
+    """Calls in progress of one process."""
 
     def __init__(self, connection: Connection, host: Host) -> None:
         self._connection = connection
@@ -51,7 +53,7 @@ class ModelCalls:
         self._calls: dict[int, _Call] = {}
 
     def begin(self, body: memoryview, trace_of: Callable[[int], RequestTrace | None]) -> None:
-        """A CALL frame; every failure is an answer."""
+        """Handle a CALL frame. Failures are sent as responses."""
         number, size, id_size = frames.HANDLE.unpack_from(body)
         at = frames.HANDLE.size
         head = self._heads[bytes(body[at : at + size])]
@@ -82,19 +84,19 @@ class ModelCalls:
             raise
 
     def cancel(self, number: int) -> None:
-        """The process wants no more responses of a call."""
+        """Cancel a call whose further responses are not needed."""
         call = self._calls.get(number)
         if call is not None:
             call.request.cancel()
 
     def taken(self, number: int, size: int) -> None:
-        """The process has read so many bytes of responses."""
+        """Note that the process has read `size` bytes of responses."""
         call = self._calls.get(number)
         if call is not None:
             call.advance(-size)
 
     def give_up(self) -> None:
-        """Answer the calls now, whatever becomes of them: their request was cancelled."""
+        """Answer all calls now, because the request that made them was cancelled."""
         gone = Cancelled("the request that it was made for has ended")
         while self._calls:
             number, call = self._calls.popitem()
@@ -102,7 +104,7 @@ class ModelCalls:
             self._refuse(number, call.request.head.model.name, gone)
 
     def close(self) -> None:
-        """The process has ended."""
+        """Cancel all calls: the process has exited."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.request.cancel()

@@ -1,4 +1,4 @@
-"""The server's end of the socket to the process of a model: on the event loop, never waiting."""
+"""Server side of the socket to a model's process. Runs on the event loop and never blocks."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ OnFrame = Callable[[int, memoryview], None]
 
 
 class Connection:
-    """Frames in both directions, and the shared memory that goes with them; all of it on the event loop.
+    """Frames in both directions and the shared memory for their tensors; used on the event loop only.
 
-    A frame's body is only valid until its handler returns. `on_gone` is called once, when the process has
-    closed its end, or when it has said what cannot be understood.
+    A frame's body is valid only until its handler returns. `on_gone` is called once, when the process has
+    closed its end or has sent an invalid frame.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Connection:
 
     @property
     def begun(self) -> int:
-        """The number of the batch that the process has begun last, 0 for none."""
+        """Number of the last batch that the process has started; 0 for none."""
         if self._progress is None:
             return self._begun_at_the_end
         return int.from_bytes(self._progress.memory[:4], "little")
@@ -62,10 +62,10 @@ class Connection:
     # sending
 
     def send(self, kind: int, parts: list[Buffer]) -> None:
-        """Send a frame, now or as soon as there is room."""
+        """Send a frame, or queue it until the socket is writable."""
         waiting = self._waiting
         if not waiting:
-            # what one turn of the loop has to say goes with one system call
+            # frames of one turn of the loop are sent with one system call
             self._loop.call_soon(self._flush)
         waiting.append(frames.framed(kind, parts))
 
@@ -77,14 +77,14 @@ class Connection:
             self._write(data, [])
 
     def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
-        """Add tensors to the parts of a frame that is sent next. Raises OSError where there is no memory."""
+        """Append tensors to the parts of the next frame. Raises OSError if there is no memory."""
         frames.add_tensors(parts, tensors, self._ring)
 
     def _grow(self, size: int) -> Segment:
         return self._share(size, frames.FROM_SERVER)
 
     def _grant(self, size: int) -> None:
-        """The model asks for memory to answer with. Without any its answer becomes an error."""
+        """Create a segment for the model's responses. Without memory the response becomes an error."""
         try:
             self._incoming = self._share(size, frames.FROM_MODEL)
         except OSError as exc:
@@ -105,7 +105,7 @@ class Connection:
         return segment
 
     def _write(self, data: bytes, fds: list[int]) -> None:
-        """Descriptors are closed once they are sent."""
+        """Write to the socket. Descriptors are closed once they are sent."""
         if not self.open:
             _close(fds)
             return
@@ -126,7 +126,7 @@ class Connection:
         except BlockingIOError:
             return 0
         except OSError:
-            return 0  # the other end is gone: the reader tells
+            return 0  # the peer has closed; the reader reports it
         _close(fds)
         return sent
 
@@ -143,7 +143,7 @@ class Connection:
     # receiving
 
     def view(self, location: int, size: int) -> Buffer:
-        """A tensor in the segment that the model writes to. Raises ValueError where there is none."""
+        """Return a tensor in the segment that the model writes to. Raises ValueError if there is none."""
         if self._incoming is None:
             raise ValueError("there is no segment yet")
         return self._incoming.view(location, size)
@@ -181,7 +181,7 @@ class Connection:
         self._keep(at, end, need)
 
     def _keep(self, at: int, end: int, need: int) -> None:
-        """The beginning of a frame stays, with room for all of it."""
+        """Keep the beginning of an incomplete frame in a buffer large enough for all of it."""
         rest = end - at
         if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
             larger = bytearray(max(need, _READ_BYTES))
@@ -192,7 +192,7 @@ class Connection:
         self._filled = rest
 
     def close(self) -> None:
-        """Close this end; the process then ends, too."""
+        """Close this end, which makes the process exit."""
         if self._on_gone is None:
             return
         gone, self._on_gone = self._on_gone, None
@@ -217,6 +217,6 @@ def _close(fds: list[int]) -> None:
 
 
 def error_entry(message: str, code: int) -> list[Buffer]:
-    """The parts of an entry that is an error."""
+    """Return the parts of an error entry."""
     data = message.encode(errors="replace")
     return [frames.STATUS.pack(frames.ERROR, len(data)), bytes((code,)), data]

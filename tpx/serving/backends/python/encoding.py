@@ -1,4 +1,4 @@
-"""Requests as frames have them, and answers as the server has them."""
+"""Requests encoded as frames, and responses decoded from them."""
 
 import json
 from collections.abc import Sequence
@@ -26,21 +26,21 @@ CODES = (
     Code.ALREADY_EXISTS,
     Code.CANCELLED,
 )
-"""By their numbers in pb_utils."""
+"""Error codes by their numbers in pb_utils."""
 
 
 def code_number(error: TpxError) -> int:
-    """Return what models see of an error's code."""
+    """Return the number that models see for an error's code."""
     return CODES.index(error.code) if error.code in CODES else 1
 
 
 def as_json(parameters: JsonObject) -> str:
-    """Return parameters as models read them, spaced and escaped as Triton does."""
+    """Return parameters as JSON, spaced and escaped as Triton does."""
     return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
 
 def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], parts: list[Buffer]) -> None:
-    """Add a request to the parts of a frame, without the bytes of its tensors and of those `added` to it."""
+    """Append a request to the parts of a frame, without the bytes of its tensors and of the `added` ones."""
     head = request.head
     context = request.trace.context if request.trace is not None else ""
     key: Any = (_KEY, *[tensor.shape for tensor in added]) if added else _KEY
@@ -56,7 +56,7 @@ def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], 
 
 
 def encode_null(handle: int, head: RequestHead, added: Sequence[Tensor], parts: list[Buffer]) -> None:
-    """Add a request that nobody has sent, with inputs of the shapes of `head`, to the parts of a frame."""
+    """Append an empty row, with inputs of the shapes of `head`, to the parts of a frame."""
     key: Any = (_NULL_KEY, *[tensor.shape for tensor in added])
     encoded: bytes | None = head.rendered.get(key)
     if encoded is None:
@@ -99,7 +99,7 @@ class Answers:
     def take(
         self, request: InferRequest, body: memoryview, at: int, views: frames.Views
     ) -> tuple[InferResponse | int, int]:
-        """An entry, and where the next one begins; a status where there is no response."""
+        """Return an entry and the position of the next one; a status if there is no response."""
         status, size = frames.STATUS.unpack_from(body, at)
         at += frames.STATUS.size
         if status == frames.TENSORS:
@@ -121,10 +121,10 @@ class Answers:
         return int(status), at
 
     def skip(self, body: memoryview, at: int, views: frames.Views) -> tuple[int, int]:
-        """Pass over an entry that nobody waits for; return the bytes of its tensors, and where the next one
-        begins.
+        """Skip the entry of a cancelled request; return the size of its tensors and the position of the next
+        entry.
 
-        Its tensors are looked at: their blocks in shared memory are free again when no view of them is left.
+        The tensors are viewed once, because a block of shared memory is freed when its last view is gone.
         """
         status, size = frames.STATUS.unpack_from(body, at)
         at += frames.STATUS.size
@@ -145,7 +145,7 @@ def _error(message: str, number: int) -> TpxError:
 
 
 class _Plan:
-    """Which tensors of an answer a request gets, and in which order."""
+    """Which tensors of a response a request receives, and in which order."""
 
     __slots__ = ("_fault", "_head", "_parameters", "_tensors", "count")
 
@@ -187,7 +187,9 @@ class _Plan:
 
 
 def _as_given(bound: BoundOutput, datatype: str) -> BoundOutput:
-    """A model may give another type than is configured: then that is what the client is told."""
+    """Describe the output with the datatype that the model returned, which may differ from the configured
+    one.
+    """
     if bound.spec.datatype == datatype:
         return bound
     spec = bound.spec

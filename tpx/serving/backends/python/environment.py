@@ -1,8 +1,8 @@
-"""Which Python a model runs with: the server's own, or that of its EXECUTION_ENV_PATH.
+"""The Python interpreter of a model: the server's own, or the one in EXECUTION_ENV_PATH.
 
-That is a directory with `bin/python`, or an archive of one as conda-pack makes it. An archive is extracted
-once, into the user's cache; what it holds must lie in it: no paths, links or devices that lead out of it.
-Where conda-pack has put `bin/conda-unpack` into it, that is run then: it tells the files where they lie now.
+EXECUTION_ENV_PATH is a directory with `bin/python`, or an archive of one made by conda-pack. An archive is
+extracted once into the user's cache; its paths, links, and devices must stay inside. If it contains
+`bin/conda-unpack`, that is run to correct the paths in its files.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from tpx.serving.backends.python.process import Interpreter
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:
-    from backports import tarfile  # type: ignore[no-redef]  # the filters of members came with 3.11.4
+    from backports import tarfile  # type: ignore[no-redef]  # extraction filters exist since 3.11.4
 
 _KEY = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -29,7 +29,7 @@ _UNPACK_S = 600
 
 
 def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
-    """The interpreter that a configuration asks for; `directory` is the model's. Raises LoadError."""
+    """Return the interpreter that a configuration selects; `directory` is the model's. Raises LoadError."""
     if _KEY not in config.parameters:
         return Interpreter()
     text = config.parameters[_KEY].string_value
@@ -48,20 +48,20 @@ def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
 
 
 def extracted(archive: Path, cache: Path) -> Path:
-    """The directory with what is in an archive; made when it is first asked for.
+    """Return the directory with the contents of an archive, extracted on first use.
 
-    Raises LoadError for an archive that leads out of it, OSError, TarError.
+    Raises LoadError for members that leave the directory, OSError, TarError.
     """
     status = archive.stat()
     words = f"{archive.resolve()} {status.st_mtime_ns} {status.st_size}"
     target = cache / hashlib.sha256(words.encode()).hexdigest()[:32]
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (cache / f"{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several instances and servers may want it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several instances and servers may extract it at the same time
         complete = cache / f"{target.name}.complete"
         if complete.exists():
             return target
-        shutil.rmtree(target, ignore_errors=True)  # of one that was interrupted
+        shutil.rmtree(target, ignore_errors=True)  # left by an interrupted extraction
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(target, filter=_inside)
@@ -74,7 +74,7 @@ def extracted(archive: Path, cache: Path) -> Path:
 
 
 def _unpack(place: Path) -> None:
-    """Have an environment correct the paths in its own files. Raises LoadError."""
+    """Run conda-unpack to correct the paths in an environment's files. Raises LoadError."""
     script, python = place / "bin" / "conda-unpack", place / "bin" / "python"
     if not script.is_file() or not python.exists():
         return
@@ -98,7 +98,7 @@ def _unpack(place: Path) -> None:
 
 
 def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
-    """Return what is extracted of a member. Raises LoadError for one that leads out of the directory."""
+    """Return what to extract for a member. Raises LoadError if it would leave the directory."""
     try:
         return tarfile.data_filter(member, place)
     except tarfile.FilterError as exc:
@@ -111,7 +111,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
 
 
 def _variables(path: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what activating it would set."""
+    """Return the environment variables that activation would set."""
     library = environment.get("LD_LIBRARY_PATH", "")
     return {
         "PATH": f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}",

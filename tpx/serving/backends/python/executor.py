@@ -1,4 +1,4 @@
-"""One instance of a Python model: its process, what it holds, and its restart when it dies."""
+"""One instance of a Python model: its process, the requests it holds, and its restart after a crash."""
 
 import asyncio
 import json
@@ -42,13 +42,13 @@ class InstanceSettings:
     name: str
     model: str
     words: JsonObject
-    """What the process is told to initialize with."""
+    """Arguments for `initialize`."""
     decoupled: bool
     batched: bool
-    """Its tensors have a batch dimension."""
+    """True if its tensors have a batch dimension."""
     end_timeout_s: float
     start: Callable[[], ChildProcess]
-    """Starts a process; blocks."""
+    """Start a process; blocks."""
 
 
 class PythonExecutor:
@@ -71,7 +71,7 @@ class PythonExecutor:
         self._initialized: asyncio.Future[JsonObject] | None = None
         self._finalized: asyncio.Future[None] | None = None
         self._asked: asyncio.Future[bool] | None = None
-        """Whether it is ready: whoever wants to know while it has not said so waits for the same word."""
+        """Pending answer to `is_ready`, shared by all callers that ask meanwhile."""
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
         self._held: dict[int, Held] = {}
@@ -86,7 +86,7 @@ class PythonExecutor:
     # life
 
     def begin(self, process: ChildProcess | None) -> None:
-        """Have the model initialized, in `process` or in a new one. Called from any thread but the loop's."""
+        """Initialize the model in `process`, or in a new one. Called from any thread except the loop's."""
         self._starting = asyncio.run_coroutine_threadsafe(self.start(process), self._loop)
 
     def wait_until_started(self) -> None:
@@ -94,7 +94,7 @@ class PythonExecutor:
             self._starting.result()
 
     async def start(self, process: ChildProcess | None = None) -> None:
-        """Have the model initialized. Raises LoadError."""
+        """Initialize the model. Raises LoadError."""
         if process is None:
             process = await self._loop.run_in_executor(None, self._settings.start)
         self._process = process
@@ -128,7 +128,7 @@ class PythonExecutor:
             ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
             ending.result(self._settings.end_timeout_s + 5)
             if self._starting is not None:
-                self._starting.exception(_KILLED_S)  # one that was about to start is gone, too
+                self._starting.exception(_KILLED_S)  # a process that was starting has been killed too
         except (RuntimeError, FutureTimeout):
             log.warning("the process of %s did not end in time", self._settings.name)
         if self._process is not None:
@@ -140,7 +140,7 @@ class PythonExecutor:
         connection = self._connection
         initialized = self._initialized
         if self._process is not None and initialized is not None and not initialized.done():
-            self._process.kill()  # nobody waits for it: another instance of the model has failed
+            self._process.kill()  # the load has failed: another instance of the model did
         elif connection is not None and connection.open:
             self._finalized = self._loop.create_future()
             connection.send(frames.FINALIZE, [])
@@ -156,7 +156,7 @@ class PythonExecutor:
             await asyncio.wait([self._restarting], timeout=_KILLED_S)
 
     def _gone(self) -> None:
-        """The process has ended, or has closed its socket."""
+        """Handle the exit of the process or the end of its socket."""
         was_alive, self.alive = self.alive, False
         if self._services is not None:
             self._services.close()
@@ -173,8 +173,7 @@ class PythonExecutor:
             self._restarting = self._loop.create_task(self._restart())
 
     def _give_up_held(self, begun: int) -> None:
-        """Answer what the process had begun with an error, since it is unknown how far it had come. The rest
-        may be computed elsewhere."""
+        """Fail the requests of the batch that the process had started; other batches may run elsewhere."""
         error = ExecutionError(
             f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}",
             code=Code.UNAVAILABLE,
@@ -195,7 +194,7 @@ class PythonExecutor:
         self.on_change()
 
     async def _restart(self) -> None:
-        """Start the process again, later and later; give up when it goes on dying."""
+        """Restart the process with increasing delays; give up if it keeps crashing."""
         name = self._settings.name
         try:
             while True:
@@ -227,7 +226,7 @@ class PythonExecutor:
             self._restarting = None
 
     async def _closes_within(self, seconds: float) -> bool:
-        """Return whether the process is not needed any more, perhaps after some time."""
+        """Return whether the process becomes idle within `seconds`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
         return self._closing.is_set()
@@ -262,7 +261,11 @@ class PythonExecutor:
         except OSError as exc:
             self._not_sent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
             return
-        except (ValueError, OverflowError, struct.error) as exc:  # no text, or no number that a frame has
+        except (
+            ValueError,
+            OverflowError,
+            struct.error,
+        ) as exc:  # not text, or a number out of range for a frame
             self._not_sent(held_batch, f"a request cannot be given to the model: {exc}")
             return
         self._batches[number] = held_batch
@@ -270,11 +273,11 @@ class PythonExecutor:
             self._held[held.handle] = held
         connection.send(frames.EXECUTE, parts)
         for held in held_batch.held:
-            if held.request.cancelled:  # while it waited for a process
+            if held.request.cancelled:  # cancelled while it waited for a process
                 held.end()
 
     def _add_null(self, request: InferRequest, parts: list[Buffer], connection: Connection) -> None:
-        """A row that no request has, in the batch of `request`: what the model answers to it is dropped."""
+        """Add an empty row to the batch of `request`; its response is dropped."""
         self._numbers += 1
         added = self._sequences.added_to_null(request)
         encode_null(self._numbers, request.head, added, parts)
@@ -307,7 +310,7 @@ class PythonExecutor:
     def _frame(self, kind: int, body: memoryview) -> None:
         try:
             self._dispatch(kind, body)
-        except Exception:  # one process' boundary: what it says cannot be understood
+        except Exception:  # one process' boundary: an invalid frame
             log.exception(
                 "the process of %s has sent a frame that cannot be: it is ended", self._settings.name
             )
@@ -336,11 +339,13 @@ class PythonExecutor:
                 self._give_up_calls_for_nobody()
 
     def _look_soon(self) -> None:
-        """Not at once: what is given up may be the call of another process, and so on."""
+        """Schedule the check for later: the abandoned request may be a call of another process."""
         self._loop.call_soon(self._give_up_calls_for_nobody)
 
     def _give_up_calls_for_nobody(self) -> None:
-        """A model that waits for itself, through others perhaps, would wait after its clients have left."""
+        """Cancel calls of abandoned requests: a model that waits for itself, directly or not, would wait
+        forever.
+        """
         connection = self._connection
         if connection is None or not connection.open or self._services is None:
             return
@@ -388,7 +393,7 @@ class PythonExecutor:
     def _responded(self, body: memoryview) -> None:
         handle, flags = frames.RESPONSE_START.unpack_from(body)
         held = self._held.get(handle)
-        if held is None:  # it was answered with an error already, or nobody has sent it
+        if held is None:  # already answered with an error, or an empty row
             self._drop_response(handle, empty=bool(flags & frames.EMPTY), body=body)
             return
         response = None
@@ -401,7 +406,7 @@ class PythonExecutor:
             del self._held[handle]
 
     def _drop_response(self, handle: int, *, empty: bool, body: memoryview) -> None:
-        """The model goes on as if a client had it."""
+        """Drop a response, and acknowledge it so that the model continues."""
         assert self._connection is not None
         size = 0
         if not empty:
@@ -411,6 +416,5 @@ class PythonExecutor:
 
 
 def _is_after(number: int, begun: int) -> bool:
-    """Return whether a batch was given to the process after the one that it has begun last; numbers wrap
-    around."""
+    """Return whether a batch was sent after the last one that the process started; numbers wrap around."""
     return not begun or 0 < (number - begun) & 0xFFFFFFFF < 1 << 31

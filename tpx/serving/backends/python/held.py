@@ -1,4 +1,4 @@
-"""Requests that the process of a model holds, and what has come of them."""
+"""Requests held by a model's process, and their outcomes."""
 
 import time
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from tpx.serving.request import InferRequest, InferResponse
 
 _clock = time.perf_counter_ns
 _CREDIT_BYTES = 256 << 10
-"""The process is told in lumps what has been delivered."""
+"""Deliveries are acknowledged to the process in units of this size."""
 
 
 class HeldBatch:
-    """A batch on its way through `execute`, whose return does not mean that all is answered."""
+    """A batch in `execute`. When `execute` returns, some of its requests may be unanswered."""
 
     __slots__ = (
         "_again",
@@ -37,19 +37,19 @@ class HeldBatch:
         self.batch = batch
         self.sink = sink
         self.on_cancel = on_cancel
-        """Called when nobody waits any more for one of its requests."""
+        """Called when one of its requests is cancelled."""
         self.decoupled = decoupled
         self.held: list[Held] = []
         self._left = len(batch.requests)
         self._released = False
         self._again: list[InferRequest] = []
         self._apart: dict[InferRequest, int] = {}
-        """Answered before the others, each with how many rows of it were computed."""
+        """Requests answered before the others, with the number of their computed rows."""
         if not decoupled:
             batch.responses = [_NONE] * self._left
 
     def executed(self, read_ns: int, began_ns: int, computed_ns: int) -> None:
-        """Execute has returned; what the process says of when is of the same clock."""
+        """Note that `execute` has returned; the times come from the process and use the same clock."""
         batch = self.batch
         batch.started_ns, batch.gathered_ns, batch.computed_ns = read_ns, began_ns, computed_ns
         if self.decoupled:
@@ -59,14 +59,14 @@ class HeldBatch:
                     single.started_ns, single.gathered_ns, single.computed_ns = read_ns, began_ns, computed_ns
 
     def fail(self, message: str) -> None:
-        """Every request that is not answered gets an error."""
+        """Fail every unanswered request."""
         for held in self.held:
             held.fail(ExecutionError(message))
 
     def release(self) -> None:
-        """The instance is done with it; what comes again does so now."""
+        """Release the instance, and queue rescheduled requests again."""
         self._released = True
-        self.held.clear()  # no cycle: the tensors shall go with their last reader, not with the collector
+        self.held.clear()  # break the cycle: tensors are freed with their last reader, not by the collector
         self.sink.released(self.batch)
         if self.decoupled:
             self._finish_decoupled()
@@ -76,7 +76,7 @@ class HeldBatch:
             self.sink.again(request)
 
     def give_back(self) -> None:
-        """Restore it as it was before, since it was not begun."""
+        """Restore the batch as it was, because it was not started."""
         for held in self.held:
             held.give_back()
         self.held.clear()
@@ -84,36 +84,36 @@ class HeldBatch:
         self.sink.returned(self.batch)
 
     def one_less(self) -> None:
-        """A request has its response."""
+        """Note that a request was answered."""
         self._left -= 1
         if not self._left and self._released:
             self._finish()
 
     @property
     def ends_with_one(self) -> bool:
-        """Return whether the next request that has its response is the last thing to wait for."""
+        """Return whether the next answered request completes the batch."""
         return self._released and self._left == 1
 
     def answered_apart(self, request: InferRequest, error: TpxError | None) -> None:
-        """A request has its response already; that it was computed counts with the others."""
+        """Note that a request is answered ahead of its batch; its execution is counted with the batch."""
         self._apart[request] = request.head.batch_size if error is None else 0
         self._left -= 1
 
     def comes_again(self, request: InferRequest) -> None:
-        """The model wants a request once more: it is not answered with this batch."""
+        """Note that the model rescheduled a request: it is not answered with this batch."""
         self._again.append(request)
         if request.sequence is not None:
             request.sequence.continues = True
         self._left -= 1
 
     def _finish(self) -> None:
-        """All is answered that is answered with this batch, which counts as one execution."""
+        """Count the batch as one execution once all of its requests are answered."""
         batch = self.batch
         ran = batch.computed_ns > 0
         if ran:
             batch.ended_ns = _clock()
         else:
-            batch.end(None)  # the process has died after the answers: it has not told the times
+            batch.end(None)  # the process died after the responses, so its times are unknown
         if self._again or self._apart:
             failed = sum(request.head.batch_size for request in self._apart) - sum(self._apart.values())
             batch.size -= failed
@@ -132,7 +132,7 @@ class HeldBatch:
         self.sink.answered(batch)
 
     def _finish_decoupled(self) -> None:
-        """Requests count with their last responses, the execution now."""
+        """Count the execution now; requests of a decoupled model count with their last response."""
         batch = self.batch
         if batch.computed_ns:
             batch.ended_ns = batch.computed_ns
@@ -142,7 +142,7 @@ class HeldBatch:
             self.sink.answered(batch)
 
     def _tell_apart(self, error: TpxError | None, *, ran: bool) -> None:
-        """Some requests have failed: each counts for itself, and all of them as one execution."""
+        """Count each failed request by itself, and all of them as one execution."""
         batch = self.batch
         batch.error = error
         parts = []
@@ -167,7 +167,7 @@ _NONE = InferResponse([], ExecutionError("the model has not answered"))
 
 
 class Held:
-    """One request in the process, and the `backpressure` of it: cancelling and stalling reach the model."""
+    """One request in the process. As its `backpressure`, it forwards cancellation and stalls to the model."""
 
     __slots__ = (
         "_before",
@@ -191,9 +191,9 @@ class Held:
         self.handle = handle
         self.request = request
         self.head = request.head
-        """As the client has sent it: with a response the request has that of the outputs it gives."""
+        """The head as sent by the client; a response's head describes the outputs it has."""
         self.over = False
-        """Nothing more comes."""
+        """True once no further response follows."""
         self.single: Batch | None = None
         if owner.decoupled:
             self.single = Batch([request])
@@ -209,7 +209,7 @@ class Held:
         self._before = before
         request.backpressure = self
 
-    # what `backpressure` is to InferRequest
+    # the `backpressure` of InferRequest
 
     def end(self) -> None:
         if not self.over and self._connection.open:
@@ -230,10 +230,10 @@ class Held:
             self._connection.send(frames.CREDIT, [frames.CREDIT_BODY.pack(self.handle, self._credit)])
             self._credit = 0
 
-    # what the process says
+    # messages from the process
 
     def answered(self, response: InferResponse | int) -> None:
-        """Its entry in what execute has returned."""
+        """Handle the request's entry in the return value of `execute`."""
         if isinstance(response, InferResponse):
             self._set(response)
         elif response == frames.AGAIN:
@@ -242,7 +242,7 @@ class Held:
             self._owner.comes_again(self.request)
 
     def responded(self, response: InferResponse | int | None, *, final: bool) -> None:
-        """A sender has sent something."""
+        """Handle a response sent by a response sender."""
         given = response if isinstance(response, InferResponse) else None
         if self.single is not None:
             self._stream(given or InferResponse([]), final=final)
@@ -255,7 +255,7 @@ class Held:
             self._end()
 
     def fail(self, error: TpxError) -> None:
-        """Nothing comes any more."""
+        """Fail the request; no further response follows."""
         if self.over:
             return
         if self.single is not None:
@@ -265,7 +265,7 @@ class Held:
             self._set(InferResponse([], error))
 
     def give_back(self) -> None:
-        """Note that it is not in the process any more."""
+        """Note that the request has left the process."""
         self.over = True
         self.request.backpressure = self._before
         if self._before is not None:
@@ -281,7 +281,7 @@ class Held:
         self._owner.one_less()
 
     def _send(self, response: InferResponse, *, over: bool) -> None:
-        """By a sender: it waits neither for others of its batch nor for the return of `execute`."""
+        """Deliver a response of a sender, without waiting for the batch or for `execute` to return."""
         if self._sent or self._owner.ends_with_one:
             self._set(response, over=over)
             return
@@ -300,7 +300,7 @@ class Held:
 
     def _tell(self, batch: Batch, response: InferResponse) -> None:
         now = _clock()
-        # until execute returns and tells, it is only known when the batch was given to the process
+        # until execute returns, only the time of the hand-over is known
         batch.started_ns = batch.started_ns or self._owner.batch.started_ns or now
         batch.gathered_ns = batch.gathered_ns or self._owner.batch.gathered_ns or batch.started_ns
         batch.computed_ns = batch.ended_ns = now

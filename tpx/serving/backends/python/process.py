@@ -1,4 +1,4 @@
-"""Starting and ending the process of a model."""
+"""Start and end the process of a model."""
 
 import errno
 import logging
@@ -21,19 +21,22 @@ _CHILD = Path(__file__).parent / "worker" / "child.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """Which Python runs the model, and with what in its environment."""
+    """The Python interpreter of a model and its environment."""
 
     path: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to the server's own."""
+    """Variables added to the server's environment."""
 
 
 class ChildProcess:
-    """A process that runs the worker, the socket to it, and its lifeline: a pipe that ends with this process,
-    and then the kernel ends the other, whatever its code is doing."""
+    """A worker process, the socket to it, and its lifeline.
+
+    The lifeline is a pipe that closes when this process exits; the kernel then kills the worker, whatever its
+    code is doing.
+    """
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
-        """Blocks for as long as starting a process takes. Raises LoadError."""
+        """Start the process; blocks until it has started. Raises LoadError."""
         with ExitStack() as theirs, ExitStack() as ours:
             try:
                 self.socket, other_end = socket.socketpair()
@@ -62,7 +65,7 @@ class ChildProcess:
         return self._process.pid
 
     def end(self, timeout_s: float) -> int:
-        """Wait until it has ended, and make it end when the time is over; returns its status."""
+        """Wait until the process exits, kill it after `timeout_s`, and return its status."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -74,10 +77,10 @@ class ChildProcess:
                 os.close(lifeline)
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the process."""
         self._process.kill()
 
 
 def short_of(exc: OSError) -> Code | None:
-    """RESOURCE_EXHAUSTED for what may work once others have given something back."""
+    """Return a RESOURCE_EXHAUSTED error for a failure that may pass once others release resources."""
     return Code.RESOURCE_EXHAUSTED if exc.errno in _SHORTAGES else None

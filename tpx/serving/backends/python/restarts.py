@@ -1,4 +1,4 @@
-"""When a process that has died is started again."""
+"""When to restart a process that has died."""
 
 from collections import deque
 
@@ -9,21 +9,23 @@ _WITHIN_NS = 60 * 10**9
 
 
 class Restarts:
-    """At once the first time, later and later when it goes on dying, and after some deaths in a minute not at
-    all."""
+    """Restart policy: at once the first time, then with growing delays, and not at all after several deaths
+    within a minute.
+    """
 
     def __init__(self) -> None:
         self._deaths: deque[int] = deque(maxlen=_MOST)
         self.given_up = False
 
     def pardon(self) -> float:
-        """The last death was none: there was no memory or no descriptor to start it with. How many seconds to
-        wait for others to give some back."""
+        """Discount the last death, which was a failure to start for lack of memory or descriptors; return the
+        delay in seconds.
+        """
         self._deaths.pop()
         return _LONGEST_DELAY_S
 
     def died(self, now_ns: int) -> float | None:
-        """How many seconds to wait before the next start; None: it is not started again."""
+        """Return the delay before the next start in seconds; None if it is not restarted."""
         self._deaths.append(now_ns)
         recent = sum(now_ns - at <= _WITHIN_NS for at in self._deaths)
         if recent >= _MOST:

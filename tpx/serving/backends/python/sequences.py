@@ -1,4 +1,6 @@
-"""Inputs that the server adds to requests of sequences, and states that it keeps: each request by itself."""
+"""Inputs that the server adds to requests of a sequence, and states that it keeps, for each request by
+itself.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +22,7 @@ from tpx.serving.stacking.sequences import (
 
 
 class SequenceTensors:
-    """Controls and states of a model; of most models there are none."""
+    """Controls and states of a model; most models have none."""
 
     def __init__(
         self,
@@ -36,19 +38,19 @@ class SequenceTensors:
 
     @classmethod
     def of(cls, stacking: Stacking, *, batched: bool) -> "SequenceTensors":
-        """Return those of a model whose batches are made so."""
+        """Return the controls and states for models whose batches are stacked this way."""
         if isinstance(stacking, SequenceStacking):
             return cls(stacking.controls, stacking.states, batched=batched)
         return cls()
 
     def added(self, request: InferRequest) -> list[Tensor]:
-        """The inputs that no client sends."""
+        """Return the inputs added by the server."""
         if not self.any:
             return []
         return self._tensors(request, [value_of(state, request) for state in self.states])
 
     def added_to_null(self, request: InferRequest) -> list[Tensor]:
-        """Return the inputs of an empty row, in the batch of `request`."""
+        """Return the inputs of an empty row in the batch of `request`."""
         shapes = [value_of(state, request).shape for state in self.states]
         return self._tensors(
             None, [nothing_of(state, shape) for state, shape in zip(self.states, shapes, strict=True)]
@@ -66,8 +68,7 @@ class SequenceTensors:
         return found
 
     def keep(self, request: InferRequest, heads: Sequence[TensorHead], buffers: Sequence[Buffer]) -> None:
-        """Remember the states in an answer. Raises ExecutionError for one that is missing or of another
-        type."""
+        """Store the states of a response. Raises ExecutionError if one is missing or has another datatype."""
         given = {head.name: index for index, head in enumerate(heads)}
         for state in self.states:
             index = given.get(state.output_name)
@@ -79,6 +80,6 @@ class SequenceTensors:
                     f"state '{state.output_name}' has type {head.datatype}, the configuration says "
                     f"{state.datatype.name}"
                 )
-            # a copy: what lies in shared memory would stay there for as long as the sequence
+            # a copy: a view would keep its block of shared memory for the whole sequence
             array = as_array(buffers[index], head.datatype, head.shape).copy()
             request.sequence.states[state.input_name] = array[0] if self._batched else array

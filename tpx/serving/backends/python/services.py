@@ -1,4 +1,4 @@
-"""Services of the server for the process of a model: calls and loads of other models, log, metrics."""
+"""Services of the server for a model's process: calls and loads of other models, logging, metrics."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ from tpx.serving.host import Host
 log = logging.getLogger(__name__)
 
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
-"""By pb_utils' numbers."""
+"""Log levels by their pb_utils numbers."""
 
 
 class Services:
@@ -45,7 +45,7 @@ class Services:
         }
 
     def take(self, kind: int, body: memoryview, trace_of: Callable[[int], Any]) -> None:
-        """A frame that asks for something. Raises ValueError for one that does not."""
+        """Handle a frame that requests a service. Raises ValueError for any other frame."""
         if kind == frames.CALL:
             self._calls.begin(body, trace_of)
         elif kind == frames.CANCEL_CALL:
@@ -58,11 +58,11 @@ class Services:
             raise ValueError(f"there is no frame {kind}")
 
     def give_up_calls(self) -> None:
-        """Cancel the calls of a process whose result is not wanted any more."""
+        """Cancel the calls of a process whose result is no longer needed."""
         self._calls.give_up()
 
     def close(self) -> None:
-        """The process has ended: what it had asked for nobody waits for, what it held it holds no more."""
+        """Cancel the calls of a process that has exited, and release what it held."""
         self._calls.close()
         self._drop_series(list(self._series))
         for family in self._families.values():
@@ -95,7 +95,7 @@ class Services:
             await work
         except TpxError as exc:
             self._answer(number, {"error": exc.message})
-        except Exception as exc:  # one worker's boundary: the model learns that it is not its fault
+        except Exception as exc:  # one worker's boundary: the model gets an internal error
             log.exception("a request of model '%s' failed", self._model)
             self._answer(number, {"error": f"internal error: {type(exc).__name__}"})
         else:
@@ -140,7 +140,7 @@ class Services:
 
 
 def write_log(words: JsonObject) -> None:
-    """A line of a model in the server's log, as of where the model has written it."""
+    """Write a log line of a model with the source position in the model."""
     level = _LEVELS[words["level"]]
     if log.isEnabledFor(level):
         log.handle(log.makeRecord(log.name, level, words["file"], words["line"], words["message"], (), None))

@@ -1,1 +1,1 @@
-"""Code that runs in the process of a Python model: numpy and the standard library are all that it needs."""
+"""Code that runs in the process of a Python model; it needs only numpy and the standard library."""

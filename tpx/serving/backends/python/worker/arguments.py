@@ -1,4 +1,4 @@
-"""Checks of the arguments of pb_utils: what Triton's C++ signatures refuse is a TypeError here, too."""
+"""Argument checks of pb_utils: what Triton's C++ signatures refuse raises TypeError here too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ E = TypeVar("E", bound=enum.IntEnum)
 
 
 def text(value: object, argument: str) -> str:
-    """Return a str, or bytes as one. Raises TypeError."""
+    """Return a str; bytes are decoded. Raises TypeError."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -19,7 +19,7 @@ def text(value: object, argument: str) -> str:
 
 
 def integer(value: Any, argument: str, least: int, most: int) -> int:
-    """Return whatever is an integer as an int. Raises TypeError, also for one out of range."""
+    """Return an integer-like value as int. Raises TypeError, also if it is out of range."""
     if not hasattr(type(value), "__index__"):
         raise wrong(value, argument, "an int")
     number = int(value.__index__())
@@ -29,7 +29,7 @@ def integer(value: Any, argument: str, least: int, most: int) -> int:
 
 
 def real(value: Any, argument: str) -> float:
-    """Return whatever is a number as a float. Raises TypeError."""
+    """Return a number as float. Raises TypeError."""
     if not (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
         raise wrong(value, argument, "a number")
     return float(value)
@@ -50,7 +50,7 @@ def member(value: object, argument: str, kind: type[E]) -> E:
 
 
 def sequence(value: Any, argument: str) -> list[Any]:
-    """Return a sequence that is no text, or an array, as a list. Raises TypeError."""
+    """Return a sequence other than text, or an array, as a list. Raises TypeError."""
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return list(value)
     if hasattr(value, "__array__"):
@@ -59,10 +59,10 @@ def sequence(value: Any, argument: str) -> list[Any]:
 
 
 def texts(value: object, argument: str) -> list[str]:
-    """Return a sequence of texts as a list. Raises TypeError."""
+    """Return a sequence of text as a list. Raises TypeError."""
     return [text(item, f"each of {argument}") for item in sequence(value, argument)]
 
 
 def wrong(value: object, argument: str, wanted: str) -> TypeError:
-    """Return the error of an argument that is of another type than wanted."""
+    """Return the error for an argument of the wrong type."""
     return TypeError(f"{argument} must be {wanted}, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Business logic scripting: requests of a model to other models."""
+"""Business logic scripting: requests from a model to other models."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tpx.serving.backends.python.worker.request import InferenceRequest, Inferen
 from tpx.serving.backends.python.worker.tensor import Tensor
 
 _KEPT_BYTES = 16 << 20
-"""Of responses that an iterator keeps, to be iterated again."""
+"""Bytes of responses that an iterator keeps so that it can be iterated again."""
 _OUTSIDE = "BLS is only supported during the 'execute' function."
 
 
 class _Call:
-    """One request on its way, and the responses that have come."""
+    """One call in progress and the responses received so far."""
 
     __slots__ = ("final", "notify", "responses", "wanted")
 
@@ -35,18 +35,18 @@ class _Call:
         self.notify: Callable[[], None] | None = None
 
     async def changed(self, ready: Callable[[], bool]) -> None:
-        """Return when responses that another thread adds have made something true."""
+        """Return when `ready` is true; other threads notify when they add responses."""
         loop = asyncio.get_running_loop()
         while not ready():
             arrived = loop.create_future()
             self.notify = partial(_call_soon, loop, partial(_finish, arrived))
-            if not ready():  # nothing came before it could notify
+            if not ready():  # register first: a response may have arrived before
                 await arrived
         self.notify = None
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # the loop was closed meanwhile
+    with suppress(RuntimeError):  # the loop has been closed
         loop.call_soon_threadsafe(function)
 
 
@@ -56,12 +56,12 @@ def _finish(arrived: asyncio.Future[None]) -> None:
 
 
 class Calls:
-    """The calls of a process, and what else it asks of the server."""
+    """Calls of a process, and its other requests to the server."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.open = False
-        """The model is between `initialize` and `finalize`."""
+        """True between `initialize` and `finalize` of the model."""
         self._heads = frames.Heads()
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
@@ -92,12 +92,12 @@ class Calls:
         return number
 
     def cancel(self, number: int) -> None:
-        """Cancel a call, whose further responses are not wanted."""
+        """Cancel a call whose further responses are not needed."""
         if number in self._calls:
             self.channel.send(frames.CANCEL_CALL, [frames.NUMBER.pack(number)])
 
     def drop(self, number: int) -> None:
-        """As `cancel`; what still comes is for nobody."""
+        """Cancel a call and discard the responses that still arrive."""
         call = self._calls.get(number)
         if call is not None:
             call.wanted = False
@@ -105,12 +105,12 @@ class Calls:
             self.cancel(number)
 
     def taken(self, number: int, size: int) -> None:
-        """So many bytes of responses have been read: the server may send more."""
+        """Note that `size` bytes of responses were read, so that the server may send more."""
         if number in self._calls:
             self.channel.send(frames.TAKEN, [frames.CREDIT_BODY.pack(number, size)])
 
     def replied(self, body: memoryview) -> None:
-        """A REPLY frame has come."""
+        """Handle a REPLY frame."""
         number, flags = frames.RESPONSE_START.unpack_from(body)
         call = self._calls.get(number)
         if call is None:
@@ -124,7 +124,7 @@ class Calls:
         if flags & frames.FINAL:
             call.final = True
             del self._calls[number]
-        notify = call.notify  # the event loop may take it away
+        notify = call.notify  # the event loop may replace it
         if notify is not None:
             notify()
 
@@ -139,10 +139,10 @@ class Calls:
         tensors = [Tensor._received(h, data) for h, data in zip(head.tensors, buffers)]
         return InferenceResponse(tensors, parameters=json.loads(head.extra.get("parameters", "{}")))
 
-    # what is not inference
+    # services other than inference
 
     def ask(self, verb: str, **words: object) -> Any:
-        """Have the server do something; returns what it says. Raises TritonModelException."""
+        """Ask the server for a service and return its result. Raises TritonModelException."""
         number = self._tell(verb, words, wanted=True)
         self.channel.wait(lambda: number in self._asked)
         answer = self._asked.pop(number)
@@ -151,7 +151,7 @@ class Calls:
         return answer.get("value")
 
     def tell(self, verb: str, **words: object) -> None:
-        """Have the server do something, without an answer."""
+        """Ask the server for a service that has no result."""
         self._tell(verb, words, wanted=False)
 
     def _tell(self, verb: str, words: frames.Words, *, wanted: bool) -> int:
@@ -161,26 +161,26 @@ class Calls:
         return number
 
     def answered(self, body: memoryview) -> None:
-        """A RESULT frame has come."""
+        """Handle a RESULT frame."""
         answer = json.loads(bytes(body))
         self._asked[answer["number"]] = answer
 
 
 class Runtime:
-    """State behind the functions of pb_utils: there is one model in a process."""
+    """State behind the functions of pb_utils; there is one model per process."""
 
     def __init__(self) -> None:
         self._calls: Calls | None = None
         self.model_directory = ""
 
     def start(self, calls: Calls, model_directory: str) -> None:
-        """The process has a server."""
+        """Connect the functions of pb_utils to the server."""
         self._calls = calls
         self.model_directory = model_directory
 
     @property
     def calls(self) -> Calls:
-        """Raises TritonModelException outside of a server."""
+        """Return the calls of this process. Raises TritonModelException outside of a server."""
         if self._calls is None:
             raise TritonModelException("this needs a server: the model was imported by something else")
         return self._calls
@@ -194,9 +194,10 @@ RUNTIME = Runtime()
 
 
 class ResponseIterator:
-    """The responses of a decoupled model, as they come; the last one may be empty.
+    """Responses of a decoupled model as they arrive; the last one may be empty.
 
-    Iterating again begins at the first response, as in Triton, unless they were too large to be kept.
+    Iterating again starts at the first response, as in Triton, unless the responses were too large to
+    keep.
     """
 
     def __init__(self, calls: Calls, call: _Call, number: int) -> None:
@@ -230,7 +231,7 @@ class ResponseIterator:
         return self._next()
 
     def __aiter__(self) -> ResponseIterator:
-        """Iterate without blocking the event loop, which `for` does while there is no response."""
+        """Iterate without blocking the event loop; a plain `for` blocks it while there is no response."""
         return self.__iter__()
 
     async def __anext__(self) -> InferenceResponse:
@@ -264,7 +265,7 @@ class ResponseIterator:
         self._at = len(self._kept)
 
     def cancel(self) -> None:
-        """No more responses are wanted."""
+        """Cancel the call."""
         self._calls.cancel(self._number)
 
     def __del__(self) -> None:
@@ -286,7 +287,7 @@ def call(request: InferenceRequest, *, decoupled: bool) -> Any:
 def call_async(request: InferenceRequest, *, decoupled: bool) -> Any:
     """Implements InferenceRequest.async_exec: a future of the running event loop.
 
-    It is done with the response, or with the first one of a decoupled model: its result is an iterator then.
+    Its result is the response, or for a decoupled model an iterator, available with the first response.
     """
     calls = RUNTIME.calls
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""The model's end of the socket: any thread sends, and whichever thread waits for something reads.
+"""Model side of the socket: any thread sends, and the thread that waits for something reads.
 
-There is no thread that only reads: a request would wait for a switch of threads then.
+There is no dedicated reader thread, because every request would then pay for a thread switch.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tpx.serving.backends.python.worker.rings import GrowingRing, Segment
 from tpx.serving.backends.python.worker.waiting import Waiting
 
 _READ_BYTES = 32 << 10
-"""Below the size from which memory is mapped anew for each read."""
+"""Below the size from which the allocator maps memory anew for each read."""
 _FDS_BYTES = socket.CMSG_SPACE(4 * 4)
 
 OnFrame = Callable[[int, memoryview], None]
 
 
 class ServerGone(Exception):
-    """The socket has ended: so does the process."""
+    """The socket was closed, so the process exits."""
 
 
 class Channel:
-    """Frames in both directions, and the shared memory that goes with them."""
+    """Frames in both directions, and the shared memory for their tensors."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -49,7 +49,7 @@ class Channel:
     # sending
 
     def send(self, kind: int, parts: list[Buffer], tensors: list[Buffer] | None = None) -> None:
-        """Send a frame; `tensors` go behind its parts."""
+        """Send a frame; `tensors` follow its parts."""
         with self._sending:
             if tensors:
                 frames.add_tensors(parts, tensors, self._ring)
@@ -58,8 +58,9 @@ class Channel:
     def send_entries(
         self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]], *, keep: bool = False
     ) -> None:
-        """Send a frame with several parts that have tensors of their own; or keep it, for `flush` or whatever
-        is sent next."""
+        """Send a frame with several entries, each with its own tensors, or keep it for `flush` or the
+        next frame.
+        """
         with self._sending:
             parts: list[Buffer] = [start]
             for own, tensors in entries:
@@ -72,7 +73,7 @@ class Channel:
                 self._sendall(frames.framed(kind, parts))
 
     def flush(self) -> None:
-        """Send what was kept."""
+        """Send the kept frame."""
         if self._kept:
             with self._sending:
                 self._sendall(b"")
@@ -87,8 +88,11 @@ class Channel:
             raise ServerGone from exc
 
     def _grow(self, size: int) -> Segment:
-        """Called while sending: nobody else sends anything that lies in the segment before. Raises
-        MemoryError."""
+        """Create a larger segment. Called while sending, so that no other thread uses the segment
+        before.
+
+        Raises MemoryError.
+        """
         self._sendall(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
         self.wait(lambda: bool(self._granted))
         segment = self._granted.pop()
@@ -97,19 +101,19 @@ class Channel:
         return segment
 
     def begin(self, batch: int) -> None:
-        """Whatever happens from now on, the server knows that this batch was begun."""
+        """Record that this batch was started; the server sees it even if the process dies."""
         if self._begun is not None:
             self._begun[0] = batch
 
     # receiving
 
     def view(self, location: int, size: int) -> Buffer:
-        """A tensor in the server's segment."""
+        """Return a tensor in the server's segment."""
         assert self._incoming is not None
         return self._incoming.view(location, size)
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`, reading meanwhile if no other thread does. Raises ServerGone."""
+        """Wait until `ready()`; read meanwhile unless another thread does. Raises ServerGone."""
         changed = self._changed
         with changed:
             while not ready():
@@ -126,7 +130,7 @@ class Channel:
                     changed.notify_all()
 
     def look(self) -> None:
-        """Take what has come, without waiting."""
+        """Handle frames that have arrived, without waiting."""
         with self._changed:
             if self._reading:
                 return
@@ -140,12 +144,14 @@ class Channel:
                 self._changed.notify_all()
 
     def tell(self) -> None:
-        """Something that others wait for has changed."""
+        """Notify waiting threads of a change."""
         with self._changed:
             self._changed.notify_all()
 
     def pump(self) -> None:
-        """Have a thread of its own read from now on: what threads wait for may also come from here."""
+        """Read in a separate thread from now on, because threads also wait for results produced in this
+        process.
+        """
         if self._pump is None:
             self._pump = threading.Thread(target=self._read_on, name="tpx-channel", daemon=True)
             self._pump.start()
@@ -157,8 +163,10 @@ class Channel:
             self.tell()
 
     def _read(self) -> None:
-        """Wait for bytes, and take the frames that are complete."""
-        if self._pump is None:  # it waits where nobody is in a hurry, and would take turns from those who are
+        """Wait for data and handle the complete frames."""
+        if (
+            self._pump is None
+        ):  # the pump thread may be slow; spinning there would take the interpreter lock from others
             self.waiting.until_readable()
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _FDS_BYTES)
@@ -176,7 +184,7 @@ class Channel:
         self._take(data)
 
     def _whole(self, data: bytes) -> bytes:
-        """With the beginning that came before; of a large frame all the rest is read at once."""
+        """Prepend the incomplete data of the last read; the rest of a large frame is read at once."""
         parts = [self._rest, data]
         have = len(self._rest) + len(data)
         if have >= HEADER.size:

@@ -1,4 +1,4 @@
-"""Run by path with any Python that has numpy: makes `tpx` importable, and nothing that lies beside it."""
+"""Run by path with any Python that has numpy; makes `tpx` importable, but nothing beside it."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def _mount(package_directory: Path) -> None:
-    """Import `tpx` from its directory. Its parent may be a site-packages: that does not become importable."""
+    """Make `tpx` importable, but not its parent directory, which may be a site-packages."""
     spec = importlib.util.spec_from_file_location(
         "tpx", package_directory / "__init__.py", submodule_search_locations=[str(package_directory)]
     )
@@ -20,10 +20,10 @@ def _mount(package_directory: Path) -> None:
 
 
 def _leave_signals_to_server() -> None:
-    """Ignore requests to end: the server tells its models when to.
+    """Ignore termination signals: the server ends its models itself.
 
-    A terminal interrupts whole groups of processes, and service managers send SIGTERM to every process of a
-    service. Processes that a model starts are not protected: it ends them as it likes.
+    A terminal interrupts whole process groups, and service managers send SIGTERM to every process of a
+    service. Processes started by a model are not protected; the model ends them.
     """
     own = os.getpid()
 

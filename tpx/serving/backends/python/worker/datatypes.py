@@ -1,4 +1,4 @@
-"""The datatypes of tensors as models name them, and their numpy types."""
+"""Tensor datatypes as models name them, and their numpy types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUMPY_OF = {
     "FP64": np.dtype(np.float64),
     "BYTES": np.dtype(np.object_),
 }
-"""By the wire's name; BF16 has none."""
+"""Numpy types by the wire's name; BF16 has none."""
 _NAME_OF = {dtype: name for name, dtype in NUMPY_OF.items()}
 
 CONFIG_NAMES = {f"TYPE_{name}": dtype for name, dtype in NUMPY_OF.items() if name != "BYTES"}
@@ -34,12 +34,12 @@ TRITON_STRING_TO_NUMPY: dict[str, type] = {name: dtype.type for name, dtype in C
 TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
 
 NUMBERS = {name: number for number, name in enumerate((*NUMPY_OF, "BF16"), 1)}
-"""The values of the DataType enumeration, by which some models name types."""
+"""Values of the DataType enumeration, which some models use."""
 _BY_NUMBER = {number: name for name, number in NUMBERS.items()}
 
 
 def name_of(dtype: npt.DTypeLike) -> str | None:
-    """The wire's name of a numpy type, None if it has none; strings of any width are BYTES."""
+    """Return the wire's name of a numpy type, None if it has none; strings of any width are BYTES."""
     found = np.dtype(dtype)
     if found.kind in "SUO":
         return "BYTES"
@@ -47,7 +47,7 @@ def name_of(dtype: npt.DTypeLike) -> str | None:
 
 
 def triton_to_numpy_type(data_type: str | int) -> type[np.generic] | None:
-    """Return the numpy type of a datatype, by its number or its name on the wire; None if it has none."""
+    """Return the numpy type of a datatype given by number or wire name; None if it has none."""
     dtype = NUMPY_OF.get(data_type if isinstance(data_type, str) else _BY_NUMBER.get(data_type, ""))
     return None if dtype is None else dtype.type
 
@@ -58,5 +58,5 @@ def numpy_to_triton_type(data_type: npt.DTypeLike) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type:
-    """The numpy type of a datatype as configurations write it: TYPE_FP32."""
+    """Return the numpy type of a datatype as configurations write it: TYPE_FP32."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]

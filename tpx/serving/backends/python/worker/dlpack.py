@@ -1,6 +1,6 @@
-"""DLPack capsules read with ctypes: numpy knows neither BF16 nor, in its older versions, bool.
+"""DLPack capsules read with ctypes: numpy supports neither BF16 nor, in older versions, bool.
 
-The layout is `DLManagedTensor` of dlpack.h, the one that capsules named `dltensor` hold.
+The layout is `DLManagedTensor` of dlpack.h, which capsules named `dltensor` hold.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ def is_capsule(value: Any) -> bool:
 
 
 class Capsule:
-    """A tensor that a producer has handed over in a DLPack capsule: this consumer frees it."""
+    """A tensor handed over in a DLPack capsule; the consumer frees it."""
 
     def __init__(self, capsule: Any) -> None:
-        """Raises TritonModelException for a capsule of something else, or one that was consumed before."""
+        """Take the tensor. Raises TritonModelException for another kind of capsule or one already
+        consumed.
+        """
         if not _is_valid(capsule, _NAME):
             raise TritonModelException("the capsule holds no DLPack tensor, or was consumed before")
         self._address = _pointer_of(capsule, _NAME)
@@ -84,11 +86,11 @@ class Capsule:
 
     @property
     def contiguous(self) -> bool:
-        """Its elements lie in the order of C, without gaps."""
+        """Return whether the elements are in C order without gaps."""
         return self._strides is None
 
     def _strides_of(self, tensor: _DLTensor) -> tuple[int, ...] | None:
-        """Return how many elements each axis steps by, None where that is the order of C."""
+        """Return the strides in elements, None for C order."""
         stride = 1
         for axis in range(tensor.ndim - 1, -1, -1) if tensor.strides and 0 not in self.shape else ():
             if self.shape[axis] != 1 and tensor.strides[axis] != stride:
@@ -97,7 +99,9 @@ class Capsule:
         return None
 
     def array(self) -> Any:
-        """Consume the capsule; return an array over its memory, freed with the array. BF16 is uint16."""
+        """Consume the capsule; return an array over its memory, which is freed with the array. BF16 is
+        uint16.
+        """
         tensor, dtype = self._managed.tensor, np.dtype(self._dtype)
         _set_name(self._capsule, _USED)
         self._capsule = None
@@ -113,7 +117,7 @@ class Capsule:
         return np.ndarray(self.shape, dtype, memory, 0, strides)
 
     def on_device(self) -> Any:
-        """Consume the capsule of a GPU; return what torch, or cupy, makes of it."""
+        """Consume the capsule of a GPU tensor; return the torch or cupy array made from it."""
         for module in ("torch.utils.dlpack", "cupy"):
             with suppress(ImportError):
                 from_dlpack = importlib.import_module(module).from_dlpack
@@ -122,7 +126,7 @@ class Capsule:
         raise TritonModelException("a DLPack capsule of a GPU needs torch or cupy in the model's environment")
 
     def __del__(self) -> None:
-        # one that was not consumed frees its tensor itself
+        # a capsule that was not consumed frees its tensor itself
         if getattr(self, "_address", 0) and self._capsule is None and self._managed.deleter:
             self._managed.deleter(self._address)
 

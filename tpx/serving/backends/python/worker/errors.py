@@ -14,26 +14,26 @@ _OWN = (
     "<frozen importlib.",
     "/importlib/__init__.py",
 )
-"""Not the model's: what calls and imports it."""
+"""Paths of the code that calls and imports the model, which is not the model's own."""
 
 
 class TritonModelException(Exception):
-    """Raised to models, and by them: all requests at hand fail."""
+    """Raised by models and to them; fails all requests of the batch."""
 
 
 class ErrorCode(enum.IntEnum):
-    """Kind of an error, numbered as in Triton."""
+    """Error codes, numbered as in Triton."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
 
 class TritonError:
-    """An error of one response."""
+    """Error of a single response."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = ErrorCode
 
     def __init__(self, message: str, code: ErrorCode = INTERNAL) -> None:
-        """Raises TypeError."""
+        """Create an error. Raises TypeError."""
         self._message = arguments.text(message, "TritonError(): message")
         self._code = arguments.member(code, "TritonError(): code", ErrorCode)
 
@@ -50,7 +50,7 @@ class TritonError:
 
 
 def described(error: BaseException) -> str:
-    """An exception as Triton tells it: its type and message, and where it came from, innermost first."""
+    """Describe an exception as Triton does: type, message, and where it was raised, innermost first."""
     text = f"{type(error).__name__}: {error}"
     places = _places(error.__traceback__)
     if places:
@@ -67,14 +67,14 @@ def _places(trace: TracebackType | None) -> list[str]:
 
 
 def place_of(error: BaseException) -> tuple[str, int]:
-    """Return the file and line of the model that raised an exception, or called what did."""
+    """Return the file and line of the model that raised an exception, or called the code that did."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in places if _is_own(place[0])]
     return ([place for place in places if place not in own] or own or [("model.py", 0)])[-1]
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return Python's traceback of an exception, from where the model was called."""
+    """Return Python's traceback of an exception, starting in the model's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_own(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

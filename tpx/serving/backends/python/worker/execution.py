@@ -1,4 +1,4 @@
-"""Requests in, `execute`, answers out."""
+"""Run `execute`: decode requests, call the model, and encode responses."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _AHEAD_BYTES = 1 << 20
 _HEADS = 256
 _SHORT_NS = 100_000
 _SHORT_IN_A_ROW = 16
-"""Executions after which a model counts as short: then answers wait for the ones behind them."""
+"""Executions after which a model counts as short; its responses are then sent with the next ones."""
 _KEPT_NS = 200_000
 
 Entry = tuple[list[Buffer], list[Buffer]]
-"""Of an answer: its own parts, and its tensors."""
+"""An entry of a response frame: its own parts, and its tensors."""
 
 _NOTHING: Entry = ([frames.STATUS.pack(frames.NOTHING, 0)], [])
 _AGAIN: Entry = ([frames.STATUS.pack(frames.AGAIN, 0)], [])
 
 
 class _WrongReturn(Exception):
-    """Execute has returned what it must not."""
+    """`execute` has returned an invalid value."""
 
 
 class Execution:
-    """One instance of a model at work."""
+    """Executes one instance of a model."""
 
     def __init__(self, channel: Channel, name: str, reports: Reports, *, decoupled: bool) -> None:
         self.name = name
@@ -73,13 +73,13 @@ class Execution:
             self._cancelled.add(handle)
 
     def credit(self, handle: int, size: int) -> None:
-        """The client has so many bytes of the responses of a request."""
+        """Note that the client has received `size` bytes of a request's responses."""
         with self._ahead_lock:
             if handle in self._ahead:
                 self._ahead[handle] -= size
 
     def take(self, body: memoryview) -> tuple[int, int, list[InferenceRequest]]:
-        """The batch in an EXECUTE frame: its number, how long taking it took, its requests."""
+        """Decode an EXECUTE frame; return the batch number, the decoding time, and the requests."""
         taken_ns = _clock()
         batch, count = frames.BATCH.unpack_from(body)
         at = frames.BATCH.size
@@ -102,8 +102,9 @@ class Execution:
     # what the model does
 
     def run(self, batch: int, take_ns: int, requests: list[InferenceRequest], *, more: bool) -> None:
-        """Call the model, and send the answers; where there is `more` to do, those of a short model leave
-        together with the next."""
+        """Call the model and send its responses. If `more` work is queued, responses of a short model
+        are sent together with the next ones.
+        """
         began_ns = _clock()
         self.channel.begin(batch)
         try:
@@ -229,7 +230,7 @@ class Execution:
     # coroutines
 
     def _await(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
-        """The result of an `async def execute`; of a decoupled model nobody waits for it."""
+        """Return the result of an `async def execute`; for a decoupled model, do not wait for it."""
         self.channel.pump()
         future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         if self._decoupled:
@@ -248,7 +249,7 @@ class Execution:
         return self._loop
 
     def _executed(self, done: Future[Any], senders: list[Any]) -> None:
-        """A coroutine of a decoupled model has ended; what it has not answered gets its exception."""
+        """Handle the end of a decoupled model's coroutine; unanswered requests get its exception."""
         error = CancelledError() if done.cancelled() else done.exception()
         if error is None:
             return
@@ -259,7 +260,7 @@ class Execution:
                 sender.send(InferenceResponse(error=TritonError(text)), flags=frames.FINAL)
 
     def await_here(self, awaitable: Any, timeout_s: float) -> Any:
-        """The result of an awaitable of the model."""
+        """Return the result of an awaitable of the model."""
         self.channel.pump()
         future = asyncio.run_coroutine_threadsafe(awaitable, self._running_loop())
         return future.result(timeout_s)
@@ -267,18 +268,18 @@ class Execution:
     # senders
 
     def sender(self, request: InferenceRequest) -> InferenceResponseSender:
-        """The one of a request."""
+        """Return the response sender of a request."""
         if request._sender is None:
             request._sender = InferenceResponseSender(self, request._handle, decoupled=False)
         return request._sender
 
     def is_cancelled(self, handle: int) -> bool:
-        """Return whether a request was cancelled; reads what has come."""
+        """Return whether a request was cancelled, after reading the frames that have arrived."""
         self.channel.look()
         return handle in self._cancelled
 
     def respond(self, handle: int, response: InferenceResponse | None, *, final: bool) -> None:
-        """Send a response of a request; waits while the client is far behind."""
+        """Send a response of a request; blocks while the client is far behind."""
         flags = frames.FINAL if final else 0
         if response is None:
             self.channel.send(frames.RESPONSE, [frames.RESPONSE_START.pack(handle, flags | frames.EMPTY)])
@@ -303,7 +304,7 @@ class Execution:
             ahead[handle] = ahead.get(handle, 0) + size
 
     def abandoned(self, handle: int) -> None:
-        """A sender is gone that has not sent its final flag."""
+        """Handle a response sender that was dropped before its final flag."""
         try:
             parts: list[Buffer] = [frames.RESPONSE_START.pack(handle, frames.FINAL | frames.EMPTY)]
             self.channel.send(frames.RESPONSE, parts)
@@ -318,6 +319,6 @@ class Execution:
 
 
 def _failure(text: str) -> list[Entry]:
-    """In place of the entries of a batch: one error for all of it."""
+    """Return the error that replaces all entries of a batch."""
     message = text.encode(errors="replace")
     return [([frames.SIZE.pack(len(message)), message], [])]

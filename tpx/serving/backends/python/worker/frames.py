@@ -1,8 +1,8 @@
-"""Frames between the server and the process of a model: fixed binary fields, no pickling.
+"""Frames between the server and a model's process: fixed binary fields, no pickling.
 
-A frame is its length and kind, then fields. Tensors are a head, which is the same for all messages with the
-same names, types and shapes and is therefore looked up and not parsed, then where each tensor's bytes are:
-behind the locations, or in shared memory.
+A frame is its length, its kind, and fields. Tensors are a head and the location of each tensor's bytes,
+inline or in shared memory. The head is the same for all messages with the same names, datatypes, and
+shapes, so it is looked up instead of parsed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Words = dict[str, Any]
 """JSON values in a frame."""
 
 HEADER = struct.Struct("<IB")
-"""The length of what follows it, and the kind."""
+"""Length of the rest of the frame, and the kind."""
 
 # from the server
 INITIALIZE, EXECUTE, CANCEL, CREDIT, REPLY, RESULT, SEGMENT, ASK_READY, FINALIZE, COMPLETE_CONFIG = range(
@@ -29,43 +29,45 @@ INITIALIZED, ANSWERS, RESPONSE, CALL, CANCEL_CALL, CONTROL, GROW, READY, FINALIZ
 )
 
 BATCH = struct.Struct("<II")
-"""EXECUTE: the batch, how many requests."""
+"""EXECUTE: batch number, number of requests."""
 HANDLE = struct.Struct("<QII")
-"""A request of a batch, or a call: its handle, the sizes of the head of its tensors and of its id."""
+"""A request of a batch, or a call: handle, size of the head of its tensors, size of its id."""
 SIZE = struct.Struct("<I")
 ANSWER = struct.Struct("<IQQQIB")
-"""ANSWERS: the batch, when it was read, begun and computed, how many entries, whether one error is all."""
+"""ANSWERS: batch number, times when it was read, started, and computed, number of entries, whether one
+error replaces all.
+"""
 STATUS = struct.Struct("<BI")
-"""What an entry is, and the size of its head or of its error."""
+"""Status of an entry, and the size of its head or of its error."""
 RESPONSE_START = struct.Struct("<QB")
-"""RESPONSE and REPLY: which request or call, and flags."""
+"""RESPONSE and REPLY: handle of the request or call, and flags."""
 CREDIT_BODY = struct.Struct("<QQ")
-"""CREDIT, TAKEN: of which request or call, how many bytes of responses have gone where they shall."""
+"""CREDIT, TAKEN: handle of the request or call, and the number of delivered response bytes."""
 RESPONSE_BYTES = 1 << 10
-"""What a response counts besides its tensors."""
+"""Bytes charged for a response in addition to its tensors."""
 CREDIT_BYTES = 256 << 10
-"""It is told in lumps what has gone."""
+"""Deliveries are acknowledged in units of this size."""
 SEGMENT_BODY = struct.Struct("<BQ")
-"""SEGMENT: what it is for; its size, 0 where there is no memory."""
+"""SEGMENT: purpose and size; size 0 if there is no memory."""
 FROM_SERVER, FROM_MODEL, PROGRESS = range(3)
-"""What a segment is for: tensors in one direction, or the number of the batch that the model began last."""
+"""Purpose of a segment: tensors in one direction, or the number of the last batch that the model started."""
 NUMBER = struct.Struct("<Q")
 LOCATION = struct.Struct("<QQ")
-"""Of a tensor: where in the sender's segment, and how many bytes."""
+"""Location of a tensor: offset in the sender's segment, and size in bytes."""
 
 TENSORS, ERROR, NOTHING, AGAIN = range(4)
-"""Statuses of an answer: its tensors, its error, none (a sender gives it), none (the request comes again)."""
+"""Status of an entry: tensors, an error, nothing (a sender responds), or rescheduled."""
 FINAL = 1
 EMPTY = 2
-"""Flags of a response: nothing follows; there are no tensors."""
+"""Flags of a response: final; without tensors."""
 
 INLINE = 2**64 - 1
-"""As a location: the bytes are in the frame."""
+"""Location of a tensor whose bytes are in the frame."""
 INLINE_BELOW_BYTES = 16 << 10
 
 
 class TensorHead(NamedTuple):
-    """Everything of a tensor but its bytes; `datatype` is the wire's name."""
+    """A tensor without its bytes; `datatype` is the wire's name."""
 
     name: str
     datatype: str
@@ -73,14 +75,14 @@ class TensorHead(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Tensors, and what else is said of the message they are in."""
+    """Tensors, and the other fields of the message that contains them."""
 
     tensors: tuple[TensorHead, ...]
     extra: Words
 
 
 class Memory(Protocol):
-    """Shared memory that tensors are put into; a location each."""
+    """Shared memory that tensors are written to; returns a location for each."""
 
     def put(self, data: Buffer, size: int) -> int: ...
 
@@ -92,18 +94,18 @@ class Views(Protocol):
 
 
 def encode_head(tensors: Iterable[tuple[str, str, Sequence[int]]], extra: Words) -> bytes:
-    """A head of (name, datatype, shape) and whatever JSON can say."""
+    """Encode (name, datatype, shape) tuples and JSON-serializable extra fields as a head."""
     return json.dumps([[(n, d, list(s)) for n, d, s in tensors], extra], separators=(",", ":")).encode()
 
 
 def decode_head(data: bytes) -> Head:
-    """Return what `encode_head` has written."""
+    """Decode a head written by `encode_head`."""
     tensors, extra = json.loads(data)
     return Head(tuple(TensorHead(n, d, tuple(s)) for n, d, s in tensors), extra)
 
 
 class Heads:
-    """Heads that were read before, by their bytes; bounded."""
+    """Bounded cache of decoded heads by their bytes."""
 
     def __init__(self, most: int = 1024) -> None:
         self._known: dict[bytes, Head] = {}
@@ -120,7 +122,7 @@ class Heads:
 
 
 def add_tensors(parts: list[Buffer], buffers: list[Buffer], memory: Memory) -> None:
-    """Add the locations of tensors and the bytes of small ones. Raises what `memory` does."""
+    """Append the locations of tensors, and the bytes of small ones. Raises what `memory` raises."""
     inline = []
     for data in buffers:
         size = len(data)
@@ -133,7 +135,7 @@ def add_tensors(parts: list[Buffer], buffers: list[Buffer], memory: Memory) -> N
 
 
 def take_tensors(frame: memoryview, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
-    """The bytes of `count` tensors, small ones copied; and where the frame goes on."""
+    """Return the bytes of `count` tensors, copies of small ones, and the position after them."""
     data_at = at + count * LOCATION.size
     buffers: list[Buffer] = []
     for index in range(count):
@@ -147,6 +149,6 @@ def take_tensors(frame: memoryview, at: int, count: int, views: Views) -> tuple[
 
 
 def framed(kind: int, parts: list[Buffer]) -> bytes:
-    """A frame in one piece."""
+    """Return a frame as one piece."""
     body = b"".join(parts)
     return HEADER.pack(len(body), kind) + body

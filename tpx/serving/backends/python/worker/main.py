@@ -1,4 +1,4 @@
-"""The life of a model's process: import the model, initialize it, execute, finalize."""
+"""Life cycle of a model's process: import the model, initialize it, execute, finalize."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READY_TIMEOUT_S = 5.0
 
 
 def main(descriptor: int, lifeline: int) -> None:
-    """Serve the server behind a socket until it says to end, or is gone; the lifeline ends with it."""
+    """Serve until the server says to end or has gone; `lifeline` makes the kernel enforce the latter."""
     _hang_on(lifeline)
     sock = socket.socket(fileno=descriptor)
     threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
@@ -41,12 +41,14 @@ def main(descriptor: int, lifeline: int) -> None:
         _Process(Channel(sock)).serve()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # threads of the model may go on for ever
+    os._exit(0)  # threads of the model may never end
 
 
 def _hang_on(lifeline: int) -> None:
-    """Have the kernel kill this process when the other end is closed: code that holds the interpreter lets no
-    thread of ours do it."""
+    """Have the kernel kill this process when the other end is closed.
+
+    A thread of ours could not do it while the model holds the interpreter lock.
+    """
     if sys.platform == "linux":
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
@@ -54,15 +56,15 @@ def _hang_on(lifeline: int) -> None:
 
 
 def _die_with_server(descriptor: int) -> None:
-    """Whatever the model is doing: when nobody is at the other end, there is nothing to do it for."""
+    """Exit when the server has gone, whatever the model is doing."""
     gone = select.poll()
-    gone.register(descriptor, 0)  # only that the other end has closed
+    gone.register(descriptor, 0)  # reports only that the other end has closed
     gone.poll()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Process:
-    """Carries out frames, one after the other."""
+    """Handles frames one after another."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -74,7 +76,7 @@ class _Process:
         channel.on_frame = self._take
 
     def _take(self, kind: int, body: memoryview) -> None:
-        """Called by whichever thread reads: work waits for the main thread, all else is done here."""
+        """Handle a frame on the thread that read it; executions are queued for the main thread."""
         if kind == frames.EXECUTE:
             assert self._execution is not None
             self._work.append((kind, self._execution.take(body)))
@@ -127,14 +129,14 @@ class _Process:
                 sys.path.append(str(entry))
         RUNTIME.start(self._calls, words["directory"])
         if words["based"]:
-            # by its path: its folder has the name of what it is about, which may be importable, too
+            # by path: its directory may have the name of an importable package
             spec = importlib.util.spec_from_file_location(path.stem, path)
             assert spec is not None
             assert spec.loader is not None
             self._module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(self._module)
             return self._module
-        # as Triton: `from <version> import x` and plain `import x` both find what lies beside the model
+        # as in Triton: `from <version> import x` and `import x` both find files beside the model
         self._module = importlib.import_module(f"{path.parent.name}.{path.stem}")
         return self._module
 
@@ -204,6 +206,6 @@ class _Process:
         if execution is not None and hasattr(execution.model, "finalize"):
             try:
                 execution.model.finalize()
-            except Exception as exc:  # noqa: BLE001 (the process ends anyhow; the log has why)
+            except Exception as exc:  # noqa: BLE001 (the process exits anyway; the log has the reason)
                 self._reports.raised(f"finalize of model '{execution.name}' failed", exc)
         self._channel.send(frames.FINALIZED, [b""])

@@ -1,4 +1,4 @@
-"""Metrics that a model makes: families, and series that live as long as their family."""
+"""Custom metrics of a model: families and their series, which live as long as the family."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MetricKind(enum.IntEnum):
 
 
 class _Series:
-    """One set of labels of a family, known to the server by its number."""
+    """One label set of a family, identified by a number on the server."""
 
     __slots__ = ("deleted", "kind", "number")
 
@@ -44,7 +44,7 @@ class Metric:
         self._series = series
 
     def increment(self, value: float) -> None:
-        """Add to a counter or a gauge. Raises TritonModelException."""
+        """Increase a counter or a gauge. Raises TritonModelException."""
         doing = "increment metric"
         number, kind = self._of(doing, "Increment", MetricKind.COUNTER, MetricKind.GAUGE)
         value = arguments.real(value, "Metric.increment(): value")
@@ -60,7 +60,7 @@ class Metric:
         RUNTIME.calls.tell("set", id=number, value=arguments.real(value, "Metric.set(): value"))
 
     def observe(self, value: float) -> None:
-        """Add to a histogram. Raises TritonModelException."""
+        """Add an observation to a histogram. Raises TritonModelException."""
         number, _ = self._of("observe metric", "Observe", MetricKind.HISTOGRAM)
         RUNTIME.calls.tell("observe", id=number, value=arguments.real(value, "Metric.observe(): value"))
 
@@ -79,12 +79,12 @@ class Metric:
 
 
 class MetricFamily:
-    """Series of one name, shared by families of the same name and kind; the first description counts."""
+    """Series of one name. Families with the same name and kind share it; the first description is used."""
 
     COUNTER, GAUGE, HISTOGRAM = MetricKind
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        """Raises TritonModelException where the name has another kind, or can be no metric's."""
+        """Create a family. Raises TritonModelException if the name is invalid or has another kind."""
         self._series: dict[str, _Series] = {}
         self._kind = arguments.member(kind, "MetricFamily(): kind", MetricKind)
         number = next(_IDS)
@@ -139,7 +139,7 @@ class MetricFamily:
             return
         for series in self._series.values():
             series.deleted = True
-        with suppress(Exception):  # the server has gone, and its metrics with it
+        with suppress(Exception):  # the server and its metrics have gone
             numbers = [series.number for series in self._series.values()]
             RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
 

@@ -1,4 +1,4 @@
-"""The configuration as `auto_complete_config` sees it, and what it may not do."""
+"""The configuration passed to `auto_complete_config`, and the checks on changes to it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Iterable
 from typing import Any
 
 Config = dict[str, Any]
-"""A configuration, or a part of one, as JSON has it."""
+"""A configuration or a part of one, as JSON."""
 
 _INPUT_KEYS = ("name", "data_type", "dims", "optional")
 _OUTPUT_KEYS = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """Takes what a model adds to its configuration; a contradiction is a ValueError, in Triton's words."""
+    """Collects a model's additions to its configuration; a contradiction raises ValueError in Triton's
+    words.
+    """
 
     def __init__(self, config: Config, model_name: str) -> None:
         self._config = config
         self._name = model_name
 
     def as_dict(self) -> Config:
-        """A copy of the configuration."""
+        """Return a copy of the configuration."""
         return copy.deepcopy(self._config)
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Only raises what is configured: less than that is a contradiction."""
+        """Raise max_batch_size. A value below the configured one is a contradiction."""
         configured = self._config.get("max_batch_size", 0)
         if configured > max_batch_size:
             raise ValueError(
@@ -35,7 +37,7 @@ class ModelConfig:
         self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Batch dynamically, unless another scheduler is configured."""
+        """Enable dynamic batching, unless another scheduler is configured."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if self._config.get(other):
                 raise ValueError(
@@ -45,7 +47,7 @@ class ModelConfig:
         self._config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, transaction_policy_dict: Config) -> None:
-        """Make the model decoupled, or say that it is not."""
+        """Set whether the model is decoupled."""
         for key in transaction_policy_dict:
             if key != "decoupled":
                 raise ValueError(
@@ -62,11 +64,11 @@ class ModelConfig:
         self._config["model_transaction_policy"] = {"decoupled": decoupled}
 
     def add_input(self, input: Config) -> None:  # noqa: A002 (Triton's name)
-        """Add an input, or check the configured one of its name."""
+        """Add an input, or check it against the configured input of this name."""
         self._add("input", input, _INPUT_KEYS)
 
     def add_output(self, output: Config) -> None:
-        """Add an output, or check the configured one of its name."""
+        """Add an output, or check it against the configured output of this name."""
         self._add("output", output, _OUTPUT_KEYS)
 
     def _add(self, kind: str, tensor: Config, allowed: tuple[str, ...]) -> None:
@@ -106,17 +108,17 @@ class ModelConfig:
 
 
 def get_input_config_by_name(model_config: Config, name: str) -> Config | None:
-    """The input of this name in a configuration, None if there is none."""
+    """Return the input of this name in a configuration, None if there is none."""
     return _named(model_config.get("input"), name)
 
 
 def get_output_config_by_name(model_config: Config, name: str) -> Config | None:
-    """The output of this name in a configuration, None if there is none."""
+    """Return the output of this name in a configuration, None if there is none."""
     return _named(model_config.get("output"), name)
 
 
 def using_decoupled_model_transaction_policy(model_config: Config) -> bool:
-    """Return whether a configuration is of a decoupled model."""
+    """Return whether a configuration belongs to a decoupled model."""
     return bool((model_config.get("model_transaction_policy") or {}).get("decoupled", False))
 
 

@@ -1,7 +1,7 @@
-"""Exceptions of the model in the server's log: one line each, with the traceback and the place of the fault.
+"""Exceptions of the model in the server's log: one record each, with traceback and source position.
 
-A model that fails at every request must not fill the log: of what it raises in an interval only the first few
-are written, and the next line tells how many were not.
+A model that fails on every request must not fill the log: only the first exceptions of an interval are
+logged, and the next record says how many were left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_CHARACTERS = 16 << 10
 
 
 class Reports:
-    """Writes what one process of a model raises."""
+    """Logs exceptions of one model process."""
 
     def __init__(self) -> None:
         self._model = ""
@@ -32,12 +32,12 @@ class Reports:
         self._left_out = 0
 
     def name(self, model: str, version: str) -> None:
-        """Say which model it is, and report what its threads raise from now on."""
+        """Set the model's name, and log exceptions of its threads from now on."""
         self._model = f"model '{model}' version {version}"
         threading.excepthook = self._thread_raised
 
     def raised(self, what: str, error: BaseException, message: str = "") -> None:
-        """Write that something failed, with the exception or the `message` that stands for it."""
+        """Log a failure, with the exception or the `message` that replaces it."""
         left_out = self._admit(time.monotonic())
         if left_out is None or not RUNTIME.connected:
             return
@@ -51,7 +51,7 @@ class Reports:
         RUNTIME.calls.tell("log", level=Logger.ERROR, file=file, line=line, message=text)
 
     def _admit(self, now_s: float) -> int | None:
-        """Return how many were left out before this one, None if this one is left out, too."""
+        """Return how many were left out before this one; None if this one is left out too."""
         with self._lock:
             if now_s - self._since_s >= _INTERVAL_S:
                 self._since_s, self._written = now_s, 0
@@ -77,5 +77,5 @@ class Reports:
 
 
 def summary_of(error: BaseException) -> str:
-    """Return the type and the words of an exception."""
+    """Return the type and message of an exception."""
     return f"{type(error).__name__}: {error}"

@@ -30,7 +30,7 @@ _UINT64 = 0, 2**64 - 1
 
 
 class MemoryType(enum.IntEnum):
-    """Where tensors lie, numbered as in Triton's stub."""
+    """Memory types, numbered as in Triton's stub."""
 
     TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
 
@@ -39,10 +39,10 @@ TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = MemoryType
 
 
 class PreferredMemory:
-    """Where the outputs of a request shall lie."""
+    """Preferred memory for the outputs of a request."""
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        """Raises TypeError."""
+        """Set memory type and device. Raises TypeError."""
         self.memory_type = arguments.member(preferred_memory_type, "PreferredMemory(): type", MemoryType)
         self.device_id = arguments.integer(preferred_device_id, "PreferredMemory(): device", *_INT64)
 
@@ -51,7 +51,7 @@ _IN_HOST_MEMORY = PreferredMemory(TRITONSERVER_MEMORY_CPU)
 
 
 class InferenceTrace:
-    """Belongs to a request; given to requests that it gives rise to."""
+    """Trace of a request; pass it to the requests that this one makes."""
 
     __slots__ = ("_context", "_handle")
 
@@ -60,12 +60,12 @@ class InferenceTrace:
         self._context = context
 
     def get_context(self) -> str | None:
-        """Return what OpenTelemetry calls the context, as JSON; None where requests are not traced so."""
+        """Return the OpenTelemetry context as JSON; None in other trace modes."""
         return self._context or None
 
 
 class InferenceRequest:
-    """A request: one that came, or one to another model."""
+    """A request received by the model, or one made by it to another model."""
 
     __slots__ = (
         "__weakref__",
@@ -100,7 +100,7 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Any = None,
     ) -> None:
-        """Raises TypeError, TritonModelException."""
+        """Create a request. Raises TypeError, TritonModelException."""
         self._model_name = arguments.text(model_name, "InferenceRequest(): model_name")
         self._request_id = arguments.text(request_id, "InferenceRequest(): request_id")
         self._inputs = _tensors(
@@ -153,55 +153,55 @@ class InferenceRequest:
         return self
 
     def inputs(self) -> list[Tensor]:
-        """All input tensors."""
+        """Return all input tensors."""
         return self._inputs
 
     def request_id(self) -> str:
-        """As the client has given it."""
+        """Return the id given by the client."""
         return self._request_id
 
     def correlation_id(self) -> CorrelationId:
-        """Return the id of the sequence; 0 for none."""
+        """Return the sequence id; 0 if none."""
         return self._correlation_id
 
     def flags(self) -> int:
-        """Return whether it starts or ends its sequence."""
+        """Return the sequence start and end flags."""
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Start or end a sequence. Raises TypeError."""
+        """Set the sequence start and end flags. Raises TypeError."""
         self._flags = arguments.integer(flags, "flags", *_UINT32)
 
     def timeout(self) -> int:
-        """Microseconds; 0 for none."""
+        """Return the timeout in microseconds; 0 if none."""
         return self._timeout
 
     def parameters(self) -> str:
-        """The parameters of the request as a JSON object."""
+        """Return the request parameters as a JSON object."""
         return self._parameters
 
     def requested_output_names(self) -> set[str]:
-        """The outputs that are wanted."""
+        """Return the names of the requested outputs."""
         return set(self._outputs)
 
     def preferred_memory(self) -> PreferredMemory:
-        """Where outputs shall lie."""
+        """Return the preferred memory for outputs."""
         return self._preferred
 
     def model_name(self) -> str:
-        """Return the name of the model that it goes to."""
+        """Return the name of the requested model."""
         return self._model_name
 
     def model_version(self) -> int:
-        """Return the version of the model that it goes to; -1 is the latest."""
+        """Return the version of the requested model; -1 is the latest."""
         return self._model_version
 
     def trace(self) -> InferenceTrace:
-        """For requests that this one gives rise to."""
+        """Return the trace to pass to requests that this one makes."""
         return self._trace or InferenceTrace(self._handle)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Where responses go, one for the request. Raises TritonModelException."""
+        """Return the request's response sender. Raises TritonModelException."""
         return self._own().sender(self)
 
     def is_cancelled(self) -> bool:
@@ -209,7 +209,7 @@ class InferenceRequest:
         return self._own().is_cancelled(self._handle)
 
     def set_release_flags(self, flags: int) -> None:
-        """RELEASE_RESCHEDULE: the request comes again. Raises TypeError, TritonModelException."""
+        """Set RELEASE_RESCHEDULE to receive the request again. Raises TypeError, TritonModelException."""
         self._own()
         flags = arguments.integer(flags, "set_release_flags(): flags", *_UINT32)
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
@@ -217,13 +217,13 @@ class InferenceRequest:
         self._release = flags
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have another model compute it: the response, or of a decoupled model an iterator of them."""
+        """Run another model; return its response, or for a decoupled model an iterator of responses."""
         from tpx.serving.backends.python.worker.calls import call
 
         return call(self, decoupled=arguments.flag(decoupled, "exec(): decoupled"))
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """As `exec`, to be awaited."""
+        """Run another model as `exec` does; awaitable."""
         from tpx.serving.backends.python.worker.calls import call_async
 
         return call_async(self, decoupled=arguments.flag(decoupled, "async_exec(): decoupled"))
@@ -240,7 +240,7 @@ class InferenceResponse:
     __slots__ = ("_error", "_outputs", "_parameters")
 
     def __init__(self, output_tensors: Any = (), error: Any = None, parameters: Any = None) -> None:
-        """Raises TypeError, TritonModelException."""
+        """Create a response. Raises TypeError, TritonModelException."""
         self._outputs = _tensors(
             output_tensors,
             "InferenceResponse(): output_tensors",
@@ -252,7 +252,7 @@ class InferenceResponse:
         self._parameters = "{}" if parameters is None else _checked(parameters, check=_check_sendable)
 
     def output_tensors(self) -> list[Tensor]:
-        """All of them; none if there is an error."""
+        """Return the output tensors; none if there is an error."""
         return self._outputs
 
     def has_error(self) -> bool:
@@ -260,11 +260,11 @@ class InferenceResponse:
         return self._error is not None
 
     def error(self) -> TritonError | None:
-        """The error, if there is one."""
+        """Return the error, None if there is none."""
         return self._error
 
     def parameters(self) -> str:
-        """The parameters of the response as a JSON object."""
+        """Return the response parameters as a JSON object."""
         return self._parameters
 
 
@@ -288,7 +288,7 @@ def _correlation(value: Any) -> CorrelationId:
 
 
 def _checked(parameters: Any, check: Callable[[str, object], None] | None = None) -> str:
-    """Parameters as JSON, each given to `check`. Raises TritonModelException."""
+    """Return parameters as JSON after passing each to `check`. Raises TritonModelException."""
     if parameters is None:
         return "{}"
     if not isinstance(parameters, dict):
@@ -306,7 +306,7 @@ def _checked(parameters: Any, check: Callable[[str, object], None] | None = None
 
 
 def _check_sendable(key: str, value: object) -> None:
-    """Return whether both protocols can tell a parameter of a response. Raises TritonModelException."""
+    """Check that both protocols can carry a response parameter. Raises TritonModelException."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise TritonModelException(f"parameter '{key}' has an integer of more than 64 bits")
     for text in (key, value):

@@ -1,8 +1,8 @@
-"""Shared memory between a server and the process of a model, one ring for each direction.
+"""Shared memory between the server and a model's process, one ring for each direction.
 
-The memory has no name (memfd): nobody else can open it, nothing is left behind however the two end, and it
-does not depend on the size of /dev/shm. The server makes every segment. Each block begins with a byte that
-its writer sets and its reader clears when the last view of it is gone: freeing takes no message.
+The memory has no name (memfd): no other process can open it, nothing is left behind when either end
+dies, and the size of /dev/shm does not matter. The server creates every segment. Each block begins with
+a byte that its writer sets and its reader clears with the last view, so freeing needs no message.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 Buffer = Union[bytes, bytearray, memoryview]
 
 _ALIGNMENT = 64
-"""Of blocks; the first line of each has its flag."""
+"""Alignment of blocks in bytes; the first 64 bytes of each hold its flag."""
 FIRST_SEGMENT_BYTES = 1 << 20
 
 
 def create_segment(size: int) -> int:
-    """A descriptor of new memory that cannot shrink under its readers. Raises OSError."""
+    """Return a descriptor of new memory that cannot shrink under its readers. Raises OSError."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryFile() as file:
             os.ftruncate(file.fileno(), size)
@@ -49,13 +49,13 @@ def _seal(fd: int) -> None:
 
 
 def segment_size_for(block: int, before: int) -> int:
-    """How large the next segment is: room for a few such blocks, and at least twice the one before."""
+    """Return the size of the next segment: several blocks of this size, and at least twice the one before."""
     need = max(FIRST_SEGMENT_BYTES, 2 * before, 3 * (block + 2 * _ALIGNMENT))
     return -(-need // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class Segment:
-    """A mapped piece of shared memory; it is unmapped with the last view of it."""
+    """A mapped piece of shared memory, unmapped with its last view."""
 
     __slots__ = ("address", "memory", "size")
 
@@ -66,7 +66,7 @@ class Segment:
         self.address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
 
     def view(self, location: int, size: int) -> memoryview:
-        """The bytes of a block; it is freed when nobody looks at them any more."""
+        """Return the bytes of a block, which is freed with the last view of it."""
         at = location - _ALIGNMENT
         if at < 0 or at % _ALIGNMENT or location + size > self.size:
             raise ValueError(f"there is no block of {size} bytes at {at} in a segment of {self.size}")
@@ -76,7 +76,7 @@ class Segment:
 
 
 class _Lease:
-    """Frees a block when it goes: it is the base of every array over the block."""
+    """Base object of every array over a block; frees the block when it is deleted."""
 
     __slots__ = ("__array_interface__", "_at", "_segment")
 
@@ -99,7 +99,7 @@ class NoRoom(Exception):
 
 
 class Ring:
-    """Puts blocks into a segment, oldest freed first."""
+    """Allocates blocks in a segment; the oldest are freed first."""
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
@@ -112,13 +112,13 @@ class Ring:
         return 0 if self._segment is None else self._segment.size
 
     def use(self, segment: Segment) -> None:
-        """Write to this one from now on. Blocks in the one before stay until they are read."""
+        """Write to this segment from now on. Blocks in the one before remain until they are read."""
         self._segment = segment
         self._blocks.clear()
         self._at = 0
 
     def put(self, data: Buffer, size: int) -> int:
-        """Copy `data` into a block; returns where it is. Raises NoRoom."""
+        """Copy `data` into a block and return its offset. Raises NoRoom."""
         segment = self._segment
         if segment is None:
             raise NoRoom
@@ -154,19 +154,19 @@ class Ring:
 
 
 class GrowingRing:
-    """A ring that asks for a larger segment where a block finds no room."""
+    """A ring that asks for a larger segment when a block does not fit."""
 
     def __init__(self, grow: Callable[[int], Segment]) -> None:
-        """`grow` gives a segment of at least so many bytes; it may raise."""
+        """Create a ring; `grow` returns a segment of at least the given size, and may raise."""
         self._grow = grow
         self._ring = Ring()
 
     def forget(self) -> None:
-        """Nothing is written any more: the memory goes with its last reader."""
+        """Stop writing; the memory is freed with its last reader."""
         self._ring = Ring()
 
     def put(self, data: Any, size: int) -> int:
-        """Raises what `grow` does."""
+        """Copy `data` into a block and return its offset. Raises what `grow` raises."""
         try:
             return self._ring.put(data, size)
         except NoRoom:

@@ -1,4 +1,4 @@
-"""Where the responses of a request go, whoever sends them and whenever."""
+"""Response senders: send the responses of a request, from any thread, at any time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FINAL = TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InferenceResponseSender:
-    """Belongs to one request, and may outlive the execute function; used by any thread.
+    """Sender of one request's responses. It may outlive `execute` and be used by any thread.
 
-    One that is dropped before its final flag has sent it then: a client does not wait for ever.
+    A sender dropped before its final flag sends it then, so that the client does not wait forever.
     """
 
     def __init__(self, execution: Execution, handle: int, *, decoupled: bool) -> None:
@@ -66,7 +66,7 @@ class InferenceResponseSender:
             )
 
     def _close(self) -> None:
-        """The model has failed: the server answers."""
+        """Close the sender: the model has failed and the server responds."""
         self._closed = True
 
     def __del__(self) -> None:

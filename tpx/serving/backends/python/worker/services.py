@@ -1,4 +1,4 @@
-"""Services for models besides inference and metrics: other models, the log."""
+"""Services for models other than inference and metrics: loading models and logging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpx.serving.backends.python.worker.errors import TritonModelException
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
-    """Load a model, as it lies in the repository or as `config` (JSON) and `files` say.
+    """Load a model from the repository, or from `config` (JSON) and `files`.
 
     Raises TypeError, TritonModelException.
     """
@@ -42,7 +42,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Return whether a model can answer. Raises TypeError, TritonModelException for a wrong version."""
+    """Return whether a model is ready. Raises TypeError, and TritonModelException for an invalid version."""
     model = arguments.text(model_name, "is_model_ready(): model_name")
     version = arguments.text(model_version, "is_model_ready(): model_version")
     return bool(_ask("check model readiness", "ready", model=model, version=version))
@@ -56,25 +56,25 @@ def _ask(doing: str, verb: str, **words: object) -> Any:
 
 
 def get_model_dir() -> str:
-    """The directory of the model's file."""
+    """Return the directory of the model's file."""
     return RUNTIME.model_directory
 
 
 class _LogLevel(enum.IntEnum):
-    """How much a line of the log matters."""
+    """Log levels."""
 
     INFO, WARNING, ERROR, VERBOSE = range(4)
 
 
 class Logger:
-    """The server's log. A message that is no text is a TypeError, so is a level that is no LogLevel."""
+    """The server's log. A message that is not text, or a level that is not a LogLevel, raises TypeError."""
 
     LogLevel = _LogLevel
     INFO, WARNING, ERROR, VERBOSE = _LogLevel
 
     @staticmethod
     def log(message: str, level: _LogLevel = INFO) -> None:
-        """Write a line, as of where this is called."""
+        """Write a log line with the caller's source position."""
         _write(message, level)
 
     @staticmethod

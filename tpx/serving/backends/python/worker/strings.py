@@ -1,4 +1,4 @@
-"""BYTES tensors: in their wire form each element is its length in four bytes and then itself."""
+"""BYTES tensors: each element is its length in four bytes, followed by its bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode_strings(array: Array) -> bytes:
-    """The wire form of an array of bytes or str."""
+    """Return the wire form of an array of bytes or str."""
     parts: list[bytes] = []
     for element in array.reshape(-1):
         data = element if isinstance(element, bytes) else str(element).encode()
@@ -25,7 +25,7 @@ def encode_strings(array: Array) -> bytes:
 
 
 def decode_strings(data: Buffer, shape: Sequence[int] | None = None) -> Array:
-    """An array of bytes objects. Raises ValueError where lengths and data do not agree."""
+    """Return an array of bytes objects. Raises ValueError if lengths and data do not agree."""
     view = memoryview(data).cast("B")
     at, end = 0, len(view)
     elements = []
@@ -44,7 +44,7 @@ def decode_strings(data: Buffer, shape: Sequence[int] | None = None) -> Array:
 
 
 def serialize_byte_tensor(input_tensor: npt.ArrayLike) -> bytes | tuple[()] | None:
-    """Return the wire form of a tensor of bytes, str or objects: bytes, or () where it is empty.
+    """Return the wire form of a tensor of bytes, str, or objects: bytes, or () if it is empty.
 
     None for any other tensor, as in Triton.
     """
@@ -55,5 +55,5 @@ def serialize_byte_tensor(input_tensor: npt.ArrayLike) -> bytes | tuple[()] | No
 
 
 def deserialize_bytes_tensor(encoded_tensor: Buffer) -> Array:
-    """A flat array of bytes objects from the wire form."""
+    """Return a flat array of bytes objects decoded from the wire form."""
     return decode_strings(encoded_tensor)

@@ -1,4 +1,4 @@
-"""Tensors as models see them: numpy arrays over the bytes that came, or whatever speaks DLPack."""
+"""Tensors as models see them: numpy arrays over received bytes, or any object that supports DLPack."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from tpx.serving.backends.python.worker.frames import Buffer, TensorHead
 from tpx.serving.backends.python.worker.strings import decode_strings, encode_strings
 
 _CPU = (1, 0)
-"""DLPack's device of host memory."""
+"""DLPack's device for host memory."""
 
 
 class Tensor:
-    """A named tensor. One that came is read from its bytes when it is asked for."""
+    """A named tensor. A received tensor is decoded on first use."""
 
     __slots__ = ("_array", "_data", "_datatype", "_foreign", "_name", "_shape")
 
     def __init__(self, name: str, numpy_array: Array) -> None:
-        """Raises TypeError, and TritonModelException for an empty name or an unsupported numpy type."""
+        """Create a tensor. Raises TypeError, and TritonModelException for an empty name or an
+        unsupported numpy type.
+        """
         if type(name) is not str or not name:
             name = _checked_name(name, "Tensor(): name")
         self._name = name
@@ -52,11 +54,11 @@ class Tensor:
     def from_dlpack(name: str, dlpack: object) -> Tensor:
         """Return a tensor over the memory of a DLPack capsule, or of an object that exports one.
 
-        Raises TypeError, and TritonModelException for what is no tensor, and for a capsule with gaps.
+        Raises TypeError, and TritonModelException for anything else and for a capsule with gaps.
         """
         name = _checked_name(name, "Tensor.from_dlpack(): name")
         if isinstance(dlpack, np.ndarray) and dlpack.flags.c_contiguous:
-            return Tensor(name, dlpack)  # numpy exports no array that must not be written
+            return Tensor(name, dlpack)  # numpy does not export read-only arrays
         self = Tensor.__new__(Tensor)
         self._name = name
         self._array = self._data = self._foreign = None
@@ -88,19 +90,21 @@ class Tensor:
         return self._name
 
     def shape(self) -> list[int]:
-        """With the batch dimension, where there is one."""
+        """Return the shape, with the batch dimension if there is one."""
         return list(self._shape)
 
     def triton_dtype(self) -> str:
-        """As configurations write it: TYPE_FP32."""
+        """Return the datatype as configurations write it: TYPE_FP32."""
         return "TYPE_STRING" if self._datatype == "BYTES" else f"TYPE_{self._datatype}"
 
     def is_cpu(self) -> bool:
-        """Return whether it lies in host memory."""
+        """Return whether the tensor is in host memory."""
         return self._array is not None or self._data is not None
 
     def as_numpy(self) -> Any:
-        """The array; of what came it is a view, of BYTES an array of objects. Raises TritonModelException."""
+        """Return the array: a view of a received tensor, or an array of objects for BYTES. Raises
+        TritonModelException.
+        """
         if self._datatype == "BF16":
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use DLPack instead: "
@@ -121,7 +125,7 @@ class Tensor:
         return self._array
 
     def to_dlpack(self) -> Any:
-        """A DLPack capsule over the same memory. Raises TritonModelException for BYTES."""
+        """Return a DLPack capsule over the same memory. Raises TritonModelException for BYTES."""
         return self.__dlpack__()
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
@@ -150,7 +154,7 @@ class Tensor:
         return TensorHead(self._name, self._datatype, self._shape)
 
     def _raw(self) -> Buffer:
-        """The bytes in wire form; without a copy where the array is contiguous."""
+        """Return the bytes in wire form, without a copy if the array is contiguous."""
         if self._data is not None and self._datatype == "BYTES":
             return self._data
         array = self._host_array()
@@ -165,7 +169,7 @@ class Tensor:
         return memoryview(array.reshape(-1).view(np.uint8))
 
     def _fetched(self) -> Any:
-        """A copy in host memory of what lies on a device."""
+        """Return a host copy of a tensor on a device."""
         foreign: Any = self._foreign
         if hasattr(foreign, "cpu"):
             host = foreign.detach().cpu()
@@ -194,7 +198,7 @@ def _checked_name(name: object, argument: str) -> str:
 
 
 def _exported(name: str, source: Any) -> Any:
-    """Return the capsule that an object makes of itself. Raises TritonModelException."""
+    """Return the DLPack capsule of an object. Raises TritonModelException."""
     try:
         return source.__dlpack__()
     except (BufferError, RuntimeError, TypeError) as exc:
@@ -202,12 +206,12 @@ def _exported(name: str, source: Any) -> Any:
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:
-    """The input of this name, None if the request has not got it."""
+    """Return the input of this name, None if the request does not have it."""
     return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: Any, name: str) -> Tensor | None:
-    """Return the output of this name, None if the response has not got it or is an error."""
+    """Return the output of this name, None if the response does not have it or is an error."""
     return _named(inference_response.output_tensors(), name)
 
 

@@ -1,4 +1,4 @@
-"""The module `triton_python_backend_utils` of Python models: all of its names, from where they live."""
+"""The module `triton_python_backend_utils` of Python models; re-exports all of its names."""
 
 from tpx.serving.backends.python.worker.calls import ResponseIterator
 from tpx.serving.backends.python.worker.datatypes import (

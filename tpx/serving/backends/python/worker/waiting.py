@@ -1,8 +1,8 @@
-"""How a process waits for the server: it looks again and again for a moment before it sleeps.
+"""Adaptive waiting for the server: spin for a moment before sleeping.
 
-A process that sleeps costs whoever wakes it and itself more than the execution of a short model does. Looking
-pays where the next request comes soon, and where nobody else needs the processor: the kernel counts how often
-others were given it. One that looks would else use up what it is due, and wait for its turn when it has work.
+Sleeping and waking cost more than executing a short model. Spinning pays if the next request comes soon
+and no other process needs the core: the kernel's count of involuntary context switches tells. A
+spinning process would otherwise use up its time slice, and then wait for its turn when work arrives.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _MOST_WORTH = 8
 _FAILED = 2
 _OTHERS_NS = 5_000
-"""Giving up the processor takes longer than this where somebody else has used it."""
+"""Yielding takes longer than this if another process used the core."""
 _REST_NS = 5_000_000
-"""How long nobody looks after others have needed the processor."""
+"""How long to stop spinning after other processes needed the core."""
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 class Waiting:
-    """Waits at a descriptor for bytes."""
+    """Waits for a descriptor to become readable."""
 
     def __init__(self, descriptor: int) -> None:
         self._poll: Any = select.poll()
@@ -37,20 +37,20 @@ class Waiting:
         self._rests_until_ns = 0
 
     def spin_for(self, most_ns: int) -> None:
-        """Before it sleeps, look for as long as this; 0 is not at all."""
+        """Set how long to spin before sleeping, in ns; 0 = never."""
         self._most_ns = most_ns
 
     def here(self) -> bool:
-        """Return whether bytes have come."""
+        """Return whether data is available."""
         return bool(self._poll.poll(0))
 
     @property
     def awake(self) -> bool:
-        """The last waits were so short that the next one begins with looking."""
+        """Return whether the last waits were short enough to spin first."""
         return self._worth > 0
 
     def until_readable(self) -> None:
-        """Wait; whoever reads then may still have to sleep."""
+        """Spin; the reader may still have to sleep afterwards."""
         most_ns = self._most_ns
         if not most_ns:
             return
@@ -67,7 +67,7 @@ class Waiting:
             self._worth += 1
 
     def _may_look(self, now_ns: int) -> bool:
-        """Return whether no other process has needed the processor for a while."""
+        """Return whether no other process has needed the core for a while."""
         if now_ns < self._rests_until_ns:
             return False
         preempted = resource.getrusage(_THREAD).ru_nivcsw
@@ -78,7 +78,7 @@ class Waiting:
         return True
 
     def _looked(self, now_ns: int, end_ns: int) -> bool:
-        """Return whether bytes have come meanwhile."""
+        """Return whether data arrived while spinning."""
         poll = self._poll.poll
         while now_ns < end_ns:
             _yield()
