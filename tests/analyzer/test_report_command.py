@@ -92,7 +92,7 @@ def test_the_keys_of_report_alone_are_known_to_profile() -> None:
         (["--plots", "{a: {x_axis: batch_size}}"], "a: missing: y_axis"),
         (["--plots", "{a: {x_axes: batch_size}}"], "a: unknown key 'x_axes' (did you mean 'x_axis'?)"),
         (["--plots", "{a: {x_axis: batch_sizes, y_axis: perf_throughput}}"], "did you mean 'batch_size'"),
-        (["-n", "alexnet_config_0", "-o", "json"], "--output-formats json is of a whole run"),
+        (["-n", "alexnet_config_0", "-o", "json"], "--output-formats json covers a whole run"),
         (["-f", "/nowhere/at/all.yml"], "No such file"),
         (["--report-model-config", "x", "--frmt"], "Invalid long option '--frmt'"),
     ],

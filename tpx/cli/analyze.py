@@ -12,7 +12,7 @@ from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
-from tpx.analyzer.reports.tables import CsvFiles, tables_of, write_csv
+from tpx.analyzer.reports.tables import tables_of, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import LoadPoint, Outcome, TrialFailure
@@ -66,11 +66,12 @@ def profile(argv: Sequence[str]) -> int:
     run = Run.from_records(read_last_run(config.output.journal_path))
     view = ReportView.of(
         run,
+        config.as_settings(),
         repository=config.models.output_model_repository_path,
         export_path=config.output.export_path,
     )
     verdicts = [model.verdict for model in view.models]
-    _print_results(view, CsvFiles.of(config.as_settings(), config.output.results_path))
+    _print_results(view)
     if fault is None:
         _write_reports(view, config)
         return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
@@ -218,9 +219,9 @@ def _times(event: TrialStarted) -> str:
     return f"({duration(event.elapsed_ns)}{left})"
 
 
-def _print_results(view: ReportView, files: CsvFiles) -> None:
+def _print_results(view: ReportView) -> None:
     run, width = view.run, terminal_width()
-    for table in tables_of(view, files):
+    for table in tables_of(view).values():
         if table.rows:
             print(table.to_console(width), end="\n\n")
     for verdict in (model.verdict for model in view.models):
@@ -235,7 +236,7 @@ def _print_results(view: ReportView, files: CsvFiles) -> None:
 
 
 def _write_reports(view: ReportView, config: ProfileSpec) -> None:
-    write_csv(view, CsvFiles.of(config.as_settings(), config.output.results_path))
+    write_csv(view, config.output.results_path)
     summary = step_summary_path() if config.output.step_summary else None
     if config.output.step_summary and summary is None:
         complain(f"note: no step summary: {STEP_SUMMARY} is not set")

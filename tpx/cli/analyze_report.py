@@ -8,7 +8,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.files import ReportFiles, write_reports
-from tpx.analyzer.reports.tables import CsvFiles, write_csv
+from tpx.analyzer.reports.tables import write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
@@ -37,15 +37,13 @@ def report(argv: Sequence[str]) -> int:
 
 def _view(run: Run, config: ReportConfig) -> ReportView:
     """Return the view that the run asks for, where the command says nothing else."""
-    settings = run.started.settings
-    repository = Path(str(settings.get("output_model_repository_path", "output_model_repository")))
-    own = ReportView.of(run, repository=repository, export_path=config.export_path)
-    return replace(
-        own,
-        mode=config.mode or own.mode,
-        gpus_of_all=own.gpus_of_all or config.always_report_gpu_metrics,
-        plots=config.plots,
-    )
+    own = run.started.settings
+    repository = Path(str(own.get("output_model_repository_path", "output_model_repository")))
+    asked: dict[str, object] = {"mode": config.mode} if config.mode else {}
+    if config.always_report_gpu_metrics:
+        asked["always_report_gpu_metrics"] = True
+    view = ReportView.of(run, asked, repository=repository, export_path=config.export_path)
+    return replace(view, plots=config.plots)
 
 
 def _read(argv: Sequence[str]) -> ReportConfig:
@@ -102,7 +100,7 @@ def _write_whole(view: ReportView, config: ReportConfig) -> None:
     )
     show_written(write_reports(view, files))
     if "csv" in wanted:
-        for path in write_csv(view, CsvFiles.of(view.run.started.settings, place / "results")):
+        for path in write_csv(view, place / "results"):
             print(f"Report: {path}")
 
 
@@ -124,8 +122,7 @@ def _write_detailed(view: ReportView, config: ReportConfig) -> None:
 def _write_one(view: ReportView, name: str, written: str) -> tuple[Path, ...]:
     place = view.export_path / "reports" / "detailed" / name
     if written == "csv":
-        files = CsvFiles.of(view.run.started.settings, place)
-        return write_csv(replace(view, run=_only(view.run, name)), files)
+        return write_csv(replace(view, run=_only(view.run, name)), place)
     path = place / f"detailed_report.{written}"
     document = build_detail(view, name)
     if written == "html":

@@ -22,6 +22,7 @@ from tpx.cli.analyze import main
 Replay = Callable[..., Run]
 
 NAME = "alexnet_config_0"
+ALL_GPUS = {"always_report_gpu_metrics": True}
 BATCHING = {"name": "alexnet", "max_batch_size": 4, "instance_group": [{"count": 1, "kind": "KIND_GPU"}]}
 
 
@@ -81,7 +82,7 @@ def column(page: str, table: str, header: str) -> list[str]:
 def test_the_mode_decides_columns_order_and_plots_of_a_configuration(
     run: Run, mode: Mode, first_columns: list[str], loads: list[tuple[str, str]], plots: list[str]
 ) -> None:
-    page = render_detail(run, NAME, mode=mode)
+    page = render_detail(run, NAME, {"mode": mode})
     assert read(page).rows["loads"][0][:2] == first_columns
     shown = zip(column(page, "loads", "Concurrency"), column(page, "loads", "Batch"), strict=True)
     assert list(shown) == loads
@@ -94,7 +95,7 @@ def test_the_mode_decides_columns_order_and_plots_of_a_configuration(
 def test_the_mode_decides_what_is_beside_the_curves_of_the_whole_run(run: Run) -> None:
     modes: tuple[Mode, ...] = ("online", "offline")
     online, offline = (
-        [title for title in charts(render(run, mode=mode)) if " over " in title] for mode in modes
+        [title for title in charts(render(run, {"mode": mode})) if " over " in title] for mode in modes
     )
     assert online == ["GPU memory over p99 latency", "Server memory over p99 latency"]
     assert offline == ["Throughput over batch size"]
@@ -109,6 +110,13 @@ def test_a_run_is_shown_in_its_own_mode_unless_the_report_says_otherwise(
     assert "Throughput over batch size" in charts(page.read_text(encoding="utf-8"))
     assert main(["-m", "online", "report", "-e", str(tmp_path)]) == 0
     assert "Throughput over batch size" not in charts(page.read_text(encoding="utf-8"))
+
+
+def test_options_given_when_a_run_is_resumed_decide_how_it_is_shown(run: Run) -> None:
+    page = render(run, {"mode": "offline", "price_per_hour": 3.6})
+    assert "Throughput over batch size" in charts(page)
+    assert "cost/1M" in page
+    assert "cost/1M" not in render(run)
 
 
 def test_over_a_load_the_most_throughput_of_each_is_drawn(run: Run) -> None:
@@ -142,12 +150,12 @@ def on_cpu(replay: Replay, **options: Any) -> Run:
 
 def test_of_a_model_on_the_cpu_alone_gpus_are_shown_on_demand(replay: Replay, tmp_path: Path) -> None:
     run = on_cpu(replay)
-    own, asked = view_of(run), view_of(run, gpus_of_all=True)
+    own, asked = view_of(run), view_of(run, ALL_GPUS)
     for words in ("GPU MB", "GPU memory"):
         assert words not in render(run)
         assert words not in render_detail(run, NAME)
-        assert words in render(run, gpus_of_all=True)
-        assert words in render_detail(run, NAME, gpus_of_all=True)
+        assert words in render(run, ALL_GPUS)
+        assert words in render_detail(run, NAME, ALL_GPUS)
     assert ("GPU MB" in markdown_text(own), "GPU MB" in markdown_text(asked)) == (False, True)
     assert gpu_table(own).rows == ()
     assert len(gpu_table(asked).rows) == run.models[0].measurement_count

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.reports.tables import CsvFiles, gpu_table, inference_table, server_table, write_csv
+from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import GpuUse, Latency, LoadPoint, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
@@ -42,14 +42,15 @@ def two(replay: Replay) -> Run:
     return replay(table, concurrency=(4,), run_config_search_max_instance_count=1, latency_budget=20.0)
 
 
-def files(directory: Path, *, with_memory: bool = False) -> CsvFiles:
-    return CsvFiles(
-        directory=directory, inference="i.csv", gpu="g.csv", server_only="s.csv", with_memory=with_memory
-    )
+NAMES = {
+    "filename_model_inference": "i.csv",
+    "filename_model_gpu": "g.csv",
+    "filename_server_only": "s.csv",
+}
 
 
 def test_the_inference_file_has_model_analyzers_bytes(two: Run, tmp_path: Path) -> None:
-    write_csv(ReportView.of(two), files(tmp_path / "csv"))
+    write_csv(ReportView.of(two, NAMES), tmp_path / "csv")
     assert (tmp_path / "csv" / "i.csv").read_bytes() == (
         b"Model,Batch,Concurrency,Model Config Path,Instance Group,Max Batch Size,Satisfies Constraints,"
         b"Throughput (infer/sec),p99 Latency (ms)\n"
@@ -60,7 +61,7 @@ def test_the_inference_file_has_model_analyzers_bytes(two: Run, tmp_path: Path) 
 
 
 def test_without_a_gpu_its_files_hold_their_headers(two: Run, tmp_path: Path) -> None:
-    write_csv(ReportView.of(two), files(tmp_path))
+    write_csv(ReportView.of(two, NAMES), tmp_path)
     assert (tmp_path / "g.csv").read_text() == (
         "Model,GPU UUID,Batch,Concurrency,Model Config Path,Instance Group,Satisfies Constraints,"
         "GPU Memory Usage (MB),GPU Utilization (%),GPU Power Usage (W)\n\n"
@@ -121,7 +122,7 @@ def test_console_columns_are_aligned(two: Run) -> None:
 def test_a_directory_that_cannot_be_written_is_named(two: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match="cannot write"):
-        write_csv(ReportView.of(two), files(tmp_path / "file"))
+        write_csv(ReportView.of(two, NAMES), tmp_path / "file")
 
 
 def test_columns_are_those_that_were_asked_for(replay: Replay) -> None:

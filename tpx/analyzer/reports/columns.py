@@ -216,7 +216,7 @@ def resource_columns(view: ModelView) -> Iterator[Shown]:
     if view.gpus:
         yield measured("gpu_used_memory", "GPU MB", "the most memory used on all GPUs together")
         yield measured("gpu_utilization", "GPU %", "mean utilization")
-    prices = view.prices
+    prices = view.report.prices
     figures: Iterable[tuple[str, str, Callable[[Measurement], float | None]]] = (
         ("GPU +MB", "GPU memory beyond the server without models", prices.gpu_above_idle_mb),
         ("CPU %", "processor time of the server, in percent of one processor", lambda m: m.cpu_percent),

@@ -59,7 +59,7 @@ def embedded_text(view: ReportView) -> str:
 
 
 def _model(view: ModelView) -> Json:
-    verdict, model, goals, prices = view.verdict, view.verdict.run, view.goals, view.prices
+    verdict, model, goals, prices = view.verdict, view.verdict.run, view.goals, view.report.prices
     conclusion = verdict.conclusion
     return {
         "model": model.model,

@@ -224,7 +224,7 @@ def _chart_lead(chart: Chart | None, repetitions: DataTable | None) -> str:
 def _top(view: ReportView) -> list[Section]:
     """Return the best of all models together, as many as the run was asked for."""
     started = view.run.started
-    count = int(started.settings.get("num_top_model_configs", 0))
+    count = int(view.settings.get("num_top_model_configs", 0))
     if not count or len(view.models) < 2:
         return []
     lines = [TableLine(view=m, ranked=r, measurement=r.figures) for m in view.models for r in m.ranking]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tpx.analyzer.objectives import (
     BACKEND_PARAMETER,
@@ -215,54 +214,29 @@ def _rounded(value: float | None) -> str:
     return "" if value is None else str(round(float(value), 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvFiles:
-    """Where the three tables go."""
-
-    directory: Path
-    inference: str
-    gpu: str
-    server_only: str
-    with_memory: bool = False
-    """Add a column for the server's RAM."""
-    inference_fields: tuple[str, ...] = ()
-    """Tags of other columns than the default ones, of each table."""
-    gpu_fields: tuple[str, ...] = ()
-    server_fields: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], directory: Path) -> "CsvFiles":
-        """Return the files that the options of a run ask for."""
-        return cls(
-            directory=directory,
-            inference=str(settings.get("filename_model_inference", "metrics-model-inference.csv")),
-            gpu=str(settings.get("filename_model_gpu", "metrics-model-gpu.csv")),
-            server_only=str(settings.get("filename_server_only", "metrics-server-only.csv")),
-            with_memory=bool(settings.get("collect_cpu_metrics", False)),
-            inference_fields=tuple(settings.get("inference_output_fields", ())),
-            gpu_fields=tuple(settings.get("gpu_output_fields", ())),
-            server_fields=tuple(settings.get("server_output_fields", ())),
-        )
-
-
-def tables_of(view: ReportView, files: CsvFiles) -> tuple[Table, Table, Table]:
-    """Return the tables of inferences, GPUs and the bare server, as files hold and the console shows them."""
-    run, memory = view.run, files.with_memory
-    return (
-        inference_table(run, with_memory=memory, fields=files.inference_fields),
-        gpu_table(view, files.gpu_fields),
-        server_table(run, with_memory=memory, fields=files.server_fields),
+def tables_of(view: ReportView) -> Mapping[str, Table]:
+    """Return the tables of inferences, GPUs and the bare server by the names of their CSV files."""
+    run, settings = view.run, view.settings
+    memory = bool(settings.get("collect_cpu_metrics", False))
+    inference, gpu, server = (
+        tuple(settings.get(f"{kind}_output_fields", ())) for kind in ("inference", "gpu", "server")
     )
+    tables = {
+        "model-inference": inference_table(run, with_memory=memory, fields=inference),
+        "model-gpu": gpu_table(view, gpu),
+        "server-only": server_table(run, with_memory=memory, fields=server),
+    }
+    names = {kind: f"filename_{kind.replace('-', '_')}" for kind in tables}
+    return {str(settings.get(names[kind], f"metrics-{kind}.csv")): table for kind, table in tables.items()}
 
 
-def write_csv(view: ReportView, files: CsvFiles) -> tuple[Path, ...]:
+def write_csv(view: ReportView, directory: Path) -> tuple[Path, ...]:
     """Write the three CSV files, each with an empty line at its end as Model Analyzer has it.
 
     Without a GPU those about GPUs hold their header only.
     Raises MeasurementError when one cannot be written.
     """
-    names = (files.inference, files.gpu, files.server_only)
-    tables = dict(zip(names, tables_of(view, files), strict=True))
+    tables = tables_of(view)
     for name, table in tables.items():
-        write_text(files.directory / name, table.to_csv() + "\n", parents=True)
-    return tuple(files.directory / name for name in tables)
+        write_text(directory / name, table.to_csv() + "\n", parents=True)
+    return tuple(directory / name for name in tables)

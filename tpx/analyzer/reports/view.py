@@ -30,10 +30,8 @@ class ReportView:
     """The output repository, with a directory for each variant."""
     export_path: Path = Path()
     """What `tpx analyze apply` finds the run by."""
-    mode: Mode = "online"
-    """Model Analyzer's: online looks at latency, offline at throughput and batches."""
-    gpus_of_all: bool = False
-    """Show figures of GPUs also for models that run on the CPU alone."""
+    settings: Mapping[str, Any]
+    """The options that reports obey, as a configuration file would hold them."""
     plots: tuple[Plot, ...] | None = None
     """Plots of single configurations; None is those of the mode."""
     hrefs: Mapping[str, str] = field(default_factory=dict)
@@ -42,16 +40,27 @@ class ReportView:
     """The page above the one that is made; empty for the report of the run."""
 
     @classmethod
-    def of(cls, run: Run, *, repository: Path = Path(), export_path: Path = Path()) -> Self:
-        """Return the view that the run's own options ask for."""
-        settings = run.started.settings
-        return cls(
-            run=run,
-            repository=repository,
-            export_path=export_path,
-            mode="offline" if settings.get("mode") == "offline" else "online",
-            gpus_of_all=bool(settings.get("always_report_gpu_metrics", False)),
-        )
+    def of(
+        cls,
+        run: Run,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        repository: Path = Path(),
+        export_path: Path = Path(),
+    ) -> Self:
+        """Return the view that the run's own options ask for, with `settings` in the place of some."""
+        merged = {**run.started.settings, **(settings or {})}
+        return cls(run=run, settings=merged, repository=repository, export_path=export_path)
+
+    @property
+    def mode(self) -> Mode:
+        """Model Analyzer's: online looks at latency, offline at throughput and batches."""
+        return "offline" if self.settings.get("mode") == "offline" else "online"
+
+    @property
+    def prices(self) -> Prices:
+        price = self.settings.get("price_per_hour")
+        return Prices(per_hour=float(price) if price else None, idle=self.run.server_only)
 
     @cached_property
     def models(self) -> tuple["ModelView", ...]:
@@ -65,9 +74,9 @@ class ReportView:
 
     def shows_gpus(self, model: str) -> bool:
         """Return whether figures of GPUs say something about a model, or about one of several (`a,b`)."""
-        if self.gpus_of_all:
+        if self.settings.get("always_report_gpu_metrics"):
             return True
-        on_cpu = _on_cpu_alone(self.run.started.settings.get("profile_models", ()))
+        on_cpu = _on_cpu_alone(self.settings.get("profile_models", ()))
         return not set(model.split(",")) <= on_cpu
 
 
@@ -104,10 +113,6 @@ class ModelView:
     def limits(self) -> tuple[ModelConstraint, ...]:
         """The constraints one by one."""
         return limits_of(self.report.run.started.goals, self.name)
-
-    @property
-    def prices(self) -> Prices:
-        return Prices.of(self.report.run)
 
     @cached_property
     def gpus(self) -> bool:

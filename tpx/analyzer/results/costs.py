@@ -2,12 +2,8 @@
 machine."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tpx.analyzer.results.measurement import EnergyUse, Measurement, ServerOnly
-
-if TYPE_CHECKING:
-    from tpx.analyzer.results.run import Run
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
@@ -35,12 +31,6 @@ class Prices:
     """Of the machine, in any currency; None is not known."""
     idle: ServerOnly | None = None
     """The server without models: memory and power that are not the model's."""
-
-    @classmethod
-    def of(cls, run: "Run") -> "Prices":
-        """As the run's options and its measurement of the bare server say."""
-        price = run.started.settings.get("price_per_hour")
-        return cls(per_hour=float(price) if price else None, idle=run.server_only)
 
     def joules_above_idle(self, measurement: Measurement) -> float | None:
         """Return the joules of an inference, without what an idle machine takes."""
