@@ -5,7 +5,6 @@ The row layout is the same bytes whether the block is private memory or memory s
 
 import struct
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import CLOCK_REALTIME, clock_gettime_ns, perf_counter_ns
@@ -27,6 +26,7 @@ FIELDS = (
     "responses",
     "step",
     "sequence",
+    "units",
 )
 ROW = np.dtype([(name, "<i8") for name in FIELDS])
 
@@ -42,20 +42,17 @@ Times = npt.NDArray[np.int64]
 
 
 class ResponseArrivals:
-    """When each response came, of requests that may have several: times in ns, and what the responses of a
-    row held, in the service's unit.
+    """When each response came in ns, of requests that may have several.
 
     A streamed request's row says in `responses` how many entries it has, and they stand here in the order of
     the rows, so that the rows themselves need no reference. Requests with exactly one response need no
     entries: it came when they ended.
     """
 
-    __slots__ = ("_times", "_unit_rows", "_units")
+    __slots__ = ("_times",)
 
     def __init__(self) -> None:
         self._times = array("q")
-        self._unit_rows = array("q")
-        self._units = array("q")
 
     def __len__(self) -> int:
         return len(self._times)
@@ -68,22 +65,9 @@ class ResponseArrivals:
         """Add the times of many rows, such as those of a worker process."""
         self._times.frombytes(times_ns.tobytes())
 
-    def add_units(self, row: int, units: int) -> None:
-        """That the row of this number has so many; numbers only grow."""
-        self._unit_rows.append(row)
-        self._units.append(units)
-
     def times(self, first: int, last: int) -> Times:
         """Entries from `first` to `last`; a copy, as the log goes on growing."""
         return np.array(self._times[first:last], dtype=np.int64)
-
-    def units(self, first_row: int, last_row: int) -> Times:
-        """For each row from `first_row` to `last_row` its units, 0 where none were told."""
-        out = np.zeros(last_row - first_row, np.int64)
-        here = slice(bisect_left(self._unit_rows, first_row), bisect_left(self._unit_rows, last_row))
-        rows = np.array(self._unit_rows[here], dtype=np.int64)
-        out[rows - first_row] = np.array(self._units[here], dtype=np.int64)
-        return out
 
 
 class Records:
@@ -92,7 +76,8 @@ class Records:
 
     start: the request was handed to the connection; sent: it was with the kernel, or in the connection's
     buffer; first_byte: the first byte of the answer was read; intended: when it should have started (equal
-    to start in a closed loop); responses: how many it had; step and sequence: those of its Source.
+    to start in a closed loop); responses: how many it had; step and sequence: those of its Source; units:
+    what its responses held, in the service's own unit.
     """
 
     __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack", "arrivals")
@@ -121,6 +106,7 @@ class Records:
         responses: int = 1,
         step: int = 0,
         sequence: int = 0,
+        units: int = 0,
     ) -> None:
         offset, pack = self._offset, self._pack
         pack(
@@ -135,6 +121,7 @@ class Records:
             responses,
             step,
             sequence,
+            units,
         )
         self._offset = offset = offset + ROW_BYTES
         if offset == self._limit:

@@ -62,14 +62,6 @@ def test_requests_with_one_response_each_need_no_log() -> None:
     assert (times.times_ns.tolist(), times.starts.tolist()) == ([10, 30], [0, 1, 1, 2])
 
 
-def test_units_are_those_of_their_rows() -> None:
-    arrivals = ResponseArrivals()
-    arrivals.add_units(2, 7)
-    arrivals.add_units(5, 9)
-    assert arrivals.units(1, 6).tolist() == [0, 7, 0, 0, 9]
-    assert arrivals.units(3, 5).tolist() == [0, 0]
-
-
 def test_a_row_whose_last_response_came_long_before_it_was_over_stays_in_the_later_window() -> None:
     records = Records()
     for end in (10, 40, 20, 50):  # the third was over when its final flag came, after the second

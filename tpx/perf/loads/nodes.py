@@ -63,12 +63,12 @@ class NodeLoad:
         except TpxError as exc:
             return exc
 
-    async def take(self) -> tuple[dict[str, int], Array, Array, Array]:
-        """Return how far the worker has come, and the rows, units and times since the last call."""
+    async def take(self) -> tuple[dict[str, int], Array, Array]:
+        """Return how far the worker has come, and the rows and times since the last call."""
         self._worker.check()
         ring = self._worker.ring
         told = {name: ring.said(name) for name in _TOLD}  # first: all rows until then are there
-        return told, ring.rows.take(), ring.units.take(), ring.times.take()
+        return told, ring.rows.take(), ring.times.take()
 
     async def close(self) -> None:
         """End the worker process."""
@@ -202,7 +202,7 @@ class NodeWorker:
         """Bring over what is new; `listen` tells of a node that has gone."""
         async with self._one_at_a_time:
             try:
-                told, rows, units, times = await self._ask(self._actor.take.remote())
+                told, rows, times = await self._ask(self._actor.take.remote())
             except MeasurementError:
                 return
             rows = rows.copy()
@@ -213,7 +213,6 @@ class NodeWorker:
             if len(rows):
                 self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
             await _put(self.ring.times, times + self._offset_ns)
-            await _put(self.ring.units, units)
             await _put(self.ring.rows, rows)
             for name in _TOLD:
                 if name not in _CLOCKS:

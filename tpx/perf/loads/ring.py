@@ -2,7 +2,7 @@
 
 One writes, one reads. Beside the rows the worker says how far it has come: every row of a request that ended
 until `complete_ns` is there to be read. Where requests may have several responses, the times of a row's
-responses and its units are written before the row is, the times in as many pieces as it takes.
+responses are written before the row is, the times in as many pieces as it takes.
 """
 
 from collections.abc import Sequence
@@ -29,11 +29,10 @@ STATE = np.dtype(
         ("heard_ns", np.int64),
         ("finished", np.int64),
         ("rows", SEEN),
-        ("units", SEEN),
         ("times", SEEN),
     ]
 )
-"""How far the worker has come, when it last said so, and how many rows, units and times each end has seen."""
+"""How far the worker has come, when it last said so, and how many rows and times each end has seen."""
 NO_TIMES: Times = np.zeros(0, np.int64)
 
 
@@ -55,11 +54,10 @@ class Circle:
         self._seen[_WRITTEN] = written + count
         return count
 
-    def take(self, most: int | None = None) -> Array:
+    def take(self) -> Array:
         """Return the items written since the last call, each once."""
         capacity, read = len(self._items), int(self._seen[_READ])
         count = int(self._seen[_WRITTEN]) - read
-        count = count if most is None else min(count, most)
         at = read % capacity
         first = min(count, capacity - at)
         items = np.concatenate((self._items[at : at + first], self._items[: count - first]))
@@ -71,15 +69,13 @@ class RowRing:
     """One end of it; `name` is that of a ring that another process has made."""
 
     def __init__(self, name: str | None = None, capacity: int = CAPACITY) -> None:
-        units_at = STATE.itemsize + capacity * ROW.itemsize
-        times_at = units_at + capacity * 8
+        times_at = STATE.itemsize + capacity * ROW.itemsize
         size = times_at + capacity * TIMES * 8
         self._memory = SharedMemory(name, create=name is None, size=size)
         self._owner = name is None
         buffer = self._memory.buf
         self._state = seen = np.ndarray((), STATE, buffer)
         self.rows = Circle(np.ndarray(capacity, ROW, buffer, STATE.itemsize), seen["rows"])
-        self.units = Circle(np.ndarray(capacity, np.int64, buffer, units_at), seen["units"])
         self.times = Circle(np.ndarray(capacity * TIMES, np.int64, buffer, times_at), seen["times"])
         if self._owner:
             self.clear()
@@ -117,7 +113,7 @@ class RowRing:
 
     def close(self) -> None:
         """Unmap the memory; its maker also gives it back."""
-        del self._state, self.rows, self.units, self.times
+        del self._state, self.rows, self.times
         self._memory.close()
         if self._owner:
             self._memory.unlink()
@@ -149,8 +145,7 @@ class Telling:
         rows = records.since(self._rows)
         behind = self._responses + np.cumsum(rows["responses"])
         rows = rows[: int(np.searchsorted(behind, self._times, side="right"))]
-        known = self._ring.units.put(arrivals.units(self._rows, self._rows + len(rows)))
-        count = self._ring.rows.put(rows[:known])
+        count = self._ring.rows.put(rows)
         self._rows += count
         if count:
             self._responses = int(behind[count - 1])
@@ -158,37 +153,35 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Some rows; streamed ones with their units, and the times of all their responses in order."""
+    """Some rows; streamed ones with the times of all their responses in order."""
 
     rows: Rows
-    units: Times
     times_ns: Times
 
     def ordered(self) -> "_Batch":
         """By the end of the requests."""
         order = np.argsort(self.rows["end_ns"], kind="stable")
-        if not len(self.units):
-            return _Batch(self.rows[order], self.units, self.times_ns)
+        if not len(self.times_ns):
+            return _Batch(self.rows[order], self.times_ns)
         counts = self.rows["responses"]
         begins = np.cumsum(counts) - counts
         theirs = counts[order]
         moved = np.repeat(begins[order] - (np.cumsum(theirs) - theirs), theirs)
-        return _Batch(self.rows[order], self.units[order], self.times_ns[moved + np.arange(len(moved))])
+        return _Batch(self.rows[order], self.times_ns[moved + np.arange(len(moved))])
 
     def split(self, at: int) -> tuple["_Batch", "_Batch"]:
         """The rows before `at`, and the others."""
-        counts = self.rows["responses"] if len(self.units) else NO_TIMES
+        counts = self.rows["responses"] if len(self.times_ns) else NO_TIMES
         border = int(counts[:at].sum())
         return (
-            _Batch(self.rows[:at], self.units[:at], self.times_ns[:border]),
-            _Batch(self.rows[at:], self.units[at:], self.times_ns[border:]),
+            _Batch(self.rows[:at], self.times_ns[:border]),
+            _Batch(self.rows[at:], self.times_ns[border:]),
         )
 
 
 def _joined(batches: Sequence[_Batch]) -> _Batch:
     return _Batch(
         np.concatenate([batch.rows for batch in batches]),
-        np.concatenate([batch.units for batch in batches]),
         np.concatenate([batch.times_ns for batch in batches]),
     )
 
@@ -204,12 +197,11 @@ class _Reader:
     def take(self) -> _Batch:
         rows = self.ring.rows.take()
         if not self._streamed:
-            return _Batch(rows, NO_TIMES, NO_TIMES)
-        units = self.ring.units.take(len(rows))
+            return _Batch(rows, NO_TIMES)
         times = np.concatenate((self._times_ns, self.ring.times.take()))
         count = int(rows["responses"].sum())
         self._times_ns = times[count:]
-        return _Batch(rows, units, times[:count])
+        return _Batch(rows, times[:count])
 
 
 class Gathering:
@@ -237,10 +229,6 @@ class Gathering:
         self.complete_ns = max(self.complete_ns, complete_ns)
 
     def _keep(self, batch: _Batch) -> None:
-        records = self.records
-        first = len(records)
-        records.arrivals.extend(batch.times_ns)
-        for row in np.flatnonzero(batch.units).tolist():
-            records.arrivals.add_units(first + row, int(batch.units[row]))
-        records.extend(batch.rows)
+        self.records.arrivals.extend(batch.times_ns)
+        self.records.extend(batch.rows)
         self.failed += int(np.count_nonzero(batch.rows["status"] != SUCCESS))

@@ -242,11 +242,10 @@ class SlotLoad(ABC):
         """Append the row of a request that may have had several responses, and the time of each."""
         status = SUCCESS if response.status == self.success else self.count_failure(response)
         arrivals, times = self.records.arrivals, response.arrivals
-        if response.units:
-            arrivals.add_units(len(self.records), response.units)
         arrivals.add(times)
         first_ns, end_ns = response.first_byte_ns, response.end_ns
-        self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, len(times), step, sequence)
+        count, units = len(times), response.units
+        self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, count, step, sequence, units)
 
     def append_refused(self, error: WireError, due_ns: int = 0) -> None:
         """Append the row of a request that found no connection: it was due then, or now, and never sent."""

@@ -123,7 +123,7 @@ def streaming_figures(records: Records, kept: range, duration_ns: int) -> Stream
     # a failed request may have had responses before it failed
     of_good = times.only(good)
     gaps = of_good.gaps_ns()
-    units = int(records.arrivals.units(kept.start, kept.stop)[good].sum())
+    units = int(rows["units"][good].sum())
     responses = len(of_good.times_ns)
     return Streaming(
         responses=responses,
