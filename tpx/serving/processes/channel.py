@@ -335,6 +335,16 @@ class FrameChannel:
             self._loop.remove_reader(self._woken)
             self._waiting.clear()
             self._descriptors.close()
+            # without a cycle the memory goes with the last view of it, not when the collector comes by
+            self._on_frames, self._on_broken, self.on_backlog = _take_nothing, _ignore, _ignore
+
+
+def _take_nothing(channel: FrameChannel, frames: Iterator[Arrived]) -> None:
+    """Take frames of a closed channel: there are none."""
+
+
+def _ignore(_: object) -> None:
+    """Closed: nothing depends on it."""
 
 
 def _meta_room(size: int) -> int:

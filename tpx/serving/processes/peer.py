@@ -160,6 +160,7 @@ class Peer:
         for trace in self._traces.values():
             trace.end()
         self._traces.clear()
+        self._takes.clear()
 
     def _on_backlog(self, waits: bool) -> None:
         """Hold back models that produce more than the frontend takes."""
