@@ -1,1 +1,1 @@
-"""How long things took, as distributions: histograms, and quantiles over a sliding window."""
+"""Latency distributions: histograms, and quantiles over a sliding window."""

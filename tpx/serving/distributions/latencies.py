@@ -1,7 +1,7 @@
-"""Which distributions of latencies a model has, and what feeds them.
+"""The latency distributions of a model, and what feeds them.
 
-Which models have which: Triton, core/src/metric_model_reporter.cc. The histograms beside that of the first
-response are called as core's pull request #474 calls them.
+Which model has which follows Triton's core/src/metric_model_reporter.cc. Histograms other than that of
+the first response are named as in core's pull request #474.
 """
 
 import logging
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Histogram:
-    """Counts of durations by buckets; one falls into the first bucket whose bound it does not exceed."""
+    """Counts durations by bucket: the first bucket whose bound the duration does not exceed."""
 
     __slots__ = ("_bounds_ns", "_counts", "bounds", "count", "total_ns")
 
     def __init__(self, bounds: Sequence[float], unit_ns: int) -> None:
-        """`bounds` are finite and rise; they count units of `unit_ns`."""
+        """Create a histogram; `bounds` are finite and increasing, in units of `unit_ns`."""
         self.bounds = tuple(bounds)
         self.count = 0
         self.total_ns = 0
@@ -42,12 +42,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds_ns, ns)] += count
 
     def cumulative(self) -> list[int]:
-        """Return how many durations did not exceed each of `bounds`."""
+        """Return the cumulative number of durations per bound."""
         return list(accumulate(self._counts[:-1]))
 
 
 Distribution = Histogram | Summary
-"""Durations as they come, used on the event loop only."""
+"""A distribution of durations; used on the event loop only."""
 
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,7 @@ _LONG_US = (1000.0, 5000.0, 25_000.0, 50_000.0, 100_000.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyFamily:
-    """One metric: what it is called, and which phase it measures in which unit; with buckets a histogram,
-    without a summary."""
+    """One metric family: its name, phase, and unit; a histogram if it has buckets, else a summary."""
 
     name: str
     phase: Phase
@@ -161,7 +160,7 @@ HISTOGRAMS = (
 
 
 class Latencies:
-    """The distributions of one model, by the names of their families."""
+    """The distributions of one model, by family name."""
 
     def __init__(self, distributions: Mapping[str, Histogram | Summary]) -> None:
         self.by_family = distributions
@@ -171,7 +170,7 @@ class Latencies:
                 self._of[family.phase] = (*self._of.get(family.phase, ()), distributions[family.name])
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
-        """A batch was computed and its requests are being answered."""
+        """Record a computed batch whose requests are being answered."""
         count = len(batch.requests)
         started = batch.started_ns
         requests, queued = self._of.get("request", ()), self._of.get("queue", ())
@@ -186,15 +185,15 @@ class Latencies:
         self.observe("compute_output", batch.ended_ns - batch.computed_ns, now_ns, count)
 
     def observe(self, phase: Phase, ns: int, now_ns: int, count: int = 1) -> None:
-        """A phase of `count` requests took `ns` each."""
+        """Record a phase that took `ns` for each of `count` requests."""
         for each in self._of.get(phase, ()):
             each.observe(ns, count, now_ns)
 
 
 def latencies_of(config: ModelConfig, settings: LatencySettings) -> Latencies | None:
-    """The distributions that a model keeps under these settings, None if there are none.
+    """Return the distributions that a model keeps under these settings, None if there are none.
 
-    Raises ConfigError where `model_metrics` is wrong, whether or not it is used.
+    Raises ConfigError if `model_metrics` is invalid, whether it is used or not.
     """
     chosen = chosen_buckets(config)
     now = time.perf_counter_ns()
@@ -209,8 +208,9 @@ def latencies_of(config: ModelConfig, settings: LatencySettings) -> Latencies | 
 
 
 def _measured(config: ModelConfig, phase: Phase) -> bool:
-    """As in Triton: first responses of decoupled models only, and no whole requests where some come from the
-    cache, whose two kinds of latency would blur each other."""
+    """Return whether a phase is measured, as in Triton: for decoupled models only first responses, and
+    no whole requests if some are answered by the cache, which would mix two kinds of latency.
+    """
     cached: bool = config.response_cache.enable
     if phase == "first_response":
         return bool(config.model_transaction_policy.decoupled)
@@ -220,7 +220,7 @@ def _measured(config: ModelConfig, phase: Phase) -> bool:
 
 
 def chosen_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:
-    """Return the buckets that `model_metrics` gives, by family. Raises ConfigError."""
+    """Return the buckets set by `model_metrics`, by family. Raises ConfigError."""
     known = {family.name for family in HISTOGRAMS}
     chosen = {}
     for control in config.model_metrics.metric_control:

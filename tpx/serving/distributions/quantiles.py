@@ -1,9 +1,9 @@
-"""Quantiles of a stream of integers, within a bounded error and in bounded memory.
+"""Quantiles of a stream of integers with bounded error and memory.
 
 The sketch is that of Greenwald and Khanna, "Space-efficient online computation of quantile summaries"
-(SIGMOD 2001), fed and merged in sorted batches as in Agarwal et al., "Mergeable summaries" (PODS 2012), where
-merging keeps the error. Triton's metrics take the CKMS sketch of prometheus-cpp, which is tuned for a few
-quantiles and costs a tree walk a value; batches cost one sort.
+(SIGMOD 2001), filled and merged in sorted batches as in Agarwal et al., "Mergeable summaries" (PODS
+2012), where merging preserves the error. Triton's metrics use the CKMS sketch of prometheus-cpp, which
+is tuned for a few quantiles and costs a tree walk per value; batches cost one sort.
 """
 
 import math
@@ -19,11 +19,11 @@ _NONE = np.empty(0, np.int64)
 
 
 class QuantileSketch:
-    """The rank of whatever `quantiles` returns is off by at most `error` times the number of values.
+    """A sketch whose `quantiles` have a rank error of at most `error` times the number of values.
 
-    Entry i stands for `_weights[i]` values up to `_values[i]`, whose rank lies between the sum of the weights
-    so far and that plus `_slack[i]`. As long as no weight plus slack exceeds 2 * error * count, every rank
-    has an entry that is near enough. The smallest and the largest value are kept as they are.
+    Entry i represents `_weights[i]` values up to `_values[i]`, whose rank is between the sum of the
+    weights so far and that plus `_slack[i]`. While no weight plus slack exceeds 2 * error * count,
+    every rank has an entry that is close enough. The minimum and maximum are exact.
     """
 
     __slots__ = ("_error", "_slack", "_values", "_weights", "count")
@@ -34,11 +34,11 @@ class QuantileSketch:
         self._values = self._weights = self._slack = _NONE
 
     def __len__(self) -> int:
-        """Entries kept."""
+        """Return the number of entries."""
         return len(self._values)
 
     def add(self, values: Sequence[int]) -> None:
-        """Take values in any order."""
+        """Add values in any order."""
         exact = QuantileSketch(self._error)
         exact._values = np.sort(np.array(values, np.int64))
         exact._weights = np.ones(len(values), np.int64)
@@ -48,7 +48,7 @@ class QuantileSketch:
         self.compress()
 
     def merge(self, other: "QuantileSketch") -> None:
-        """Take what another sketch of the same error has seen, and all of its entries."""
+        """Merge the values of another sketch with the same error, including all of its entries."""
         if not self.count:
             self._values, self._weights, self._slack = other._values, other._weights, other._slack
             self.count = other.count
@@ -66,7 +66,7 @@ class QuantileSketch:
         self.count += other.count
 
     def compress(self) -> None:
-        """Let entries stand for those before them, as far as the error allows."""
+        """Merge entries into their successors as far as the error allows."""
         most = math.floor(2 * self._error * self.count)
         last = len(self._values) - 1
         if most < 2 or last < 2:
@@ -85,7 +85,7 @@ class QuantileSketch:
         self._weights = np.diff(upto[keep], prepend=0)
 
     def quantiles(self, shares: Sequence[float]) -> list[int | None]:
-        """The values below which these shares lie; None before the first value."""
+        """Return the values below which these shares lie; None before the first value."""
         if not self.count:
             return [None] * len(shares)
         lowest = np.cumsum(self._weights)
@@ -97,15 +97,15 @@ class QuantileSketch:
         return found
 
     def _uncertainty_above(self, values: Integers, side: Literal["left", "right"]) -> Integers:
-        """How many of this sketch's values may lie between each of `values` and the entry before the next
-        one here."""
+        """Return how many values of this sketch may lie between each of `values` and the entry before
+        its successor.
+        """
         uncertainty = np.append(self._weights + self._slack - 1, 0)
         return uncertainty[np.searchsorted(self._values, values, side)]
 
 
 class SlidingQuantiles:
-    """Quantiles of the values of the last minute or so: of the slot that is being filled and those before
-    it."""
+    """Quantiles of the values of about the last minute: those of the current slot and of earlier ones."""
 
     def __init__(
         self, error: float, now_ns: int, *, max_age_ns: int = 60_000_000_000, slots: int = 5
@@ -114,16 +114,16 @@ class SlidingQuantiles:
         self._slot_ns = max_age_ns // slots
         self._slots = [QuantileSketch(error) for _ in range(slots)]
         self._past: QuantileSketch | None = None
-        """All slots but the one that is being filled, merged at the first read."""
+        """All slots except the current one, merged on first read."""
         self.ends_ns = now_ns + self._slot_ns
-        """When the slot that is being filled ends: then call `turn` before adding more."""
+        """End of the current slot; call `turn` before adding later values."""
 
     def add(self, values: Sequence[int]) -> None:
-        """Take values of the current slot."""
+        """Add values to the current slot."""
         self._slots[-1].add(values)
 
     def turn(self, now_ns: int) -> None:
-        """Forget the slots that have ended."""
+        """Drop slots that have expired."""
         ended = max(0, (now_ns - self.ends_ns) // self._slot_ns + 1)
         self.ends_ns += ended * self._slot_ns
         fresh = [QuantileSketch(self._error) for _ in range(min(ended, len(self._slots)))]
@@ -131,7 +131,7 @@ class SlidingQuantiles:
         self._past = None
 
     def read(self, shares: Sequence[float]) -> list[int | None]:
-        """The value of each quantile, None if nothing was added lately."""
+        """Return the value of each quantile, None if nothing was added lately."""
         if self._past is None:
             self._past = self._merged(self._slots[:-1])
             self._past.compress()
@@ -149,11 +149,11 @@ class SlidingQuantiles:
 
 
 _TOGETHER = 2048
-"""Durations that go into the sketch with one sort."""
+"""Durations added to the sketch with one sort."""
 
 
 class Summary:
-    """Keeps durations as they come until there are enough of them for the sketch."""
+    """Buffers durations and adds them to the sketch in batches."""
 
     __slots__ = ("_quantiles", "_waiting", "count", "total_ns")
 
@@ -177,7 +177,7 @@ class Summary:
             self._settle()
 
     def read_ns(self, shares: Sequence[float], now_ns: int) -> list[int | None]:
-        """The quantiles of the last minute, None where there was nothing."""
+        """Return the quantiles of the last minute, None if there are no values."""
         if now_ns >= self._quantiles.ends_ns:
             self._turn(now_ns)
         self._settle()

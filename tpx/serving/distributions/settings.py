@@ -1,4 +1,4 @@
-"""--metrics-config: which latencies are kept, and how."""
+"""--metrics-config: which latencies are recorded, and how."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """A quantile of a summary, and by how much the share of values below it may be off."""
+    """A quantile of a summary and its permitted rank error."""
 
     q: float
     error: float
@@ -18,7 +18,7 @@ class Quantile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySettings:
-    """The settings of --metrics-config, by Triton's names."""
+    """The settings of --metrics-config, with Triton's names."""
 
     counter_latencies: bool = True
     summary_latencies: bool = False
@@ -33,7 +33,7 @@ class LatencySettings:
 
     @property
     def quantile_error(self) -> float:
-        """One sketch answers all quantiles: it is as good as the strictest wants."""
+        """Return the error of the sketch: one sketch serves all quantiles, so the strictest decides."""
         return min(quantile.error for quantile in self.summary_quantiles)
 
 
@@ -42,7 +42,7 @@ _NAMES = (*_SWITCHES, "summary_quantiles")
 
 
 def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
-    """Read values of --metrics-config, each `<setting>=<value>`; a later one wins. Raises UsageError."""
+    """Parse values of --metrics-config, each `<setting>=<value>`; the last one wins. Raises UsageError."""
     settings = LatencySettings()
     for flag in flags:
         name, equals, value = (part.strip() for part in flag.partition("="))
@@ -66,7 +66,7 @@ def _switched(settings: LatencySettings, name: str, value: str) -> LatencySettin
 
 
 def _quantiles(text: str) -> tuple[Quantile, ...]:
-    """`0.5:0.05,0.9:0.01` and so on."""
+    """Parse `0.5:0.05,0.9:0.01`."""
     found = tuple(_quantile(pair) for pair in text.split(","))
     if len({quantile.q for quantile in found}) < len(found):
         raise UsageError(f"--metrics-config summary_quantiles names a quantile twice: '{text}'")
@@ -88,4 +88,4 @@ def _quantile(pair: str) -> Quantile:
 
 
 _SMALLEST_ERROR = 1e-5
-"""Memory grows as the error shrinks: about 1 / error entries a sketch."""
+"""Memory grows as the error shrinks: about 1 / error entries per sketch."""

@@ -1,1 +1,1 @@
-"""Ensembles: models made of models, whose tensors pass from one to the next without leaving the server."""
+"""Ensembles: models composed of models, whose tensors pass between steps inside the server."""

@@ -1,5 +1,6 @@
-"""Checks that the models of an ensemble fit together as they are loaded (Triton:
-core/src/ensemble_scheduler/ensemble_utils.cc)."""
+"""Checks that the models of an ensemble fit together (Triton:
+core/src/ensemble_scheduler/ensemble_utils.cc).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from tpx.serving.signature import Signature
 
 
 class Component(Protocol):
-    """A loaded model, as far as an ensemble of it can be put together."""
+    """The properties of a loaded model that an ensemble depends on."""
 
     config: ModelConfig
     signature: Signature
@@ -28,16 +29,16 @@ class Component(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A graph, and what its models were like when they were found to fit together."""
+    """A graph, and the properties of its models at the time of the check."""
 
     graph: Graph
     facts: Sequence[StepFacts]
     models: frozenset[ModelId]
-    """All models below, those of its ensembles included."""
+    """All models below, including those of nested ensembles."""
     levels: int
-    """How deep ensembles are nested: 1 where there is only this one."""
+    """Nesting depth of ensembles: 1 without a nested one."""
     labels: Mapping[str, tuple[str, ...]]
-    """Of outputs, as the models that make them have them."""
+    """Labels of outputs, from the models that produce them."""
 
     @property
     def decoupled(self) -> bool:
@@ -45,7 +46,7 @@ class Composition:
 
 
 def compose(config: ModelConfig, graph: Graph, models: Sequence[Component]) -> Composition:
-    """Put models together, given step by step. Raises ConfigError where types or shapes do not fit."""
+    """Compose models, one per step. Raises ConfigError if types or shapes do not fit."""
     check_composition(config, graph, [model.config for model in models])
     return Composition(
         graph=graph,
@@ -70,7 +71,8 @@ def _facts_of(model: Component) -> StepFacts:
 
 
 def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelConfig]) -> None:
-    """Check types and shapes along the graph against the composing models' configurations, step by step.
+    """Check types and shapes along the graph against the configurations of the composing models, one
+    per step.
 
     Raises ConfigError.
     """
@@ -116,7 +118,7 @@ def _check_outputs(graph: Graph, step: EnsembleStep, model: ModelConfig) -> None
 
 
 def _follow_decoupled(graph: Graph, step: EnsembleStep, model: ModelConfig, origins: dict[str, int]) -> None:
-    """`origins` has the step that the iterations of a tensor come from, of those that have more than one."""
+    """Update `origins`, which maps each tensor with several iterations to the step that they come from."""
     origin = _common_origin(graph, model.name, step.inputs.values(), origins)
     if model.model_transaction_policy.decoupled:
         origin = step.index
@@ -127,7 +129,9 @@ def _follow_decoupled(graph: Graph, step: EnsembleStep, model: ModelConfig, orig
 def _common_origin(
     graph: Graph, where: str, tensors: Iterable[str], origins: Mapping[str, int]
 ) -> int | None:
-    """Iterations of two decoupled steps cannot be paired; with what comes once they can."""
+    """Return the common origin of a step's inputs. Iterations of two decoupled steps cannot be paired,
+    but can be combined with tensors that come once.
+    """
     sources = {origins[tensor] for tensor in tensors if tensor in origins}
     if len(sources) > 1:
         raise ConfigError(
@@ -138,7 +142,7 @@ def _common_origin(
 
 
 class _TensorOrigin:
-    """A tensor as the model says it is in which it was first seen."""
+    """A tensor as described by the model that mentions it first."""
 
     def __init__(self, model: str, item: TensorConfig, config: ModelConfig, *, inner: bool = False) -> None:
         self.model = model
@@ -171,8 +175,8 @@ def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _Tensor
             f"{where} data type: {first.type_name} is inferred from model {first.model} while "
             f"{second.type_name} is inferred from model {second.model}"
         )
-    # without the batch dimension, which a request of one row gets and loses on the way; or with it, where a
-    # model has as its own dimension what is the others' batch
+    # without the batch dimension, which is added to and removed from a request of one row; or with it, if a
+    # model declares the others' batch dimension as its own
     if not _fits(first.dims, second.dims) and not _fits(first.shape, second.shape):
         raise ConfigError(
             f"{where} shape: {_brackets(first.shape)} is inferred from model {first.model} while "

@@ -1,4 +1,4 @@
-"""The iterations of a request behind a decoupled model: which have arrived, may go on, or must wait."""
+"""Iterations of a request behind a decoupled model: which have arrived, can run, or must wait."""
 
 import asyncio
 import logging
@@ -13,14 +13,15 @@ from tpx.serving.request import InferRequest
 log = logging.getLogger(__name__)
 
 _HOLD_S = 300.0
-"""A decoupled model that is held back longer goes on whatever has to be kept: Triton does, too."""
+"""A decoupled model that is held back longer continues regardless of the limit, as in Triton."""
 
 
 class Flow:
-    """Values by tensor and iteration; a value is kept until all its consumers have it.
+    """Values by tensor and iteration; a value is kept until all its consumers have used it.
 
-    With `max_inflight_requests` a step has only so many requests under way, and not more values than that
-    wait behind it: then it is not called, and a decoupled model is held back at its next response.
+    With `max_inflight_requests`, a step has at most that number of requests in flight and of values
+    waiting behind it. At the limit it is not called, and a decoupled model is held back at its next
+    response.
     """
 
     def __init__(
@@ -31,8 +32,11 @@ class Flow:
         children: Collection[InferRequest],
         advance: Callable[[], None],
     ) -> None:
-        """Everything is the run's: `missing` inputs that come once, calls that are `ready`, requests that
-        are under way; `advance` begins what is ready."""
+        """Create the flow of a run; all arguments belong to the run.
+
+        `missing` counts the inputs that come once, `ready` has calls that can run, `children` the
+        requests in flight, and `advance` starts what is ready.
+        """
         self._plan = plan
         self._missing = missing
         self._ready = ready
@@ -40,29 +44,29 @@ class Flow:
         self._advance = advance
         self._limit = plan.max_inflight
         self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in plan.streams}
-        """[the tensor, how many will still take it]."""
+        """Per tensor and iteration: [value, number of consumers that have not used it]."""
         self._issued = [0] * len(plan.steps)
         self._produced = [0] * len(plan.steps)
         self._inflight = [0] * len(plan.steps)
         self._sources: dict[InferRequest, int] = {}
-        """Requests to decoupled models that are under way, and their steps."""
+        """Requests in flight to decoupled models, and their steps."""
         self._held: set[InferRequest] = set()
         self._stalled = False
         self.answered = 0
-        """Iterations that the client has."""
+        """Iterations sent to the client."""
         self._timer: asyncio.TimerHandle | None = None
 
     # values
 
     def put(self, tensor: int, iteration: int, value: Tensor | None) -> None:
-        """A value is there, or was left out."""
+        """Add a value, or note that it was left out."""
         plan = self._plan
         self._values[tensor][iteration] = [value, plan.uses[tensor]]
         for step in plan.consumers[tensor]:
             self.look(step)
 
     def take(self, tensor: int, iteration: int) -> Tensor | None:
-        """A value for one of its uses."""
+        """Return a value for one of its uses."""
         values = self._values[tensor]
         kept = values[iteration]
         kept[1] -= 1
@@ -72,7 +76,7 @@ class Flow:
         return value
 
     def next_answer(self, once: Sequence[Tensor | None]) -> list[Tensor | None] | None:
-        """The values of the next response, if all are there; `once` has those that come once."""
+        """Return the values of the next response if all have arrived; `once` has those that come once."""
         iteration = self.answered
         if any(iteration not in self._values[tensor] for tensor in self._plan.wanted_streams):
             return None
@@ -84,13 +88,13 @@ class Flow:
 
     @property
     def stuck(self) -> bool:
-        """Tell whether values are left that no step could use."""
+        """Return whether values are left that no step can use."""
         return any(self._values.values())
 
     # calls
 
     def look(self, step: int) -> None:
-        """Call a step for each iteration that all of its inputs have."""
+        """Call a step for each iteration for which all inputs have arrived."""
         streamed = self._plan.steps[step].streamed
         while streamed and not self._missing[step] and self._has_room(step):
             iteration = self._issued[step]
@@ -101,7 +105,7 @@ class Flow:
             self._ready.append(Call(step, iteration))
 
     def begin(self, step: int, child: InferRequest) -> None:
-        """A call of a step is under way."""
+        """Note that a step was called."""
         if self._plan.steps[step].decoupled:
             self._sources[child] = step
             if self._stalled:
@@ -109,14 +113,14 @@ class Flow:
             self.balance()
 
     def index_of(self, call: Call) -> int:
-        """The iteration that a response of a call is."""
+        """Return the iteration of a call's next response."""
         if not self._plan.steps[call.step].decoupled:
             return call.iteration
         self._produced[call.step] += 1
         return self._produced[call.step] - 1
 
     def finished(self, step: int, child: InferRequest) -> None:
-        """A call has its last response."""
+        """Note that a call has received its last response."""
         if self._plan.steps[step].streamed:
             self._inflight[step] -= 1
         self._sources.pop(child, None)
@@ -125,13 +129,13 @@ class Flow:
     # backpressure
 
     def stall(self, stalled: bool) -> None:
-        """Stop, or go on again, as the client reads."""
+        """Pause or resume, depending on whether the client reads."""
         self._stalled = stalled
         for child in list(self._sources):
             child.stall(stalled or child in self._held)
 
     def balance(self) -> None:
-        """Let models go on or hold them back, after a value has come or gone."""
+        """Hold models back or let them continue, after a value was added or used."""
         if not self._limit:
             return
         self._look_everywhere()
@@ -149,7 +153,7 @@ class Flow:
             self.close()
 
     def close(self) -> None:
-        """End the timer: the request is over."""
+        """Cancel the timer: the request has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -158,12 +162,12 @@ class Flow:
         return not self._limit or (self._inflight[step] < self._limit and not self._is_full(step))
 
     def _is_full(self, step: int) -> bool:
-        """Tell whether the most values that may wait behind a step do."""
+        """Return whether the maximum number of values is waiting behind a step."""
         outputs = self._plan.steps[step].outputs.values()
         return any(len(self._values[tensor]) >= self._limit for tensor in outputs if tensor in self._values)
 
     def _let_go(self, why: str) -> None:
-        """Ignore the limit from now on: otherwise the request would never end."""
+        """Ignore the limit from now on; otherwise the request would never end."""
         self.close()
         log.error("ensemble step goes on beyond max_inflight_requests: %s", why)
         self._limit = 0

@@ -11,28 +11,28 @@ from tpx.serving.model_id import ModelId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleStep:
-    """One call of a composing model; both maps are from its tensors to the ensemble's."""
+    """One call of a composing model; both maps lead from its tensors to the ensemble's."""
 
     index: int
     model: ModelId
-    """As the configuration names it, until `Graph.over` says which it is."""
+    """The model named in the configuration, until `Graph.over` resolves it."""
     version: str
-    """Empty: the latest."""
+    """Version; empty for the latest."""
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Steps, each behind those whose tensors it needs, and what the ensemble takes and gives."""
+    """Steps in topological order, and the ensemble's inputs and outputs."""
 
     model: ModelId
-    """The ensemble itself."""
+    """The ensemble."""
     steps: Sequence[EnsembleStep]
     inputs: frozenset[str]
     outputs: frozenset[str]
     max_inflight: int
-    """Requests that one step has under way for one request of the ensemble; 0 is no limit."""
+    """Maximum requests in flight of one step per request of the ensemble; 0 = unlimited."""
 
     @property
     def name(self) -> str:
@@ -44,17 +44,17 @@ class Graph:
         return frozenset(step.model for step in self.steps)
 
     def over(self, models: Sequence[ModelId]) -> "Graph":
-        """The same on these models, given step by step."""
+        """Return the same graph with these models, one per step."""
         steps = [replace(step, model=model) for step, model in zip(self.steps, models, strict=True)]
         return replace(self, steps=tuple(steps))
 
     @property
     def producers(self) -> dict[str, EnsembleStep]:
-        """The step that makes a tensor."""
+        """Return the step that produces each tensor."""
         return {tensor: step for step in self.steps for tensor in step.outputs.values()}
 
     def needed(self, outputs: Iterable[str]) -> list[EnsembleStep]:
-        """The steps without which these outputs could not be made, in order."""
+        """Return the steps needed for these outputs, in order."""
         producers, wanted = self.producers, list(outputs)
         found = set()
         while wanted:
@@ -66,7 +66,7 @@ class Graph:
 
 
 def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
-    """The graph in a configuration. Raises ConfigError where steps and tensors do not fit together."""
+    """Return the graph of a configuration. Raises ConfigError if steps and tensors do not fit together."""
     steps = _steps(config)
     inputs, outputs = [item.name for item in config.input], [item.name for item in config.output]
     written = {tensor for step in steps for tensor in step.outputs.values()}
@@ -124,7 +124,7 @@ def _steps(config: ModelConfig) -> list[EnsembleStep]:
 
 
 def _ordered(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> tuple[list[EnsembleStep], set[str]]:
-    """The steps that can run, each once its inputs can be known, and all tensors that become known."""
+    """Return the steps that can run, in an order in which their inputs are known, and all known tensors."""
     known, waiting = set(inputs), list(steps)
     ordered: list[EnsembleStep] = []
     while True:
@@ -138,7 +138,7 @@ def _ordered(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> tuple[list
 
 
 def _unconnected(output: str, steps: Sequence[EnsembleStep], known: set[str], written: set[str]) -> str:
-    """Which tensor that an output depends on comes from nowhere; nothing where it is a circle."""
+    """Name the tensor that an output depends on and that no step produces; empty for a cycle."""
     producers = {tensor: step for step in steps for tensor in step.outputs.values()}
     wanted, seen = [output], set()
     while wanted:

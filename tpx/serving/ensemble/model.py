@@ -1,4 +1,4 @@
-"""An ensemble as the repository, the data plane and the frontends see it: a model like any other."""
+"""An ensemble as seen by the repository, the data plane, and the frontends: a model like any other."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ _LEVELS_ON_THE_STACK = 16
 
 
 class Ensemble:
-    """Runs its steps on the models that `resolve` finds; it has no instances and no queue of its own."""
+    """Runs its steps on the models found by `resolve`; it has neither instances nor a queue."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Ensemble:
         self._resolve = resolve
         self._cache = CachedModel(cache, self.statistics) if cache is not None else None
         self._in_flight = 0
-        # each level calls the next one, and is answered by it: the stack has to end somewhere
+        # levels call each other recursively, so the depth must be bounded
         self._breaks_stack = self.levels % _LEVELS_ON_THE_STACK == 0
 
     reads_inputs = False
     healthy = True
-    """Its composing models have a health of their own."""
+    """Always healthy: composing models report their own health."""
     has_readiness_hook = False
 
     async def says_ready(self) -> bool:
@@ -63,24 +63,24 @@ class Ensemble:
 
     abandoned = False
     pending = sequences = 0
-    """Requests wait for the composing models, and sequences belong to them."""
+    """Always 0: requests wait in the queues of composing models, and sequences belong to them."""
 
     @property
     def in_flight(self) -> int:
-        """Requests taken and not yet answered."""
+        """Return the number of unanswered requests."""
         return self._in_flight
 
     @property
     def busy(self) -> bool:
-        """Tell whether a request is under way."""
+        """Return whether a request is in flight."""
         return self._in_flight > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """Validate a request's head against the ensemble. Raises InvalidRequest."""
+        """Validate a request's head. Raises InvalidRequest."""
         return self.signature.bind(self, request)
 
     def submit(self, request: InferRequest) -> None:
-        """Take a request; its `reply` is called later, or before this returns. Raises NotReady."""
+        """Accept a request; its `reply` is called later, or before this returns. Raises NotReady."""
         if self.retired:
             raise NotReady(
                 f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
@@ -104,7 +104,7 @@ class Ensemble:
         """Do nothing: the run of a cancelled request cancels its steps."""
 
     def _plan_for(self, head: RequestHead) -> EnsemblePlan:
-        """The way to the outputs that a request wants."""
+        """Return the plan for the outputs that a request asks for."""
         wanted = tuple([bound.spec.name for bound in head.outputs])
         plan = self._plans.get(wanted)
         if plan is None:
@@ -115,28 +115,28 @@ class Ensemble:
         return plan
 
     def recomposed(self) -> None:
-        """A model that it is made of is another now: kept answers may not be its answers any more."""
+        """Clear the cache, because a composing model was replaced."""
         if self._cache is not None:
             self._cache.renew()
 
     def close(self) -> None:
-        """Drop what it remembers, so that references to it hold no models."""
+        """Drop caches that hold references to models."""
         self.signature.forget_heads()
         self._plans.clear()
 
     def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
-        """A response of a run; the final one is the only one unless the ensemble is decoupled."""
+        """Handle a response of a run; unless the ensemble is decoupled, the final one is the only one."""
         if self.decoupled and not run.answered:
             run.answered = True
             self._first_response(request)
         if response.final:
-            request.backpressure = None  # they know each other: a cycle
+            request.backpressure = None  # break the reference cycle
             self._in_flight -= 1
             now = _clock()
             if response.error is None:
                 self.statistics.composed(run.times, request.head.batch_size, now - request.arrived_ns, now)
             else:
-                # the step that failed has counted its own reason
+                # the failed step has counted its own reason
                 reason = "CANCELED" if request.cancelled else "OTHER"
                 self.statistics.failed_for(reason, 1, now - request.arrived_ns)
             if self._cache is not None:
@@ -157,5 +157,5 @@ class Ensemble:
             request.trace.computed(request, NOT_COMPUTED, response)
         try:
             request.reply(request, response)
-        except Exception:  # one request's boundary: the server goes on
+        except Exception:  # one request's boundary: the server must survive
             log.exception("answering a request to ensemble '%s' failed", self.name)

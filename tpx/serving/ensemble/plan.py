@@ -1,4 +1,4 @@
-"""A graph made ready to run: numbers instead of names, for the outputs that a request wants."""
+"""A graph compiled for the outputs that a request asks for, with numbers instead of names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,27 +16,27 @@ Shape = tuple[int, ...]
 
 
 class Composing(Protocol):
-    """A model as a step uses it."""
+    """A model as used by a step."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """Raises InvalidRequest."""
+        """Validate a request's head. Raises InvalidRequest."""
 
     def submit(self, request: InferRequest) -> None:
-        """Raises RequestError."""
+        """Submit a request. Raises RequestError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """Facts of a step's model that the run of the graph depends on."""
+    """Properties of a step's model that the run of the graph depends on."""
 
     decoupled: bool
     ranks: Mapping[str, int]
-    """Of its inputs, with the batch dimension where it has one."""
+    """Ranks of its inputs, including the batch dimension if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInput:
-    """An input of a step, and where it comes from."""
+    """An input of a step, and its source."""
 
     name: str
     tensor: int
@@ -44,7 +44,7 @@ class StepInput:
 
 
 class Call:
-    """Which call of which step: the context of its request."""
+    """Context of a request: the step and its iteration."""
 
     __slots__ = ("iteration", "sequence", "step")
 
@@ -52,11 +52,11 @@ class Call:
         self.step = step
         self.iteration = iteration
         self.sequence: dict[str, Parameter] | None = None
-        """What steps before it have said of its sequence."""
+        """Sequence parameters set by earlier steps."""
 
 
 class PlanStep:
-    """A step of a plan. Remembers the heads of its requests, which are the same for the same shapes."""
+    """A step of a plan. Caches the heads of its requests, which are equal for equal shapes."""
 
     __slots__ = (
         "_heads",
@@ -79,11 +79,11 @@ class PlanStep:
             for name, tensor in step.inputs.items()
         )
         self.outputs = {name: numbers[tensor] for name, tensor in step.outputs.items() if tensor in numbers}
-        """The numbers of the tensors that are needed, by the model's names."""
+        """Numbers of the required output tensors, by the model's names."""
         self.streamed: tuple[int, ...] = ()
-        """The tensors among its inputs that have iterations: it is called once for each."""
+        """Input tensors with iterations: the step is called once per iteration."""
         self.iterates = False
-        """Its outputs have iterations."""
+        """True if its outputs have iterations."""
         self._model: Composing | None = None
         self._heads: dict[tuple[Shape | None, ...], RequestHead] = {}
 
@@ -94,9 +94,9 @@ class PlanStep:
         request_id: str,
         parameters: dict[str, Parameter],
     ) -> RequestHead:
-        """The head of a request with these values for its inputs. Raises InvalidRequest.
+        """Return the head of a request with these input values. Raises InvalidRequest.
 
-        Types were checked when the ensemble was composed, sizes when the tensors were made.
+        Datatypes were checked when the ensemble was composed, sizes when the tensors were created.
         """
         if model is not self._model:
             self._model = model
@@ -112,14 +112,14 @@ class PlanStep:
         if (
             known.request_id == request_id
             and known.parameters == parameters
-            # true equals 1, and is not the same to a model
+            # true == 1 in Python, but they differ for a model
             and (not parameters or _types(known.parameters) == _types(parameters))
         ):
             return known
         return RequestHead(known.model, request_id, known.inputs, known.outputs, known.batch_size, parameters)
 
     def forget_heads(self) -> None:
-        """Drop what is remembered, and with it the model."""
+        """Drop cached heads, which reference the model."""
         self._model = None
         self._heads.clear()
 
@@ -152,7 +152,7 @@ def _types(parameters: Mapping[str, Parameter]) -> list[type]:
 
 
 class EnsemblePlan:
-    """The steps that some outputs need. Tensors have numbers; they come once, or in iterations."""
+    """The steps needed for some outputs. Tensors are numbered; they come once, or in iterations."""
 
     def __init__(self, graph: Graph, facts: Sequence[StepFacts], wanted: Sequence[str]) -> None:
         by_step = {step.index: fact for step, fact in zip(graph.steps, facts, strict=True)}
@@ -163,30 +163,32 @@ class EnsemblePlan:
         self.steps = tuple(PlanStep(step, by_step[step.index], numbers) for step in steps)
         self.tensors = len(numbers)
         self.given = {name: numbers[name] for name in graph.inputs - written if name in numbers}
-        """The numbers of the ensemble's inputs that are needed."""
+        """Numbers of the ensemble's inputs that are needed."""
         self.wanted = tuple(numbers[name] for name in wanted)
         self.consumers: list[list[int]] = [[] for _ in numbers]
-        """Steps that take each tensor, by number, once for each input."""
+        """Steps that consume each tensor, by number, once per input."""
         for number, step in enumerate(self.steps):
             for given in step.inputs:
                 self.consumers[given.tensor].append(number)
         self.uses = [len(taken) for taken in self.consumers]
         for tensor in self.wanted:
             self.uses[tensor] += 1
-        """How often a value is taken, the client's answer included."""
+        """How often a value is used, including by the response to the client."""
         self.streams = self._find_streams()
         for step in self.steps:
             for given in step.inputs if step.streamed else ():
-                self.uses[given.tensor] += given.tensor not in self.streams  # for any number of iterations
+                self.uses[given.tensor] += (
+                    given.tensor not in self.streams
+                )  # used by any number of iterations
         self.missing = [sum(given.tensor not in self.streams for given in step.inputs) for step in self.steps]
-        """Number of each step's inputs that come once."""
+        """Number of inputs that come once, per step."""
         self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)
         self.wanted_streams = tuple(tensor for tensor in self.wanted if tensor in self.streams)
         self.producers = {tensor: n for n, step in enumerate(self.steps) for tensor in step.outputs.values()}
         self.max_inflight = graph.max_inflight
 
     def _find_streams(self) -> frozenset[int]:
-        """The tensors with iterations: behind a decoupled model."""
+        """Find the tensors with iterations, which are behind a decoupled model."""
         streams: set[int] = set()
         for step in self.steps:
             step.streamed = tuple(dict.fromkeys(g.tensor for g in step.inputs if g.tensor in streams))
@@ -196,6 +198,6 @@ class EnsemblePlan:
         return frozenset(streams)
 
     def forget_heads(self) -> None:
-        """Drop what is remembered of requests, and with it the models."""
+        """Drop cached heads, which reference the models."""
         for step in self.steps:
             step.forget_heads()

@@ -1,8 +1,8 @@
-"""One request on its way through an ensemble: which steps can go now, and what has come of them; and
-the sequence that a step makes those behind it part of (Triton:
-core/src/ensemble_scheduler/ensemble_scheduler.cc).
+"""One request in an ensemble: which steps can run, their results, and the sequence parameters that a
+step sets for later steps.
 
-Everything here runs on the event loop; tensors pass from step to step as they are, uncopied.
+Triton: core/src/ensemble_scheduler/ensemble_scheduler.cc. Everything runs on the event loop; tensors
+pass between steps without a copy.
 """
 
 import logging
@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 Resolve = Callable[[ModelId, str], Composing]
 """Finds the model that serves a version. Raises NotFound, NotReady."""
 Answer = Callable[["EnsembleRun", InferRequest, InferResponse], None]
-"""Takes the responses of a run; the one that is final is the last."""
+"""Receives the responses of a run; the final one is the last."""
 
 
 SequenceParameters = dict[str, Parameter]
-"""`sequence_id`, where there is one, `sequence_start` and `sequence_end`."""
+"""`sequence_id` if there is one, `sequence_start`, and `sequence_end`."""
 
 _FLAGS = ("sequence_start", "sequence_end")
 _MOST = 2**64
 
 
 def sequence_of(parameters: Mapping[str, Parameter]) -> SequenceParameters:
-    """Return what an answer tells of the sequence of a request with these parameters: always all three."""
+    """Return the sequence parameters of a response to a request with these parameters: always all three."""
     return {
         "sequence_id": parameters.get("sequence_id", 0),
         "sequence_start": parameters.get("sequence_start", False),
@@ -47,10 +47,9 @@ def sequence_of(parameters: Mapping[str, Parameter]) -> SequenceParameters:
 def said_of_sequence(
     said: Mapping[str, Parameter], before: Mapping[str, Parameter]
 ) -> SequenceParameters | None:
-    """Return what the parameters of a response make of the sequence of the step's own request, which has
-    `before`.
+    """Return the sequence parameters that a response sets, given those of its own request in `before`.
 
-    None where they say nothing of it; with any of the three, a flag that is not among them is off. Raises
+    Returns None if it sets none of the three; if it sets any, missing flags are off. Raises
     ExecutionError.
     """
     if "sequence_id" not in said and not any(flag in said for flag in _FLAGS):
@@ -73,9 +72,10 @@ def said_of_sequence(
 
 
 class Overrides:
-    """Overrides by the steps of one run, by iteration, until all that read it have taken it.
+    """Sequence parameters set by the steps of one run, by iteration, until all readers have taken them.
 
-    Readers are the steps right behind, by number, and behind the last one the answer to the client.
+    Readers are the steps directly behind, by number, and the response to the client behind the last
+    one.
     """
 
     def __init__(self, plan: EnsemblePlan) -> None:
@@ -87,22 +87,24 @@ class Overrides:
             tuple(dict.fromkeys(producers[tensor] for tensor in tensors if tensor in producers))
             for tensors in read
         ]
-        """The steps right before each reader, in the order of what it reads."""
+        """The steps directly before each reader, in the order of the reader's inputs."""
         self._readers = [sum(number in before for before in self._sources) for number in range(len(steps))]
         self._said: dict[tuple[int, int], list[Any]] = {}
-        """[what was said, how many readers have still to take it]."""
+        """Per step and iteration: [sequence parameters, number of readers that have not taken them]."""
 
     def put(self, step: int, iteration: int, sequence: SequenceParameters) -> None:
-        """A response has said it, or the request that it answers had it."""
+        """Store the parameters set by a response, or else those of its request."""
         if self._readers[step]:
             self._said[step, iteration] = [sequence, self._readers[step]]
 
     def take(self, call: Call) -> SequenceParameters | None:
-        """Return what holds for a call; where steps before it disagree, what was said for its first input."""
+        """Return the parameters for a call; if earlier steps disagree, those of its first input."""
         return self._take(call.step, call.iteration)
 
     def take_for_answer(self, iteration: int) -> SequenceParameters | None:
-        """Return what holds for an answer; where steps disagree, what was said for its first output."""
+        """Return the parameters for a response to the client; if steps disagree, those of its first
+        output.
+        """
         return self._take(self._answer, iteration)
 
     def _take(self, reader: int, iteration: int) -> SequenceParameters | None:
@@ -113,7 +115,7 @@ class Overrides:
             kept = self._said.get(key)
             if kept is None:
                 continue
-            if iterates:  # what comes once may be wanted for any number of iterations
+            if iterates:  # a tensor that comes once may be used by any number of iterations
                 kept[1] -= 1
                 if not kept[1]:
                     del self._said[key]
@@ -126,7 +128,7 @@ class Overrides:
 
 
 class _PhaseSums:
-    """The sums of the phases of all steps, for the statistics of the ensemble."""
+    """Sums of all steps' phases, for the statistics of the ensemble."""
 
     __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
 
@@ -137,7 +139,7 @@ class _PhaseSums:
         self.output_ns = 0
 
     def add(self, request: InferRequest, times: Computation) -> None:
-        """Add a step, unless it was answered without being computed."""
+        """Add the times of a step, unless it was answered without being computed."""
         started_ns = times.started_ns
         if not started_ns:
             return
@@ -148,7 +150,7 @@ class _PhaseSums:
 
 
 class _StepTrace:
-    """Implements RequestTrace for steps: adds their times up, and passes them on to the trace of a step."""
+    """Implements RequestTrace for steps: sums their times, and forwards them to the step's trace."""
 
     __slots__ = ("_inner", "_times")
 
@@ -175,10 +177,11 @@ class _StepTrace:
 
 
 class EnsembleRun:
-    """Also the `backpressure` of its request: cancelling and stalling that reach the steps under way.
+    """One run of an ensemble; also the `backpressure` of its request, forwarding cancellation and
+    stalls to the steps.
 
-    What comes once is counted: a step is called when nothing that it needs is missing. A tensor behind a
-    decoupled model has a value for each iteration, and its consumers are called once for each (`Flow`).
+    Inputs that come once are counted: a step is called when none is missing. A tensor behind a
+    decoupled model has a value per iteration, and its consumers are called once for each (`Flow`).
     """
 
     __slots__ = (
@@ -212,11 +215,13 @@ class EnsembleRun:
         self._resolve = resolve
         self._request = request
         self._head = request.head
-        """As it came: that of the request says which outputs the last response has."""
+        """Head of the request as it arrived; the request's own head describes the outputs of its last
+        response.
+        """
         self._on_answer = on_answer
         self._trace = _StepTrace(self.times, None)
         self._values: list[Tensor | None] = [None] * plan.tensors
-        """What comes once, by its number."""
+        """Values of tensors that come once, by number."""
         self._missing = plan.missing.copy()
         self._unanswered = plan.wanted_once
         self._ready: deque[Call] = deque()
@@ -224,9 +229,9 @@ class EnsembleRun:
         self._advancing = False
         self.over = False
         self.answered = False
-        """A first response has been given."""
+        """True after the first response."""
         self._overrides: Overrides | None = None
-        """Most steps say nothing of sequences."""
+        """Sequence parameters; None until a step sets some."""
         self._flow: Flow | None = None
         if plan.streams:
             self._flow = Flow(plan, self._missing, self._ready, self._children, self.advance)
@@ -246,15 +251,15 @@ class EnsembleRun:
                 if name not in there:
                     self._put(number, None)
 
-    # what `backpressure` is to InferRequest
+    # the `backpressure` of InferRequest
 
     def end(self) -> None:
-        """Cancel the steps under way."""
+        """Cancel the steps in flight."""
         for child in list(self._children):
             child.cancel()
 
     def stall(self, stalled: bool) -> None:
-        """Stop the steps, or let them go on again, as the client reads."""
+        """Pause or resume the steps, depending on whether the client reads."""
         if self._flow is not None:
             self._flow.stall(stalled)
         else:
@@ -262,14 +267,14 @@ class EnsembleRun:
                 child.stall(stalled)
 
     def delivered(self, size: int) -> None:
-        """Do nothing: the steps have backpressure of their own."""
+        """Do nothing: the steps have their own backpressure."""
 
     # steps
 
     def advance(self) -> None:
-        """Call every step that can go, and end when nothing is left to do."""
+        """Call every step that can run, and end when nothing is left to do."""
         if self._advancing:
-            return  # a step has answered at once: the loop below goes on with what that made possible
+            return  # a step answered at once: the loop below continues with what it made ready
         self._advancing = True
         ready = self._ready
         while ready and not self.over:
@@ -342,7 +347,7 @@ class EnsembleRun:
         else:
             self._override(call.step, 0, sequence)
             self._take_outputs(step, response.outputs)
-            if not response.final:  # its model has become decoupled since the ensemble was composed
+            if not response.final:  # its model became decoupled after the ensemble was composed
                 self._children.discard(child)
                 child.cancel()
         if not self.over:
@@ -360,8 +365,7 @@ class EnsembleRun:
                     self._put(number, None)
 
     def _sequence_of(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
-        """Return what the steps behind a response have to be told, and the client, if it is not what they
-        know."""
+        """Return the sequence parameters for later steps and the client, None if they are unchanged."""
         before = self._request.head.parameters if call.sequence is None else call.sequence
         sequence = said_of_sequence(said, before)
         return call.sequence if sequence is None or sequence == sequence_of(before) else sequence
@@ -391,9 +395,9 @@ class EnsembleRun:
     # values
 
     def _put(self, number: int, value: Tensor | None) -> None:
-        """Take a tensor that comes once; None: the model has left it out, or the client.
+        """Store a tensor that comes once, or None if the model or the client has left it out.
 
-        A step that cannot do without it refuses the request that then comes.
+        A step that requires it refuses the resulting request.
         """
         plan = self._plan
         self._values[number] = value
@@ -427,7 +431,7 @@ class EnsembleRun:
         self._close(response)
 
     def _answer_iterations(self, flow: Flow) -> None:
-        """Send every response whose outputs are all there, in order."""
+        """Send every response whose outputs have all arrived, in order."""
         while not self.over and not self._unanswered:
             iteration = flow.answered
             values = flow.next_answer(self._values)
@@ -438,7 +442,7 @@ class EnsembleRun:
             self._on_answer(self, self._request, response)
 
     def _response(self, values: Sequence[Tensor | None], iteration: int) -> InferResponse:
-        """Make a response of the values, without those that a step has left out."""
+        """Return a response with these values, without those that a step has left out."""
         head = self._head
         batched = head.model.max_batch_size > 0
         given = [
@@ -458,7 +462,7 @@ class EnsembleRun:
         return response
 
     def _finish(self) -> None:
-        """End the request once nothing is under way and nothing can be called."""
+        """End the request once nothing is in flight and nothing can be called."""
         if self._flow is None or self._unanswered or self._flow.stuck:
             identity = self._request.head.request_id or "<id_unknown>"
             self._fail(
@@ -471,7 +475,7 @@ class EnsembleRun:
         self._close(InferResponse([]))
 
     def _fail(self, error: TpxError) -> None:
-        """Answer with the first error; cancel the steps under way."""
+        """Respond with the first error and cancel the steps in flight."""
         named = type(error)(f"in ensemble '{self._name}', {error.message}", code=error.code)
         self._close(InferResponse([], named))
 
@@ -482,12 +486,12 @@ class EnsembleRun:
         self._children.clear()
         if self._flow is not None:
             self._flow.close()
-            self._flow = None  # they know each other: a cycle
+            self._flow = None  # break the reference cycle
         self._on_answer(self, self._request, response)
 
 
 def _adapted(shape: Shape, rank: int) -> Shape:
-    """A batch of one gets its dimension where a model batches, and loses it where one does not."""
+    """Add a dimension to a batch of one for a model that batches, or remove it for one that does not."""
     if len(shape) == rank - 1:
         return (1, *shape)
     if len(shape) == rank + 1 and shape[0] == 1:

@@ -1,1 +1,1 @@
-"""Which parts of tpx work on this machine, and how to enable the rest: `tpx doctor`."""
+"""`tpx doctor`: which parts of tpx work on this machine, and how to enable the rest."""

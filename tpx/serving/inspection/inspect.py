@@ -25,28 +25,28 @@ class Usability(Enum):
     MISSING = "missing"
     """Its package is not installed."""
     UNUSABLE = "unusable"
-    """Installed, but it lacks something on this machine."""
+    """Installed, but this machine lacks something it needs."""
     BROKEN = "broken"
-    """Installed, but it fails, crashes or hangs."""
+    """Installed, but it fails, crashes, or hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedPart:
-    """A backend or a feature, and whether it can be used."""
+    """A backend or a feature, and whether it is usable."""
 
     name: str
     state: Usability
     what: str = ""
-    """The use of a feature; empty for a backend."""
+    """The purpose of a feature; empty for a backend."""
     origin: str = ""
-    """The package that brings a backend, if it is not tpx."""
+    """The package that provides a backend, if it is not tpx."""
     version: str = ""
     providers: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     why: str = ""
     """The reason why it cannot be used."""
     remedy: str = ""
-    """The command that would enable it, or tell more of what is wrong."""
+    """The command that would enable it, or show more about the failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +59,40 @@ class Machine:
     system: str
     processor: str
     cores: int
-    """That this process may use."""
+    """Cores that this process may use."""
     memory_bytes: int
     memory_available_bytes: int
     gpus: tuple[str, ...] = ()
     gpu_note: str = ""
-    """Why none is known."""
+    """Why no GPU is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """Everything that was found."""
+    """The result of an inspection."""
 
     machine: Machine
     backends: tuple[InspectedPart, ...]
     features: tuple[InspectedPart, ...]
 
     def finding(self, name: str) -> InspectedPart | None:
-        """A backend or a feature."""
+        """Return the result for a backend or a feature."""
         return next((each for each in (*self.backends, *self.features) if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """A part to inspect, and what is known of it before."""
+    """A part to inspect, and what is already known about it."""
 
     part: PartName
     finding: InspectedPart
     module: str = ""
-    """Imported by it, and to be tried by hand where that ends the process."""
+    """Module that it imports; importing it by hand shows why a process dies."""
     install: str = ""
 
 
 def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspection:
-    """Inspect every backend and feature, each for at most this time."""
+    """Inspect every backend and feature, each with this deadline."""
     based = [
         InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
@@ -114,7 +114,7 @@ def _backend(name: str) -> _Subject:
         offer = offer_of(BACKENDS, name)
     except LoadError as exc:
         return _Subject(part=part, finding=InspectedPart(name=name, state=Usability.BROKEN, why=exc.message))
-    if offer is None:  # it was uninstalled in this very moment
+    if offer is None:  # it was uninstalled in the meantime
         return _Subject(part=part, finding=InspectedPart(name=name, state=Usability.MISSING))
     return _Subject(
         part=part,
@@ -174,7 +174,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def machine(gpu: InspectedPart) -> Machine:
-    """This one; `gpu` is what was found of the feature."""
+    """Describe this machine; `gpu` is the result for that feature."""
     memory = psutil.virtual_memory()
     return Machine(
         tpx=__version__,

@@ -1,5 +1,4 @@
-"""The parts that `tpx doctor` inspects, and their inspection in processes of their own, several at a time,
-each with a deadline."""
+"""The parts that `tpx doctor` inspects, each in its own process with a deadline, several at a time."""
 
 import contextlib
 import json
@@ -29,20 +28,20 @@ def _nothing_more() -> Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One of them, with the modules that it imports."""
+    """A feature and the modules that it imports."""
 
     what: str
     package: str
-    """As it is imported."""
+    """Package name as imported."""
     install: str
     distribution: str = ""
-    """Tells the version."""
+    """Distribution that has the version."""
     modules: tuple[str, ...] = ()
     more: Callable[[], Description] = _nothing_more
-    """Tells what its version does not."""
+    """Returns details beyond the version."""
 
     def describe(self) -> Description:
-        """Import what it needs and describe it; in a process of its own."""
+        """Import the feature's modules and describe it; runs in a separate process."""
         for module in (self.package, *self.modules):
             import_module(module)
         return replace(self.more(), version=version(self.distribution)) if self.distribution else self.more()
@@ -73,7 +72,7 @@ def _gpu() -> Description:
 
 
 def _text(value: bytes | str) -> str:
-    """Older versions of nvidia-ml-py give bytes."""
+    """Return text; older versions of nvidia-ml-py return bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -112,7 +111,7 @@ FEATURES = {
         distribution="uvloop",
     ),
 }
-"""By the names that --require takes."""
+"""Features by the names that --require accepts."""
 
 
 _AT_A_TIME = 2
@@ -127,7 +126,7 @@ _TAIL_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartName:
-    """A part to inspect: `backend` or `feature`, and its name."""
+    """A part to inspect: kind (`backend` or `feature`) and name."""
 
     kind: str
     name: str
@@ -135,15 +134,15 @@ class PartName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionFailure:
-    """Why an inspection found nothing."""
+    """Reason why an inspection returned nothing."""
 
     why: str
     ended: bool = False
-    """The process was ended from outside, by its deadline or by a crash: it said nothing itself."""
+    """True if the process was killed by its deadline or crashed, and reported nothing."""
 
 
 class PartInspections:
-    """Inspects parts; an interrupt ends their processes, too."""
+    """Inspects parts; an interrupt also ends their processes."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -151,11 +150,11 @@ class PartInspections:
         self._stopped = False
 
     def at(self, parts: Sequence[PartName]) -> dict[PartName, Description | InspectionFailure]:
-        """A description of each part, or why there is none."""
+        """Return a description of each part, or the reason why there is none."""
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="inspect") as pool:
             try:
                 return dict(zip(parts, pool.map(self._inspect, parts), strict=True))
-            finally:  # interrupted, the pool waits for what still runs
+            finally:  # after an interrupt the pool waits for running processes
                 self._stopped = True
                 for process in list(self._running):
                     _kill(process)
@@ -188,7 +187,7 @@ class PartInspections:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """End a process with all that it started."""
+    """Kill a process and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -207,7 +206,7 @@ def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | In
 
 
 def _end_of(status: int, errors: IO[bytes]) -> str:
-    """Return how a process ended that said nothing, and its last line."""
+    """Describe how a process ended that reported nothing, with its last line of output."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _TAIL_BYTES))
     lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
@@ -218,7 +217,7 @@ def _end_of(status: int, errors: IO[bytes]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Describe the part `words`, its kind and name, as JSON into the file descriptor that is the third."""
+    """Describe the part `words` (kind and name) as JSON on the file descriptor given third."""
     kind, name, answer = words
     warnings.simplefilter("ignore")
     try:
@@ -229,7 +228,7 @@ def main(words: Sequence[str]) -> None:
         found = {"failed": exc.message}
     with os.fdopen(int(answer), "w", encoding="utf-8") as file:
         json.dump(found, file)
-    os._exit(0)  # threads and destructors of what was loaded have nothing to add
+    os._exit(0)  # skip threads and destructors of loaded libraries
 
 
 def _backend(name: str) -> Description:
