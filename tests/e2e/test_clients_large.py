@@ -14,8 +14,8 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve
 from tests.e2e.foreign import same, write_models
+from tests.protocol.v2_requests import encode_infer_request
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 
 pytestmark = pytest.mark.e2e
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.e2e.child import Child
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.live import infer_message, outputs_of
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 
 pytestmark = pytest.mark.e2e
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.v2_requests import encode_infer_request
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import MAX_JSON_DEPTH
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
-from tpx.protocol.v2_json import MAX_ELEMENTS, decode_infer_request, element_count, encode_infer_request
+from tpx.protocol.v2_json import MAX_ELEMENTS, decode_infer_request, element_count
 
 LIMIT = 64 << 20
 

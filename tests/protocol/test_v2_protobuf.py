@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.protobuf_contents import encode_varint
+from tpx.protocol.protobuf_contents import encode_varint, split_raw_inputs
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     encode_infer_request,
     request_id_of,
-    split_raw_inputs,
 )
 
 TAG = b"\x3a"  # raw_input_contents

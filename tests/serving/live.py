@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import uvloop
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving import onnx_files
 from tests.serving.onnx_files import graph, node, value, write_model
 from tpx.options import build
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 from tpx.serving.options import ServeConfig
 from tpx.serving.server import InferenceServer
 

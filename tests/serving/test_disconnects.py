@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.live import (
     SERVICE,
     Live,
@@ -25,7 +26,6 @@ from tests.serving.live import (
 from tests.serving.onnx_files import busy, write_model
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 
 DELAY_S = 0.6
 

@@ -14,6 +14,7 @@ import pytest
 from hpack import Encoder
 
 from tests.protocol.http2.raw import RawPeer, grpc_headers
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.frontends.streams import (
     STREAM,
     Events,
@@ -31,7 +32,6 @@ from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import MAX_WINDOW, PREFACE, Setting
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 
 MB = 1 << 20
 ENDLESS = 400_000

@@ -1,4 +1,4 @@
-"""Explicit tensor contents of a large ModelInferRequest, cut out and read in pieces.
+"""The tensors of a serialized ModelInferRequest: raw ones viewed, explicit contents read in pieces.
 
 The protobuf parser makes of a megabyte of short strings sixteen, and holds the interpreter lock while it
 does. A piece of an InferTensorContents message is one itself, so that each can be parsed alone.
@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tpx.errors import InvalidRequest
+from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
 from tpx.protocol.tensors import Buffer
 
 NUMBER_BYTES = {0: 0, 1: 8, 5: 4}
 """Bytes of a number by its wire type; 0 where it varies."""
 _INPUTS_TAG = 5 << 3 | 2
 _CONTENTS_TAG = 5 << 3 | 2
-_RAW_INPUT_TAG = 7 << 3 | 2
+RAW_INPUT_TAG = 7 << 3 | 2
+MAX_FIELDS = 4 * MAX_TENSORS
+NO_REQUEST = "Unable to parse request: it is not a ModelInferRequest"
 _FIXED_BYTES = {6: 4, 7: 8}
 """Of the numbers in fp32_contents and fp64_contents."""
 _PIECE_BYTES = 64 << 10
@@ -108,7 +111,7 @@ def cut_contents(head: Buffer, max_fields: int) -> tuple[bytes, list[Contents | 
             part = bytes((_INPUTS_TAG,)) + encode_varint(len(inner)) + inner
             contents.append(cut)
             count += fields
-        if tag != _RAW_INPUT_TAG:
+        if tag != RAW_INPUT_TAG:
             size += len(part)
         if size > _MAX_REST_BYTES or count > max_fields:
             raise InvalidRequest(
@@ -157,3 +160,42 @@ def _packed(tag: int, numbers: memoryview) -> Iterator[bytes]:
             stop += 1  # not in the middle of a number
         yield bytes((tag,)) + encode_varint(stop - at) + bytes(numbers[at:stop])
         at = stop
+
+
+def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
+    """Where the trailing run of raw_input_contents begins, and views of its entries.
+
+    `start` is a field boundary to walk from. A message that is not a plain sequence of fields, the tensors
+    last, is left to the protobuf parser as a whole. Raises InvalidRequest for one of so many fields, or so
+    large and malformed, that the parser would make of it a multiple of its size.
+    """
+    view = memoryview(data)
+    end = len(view)
+    at = start
+    begins = -1
+    count = 0
+    last = True
+    raw: list[memoryview] = []
+    try:
+        while at < end:
+            field_start = at
+            tag, at = varint(view, at)
+            if tag == RAW_INPUT_TAG:
+                size, at = varint(view, at)
+                if begins < 0:
+                    begins = field_start
+                raw.append(view[at : at + size])
+                at += size
+            else:
+                last = begins < 0
+                at = past(view, at, tag)
+            count += 1
+            if count > MAX_FIELDS:
+                raise InvalidRequest(
+                    f"a request has at most {MAX_FIELDS} inputs, outputs, parameters and raw_input_contents"
+                )
+    except IndexError:
+        at = end + 1
+    if at > end and end - start > LARGE_BYTES:
+        raise InvalidRequest(NO_REQUEST)
+    return (begins, raw) if begins >= 0 and last and at == end else (end, [])

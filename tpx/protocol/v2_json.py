@@ -8,7 +8,6 @@ from functools import partial
 from typing import NoReturn
 
 import msgspec
-import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
@@ -21,7 +20,6 @@ from tpx.protocol.json_values import (
     checked_text,
     encode_list,
     encode_values,
-    json_data,
     json_values,
 )
 from tpx.protocol.tensors import Buffer, Tensor
@@ -341,37 +339,3 @@ def _check_meanings(parameters: Mapping[str, Parameter]) -> None:
             raise InvalidRequest(f"Unable to parse '{key}': {_no('unsigned-integer')}")
     for key in ("sequence_start", "sequence_end"):
         _bool_parameter(parameters, key, default=False)
-
-
-def encode_infer_request(
-    inputs: Sequence[Tensor],
-    *,
-    request_id: str = "",
-    outputs: Sequence[str] | None = None,
-    binary: bool = True,
-    parameters: Mapping[str, Parameter] | None = None,
-) -> tuple[bytes, list[Buffer]]:
-    """A request's JSON head and the raw tensors behind it; with `binary` False everything is in the JSON.
-
-    `outputs` None asks for all of them, in the same form as the inputs.
-    """
-    items: list[JsonObject] = []
-    tail: list[Buffer] = []
-    for tensor in inputs:
-        item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        if binary:
-            item["parameters"] = {"binary_data_size": len(tensor.data)}
-            tail.append(tensor.data)
-        else:
-            item["data"] = orjson.Fragment(json_data(tensor))
-        items.append(item)
-    head: JsonObject = {"id": request_id} if request_id else {}
-    settings: dict[str, Parameter] = dict(parameters or {})
-    if outputs is None and binary:
-        settings["binary_data_output"] = True
-    if settings:
-        head["parameters"] = settings
-    head["inputs"] = items
-    if outputs is not None:
-        head["outputs"] = [{"name": name, "parameters": {"binary_data": binary}} for name in outputs]
-    return orjson.dumps(head), tail

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
+from tpx.protocol.json_outline import LARGE_BYTES
 from tpx.protocol.messages import InferParameter
-from tpx.protocol.protobuf_contents import Contents, cut_contents, past, varint
+from tpx.protocol.protobuf_contents import MAX_FIELDS, NO_REQUEST, Contents, cut_contents, split_raw_inputs
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import (
     SHARED_MEMORY_PARAMETERS,
@@ -31,7 +31,6 @@ from tpx.protocol.v2 import (
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _MAX_INT64 = 2**63 - 1
-RAW_INPUT_TAG = 7 << 3 | 2
 RAW_OUTPUT_TAG = 6 << 3 | 2
 
 CONTENTS = {
@@ -55,8 +54,6 @@ _TYPES = {
     "fp64_contents": "FP64",
     "bytes_contents": "BYTES",
 }
-_MAX_FIELDS = 4 * MAX_TENSORS
-_NO_REQUEST = "Unable to parse request: it is not a ModelInferRequest"
 _NO_DATATYPE = "<invalid>"
 """What Triton calls a datatype that there is not; no model expects it."""
 
@@ -70,10 +67,10 @@ def decode_infer_request(
     contents: list[Contents | None] = []
     try:
         if head_size > LARGE_BYTES:
-            head, contents = cut_contents(head, _MAX_FIELDS)
+            head, contents = cut_contents(head, MAX_FIELDS)
         message = messages.ModelInferRequest.FromString(bytes(head))
     except (DecodeError, IndexError) as exc:
-        raise InvalidRequest(_NO_REQUEST) from exc
+        raise InvalidRequest(NO_REQUEST) from exc
     tensors: list[Buffer] = [*message.raw_input_contents, *raw]
     decoded = DecodedRequest(
         model_name=message.model_name,
@@ -107,50 +104,11 @@ def request_id_of(data: Buffer) -> str:
         head_size, _ = split_raw_inputs(data, 0)
         head: Buffer = memoryview(data)[:head_size]
         if head_size > LARGE_BYTES:
-            head, _ = cut_contents(head, _MAX_FIELDS)
+            head, _ = cut_contents(head, MAX_FIELDS)
         message = messages.ModelInferRequest.FromString(bytes(head))
     except (DecodeError, IndexError, InvalidRequest):
         return ""
     return str(message.id)
-
-
-def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
-    """Where the trailing run of raw_input_contents begins, and views of its entries.
-
-    `start` is a field boundary to walk from. A message that is not a plain sequence of fields, the tensors
-    last, is left to the protobuf parser as a whole. Raises InvalidRequest for one of so many fields, or so
-    large and malformed, that the parser would make of it a multiple of its size.
-    """
-    view = memoryview(data)
-    end = len(view)
-    at = start
-    begins = -1
-    count = 0
-    last = True
-    raw: list[memoryview] = []
-    try:
-        while at < end:
-            field_start = at
-            tag, at = varint(view, at)
-            if tag == RAW_INPUT_TAG:
-                size, at = varint(view, at)
-                if begins < 0:
-                    begins = field_start
-                raw.append(view[at : at + size])
-                at += size
-            else:
-                last = begins < 0
-                at = past(view, at, tag)
-            count += 1
-            if count > _MAX_FIELDS:
-                raise InvalidRequest(
-                    f"a request has at most {_MAX_FIELDS} inputs, outputs, parameters and raw_input_contents"
-                )
-    except IndexError:
-        at = end + 1
-    if at > end and end - start > LARGE_BYTES:
-        raise InvalidRequest(_NO_REQUEST)
-    return (begins, raw) if begins >= 0 and last and at == end else (end, [])
 
 
 # in quotes: nested messages are classes of their own in protobuf's compiled half only
@@ -229,7 +187,7 @@ class _Inputs:
                 check_string_count(item.name, strings, self._max_strings)
                 parts.append(self._typed(item, contents, datatype))
         except (DecodeError, IndexError) as exc:
-            raise InvalidRequest(_NO_REQUEST) from exc
+            raise InvalidRequest(NO_REQUEST) from exc
         return b"".join(parts)
 
     def _typed(self, item: _Input, contents: messages.InferTensorContents, datatype: str) -> Buffer:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.soak.kinds.over_grpc import channel_to, infer_call, message
 from tests.soak.kinds.over_http import Connection, random_rows
 from tests.soak.kinds.streams import repeat_inputs, repeat_message, stream_call
 from tests.soak.traffic import Target, expect
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: a socket that is closed resets its connection, whatever is still on its way."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.soak.traffic import Target, expect
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
-from tpx.protocol.v2_json import encode_infer_request
 
 Floats = npt.NDArray[np.float32]
 

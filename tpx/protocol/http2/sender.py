@@ -44,7 +44,6 @@ class FrameSender:
         "_on_room",
         "_put_off",
         "_ready",
-        "_sent_bytes",
         "_sent_bytes_before",
         "_sent_bytes_long_before",
         "_starved",
@@ -53,6 +52,7 @@ class FrameSender:
         "owes_update",
         "paused",
         "queued",
+        "sent_bytes",
         "transport",
         "window",
     )
@@ -79,19 +79,15 @@ class FrameSender:
         # streams with something to send: those whose own window is open, in turn, and those whose is shut
         self._ready: OrderedDict[int, Stream] = OrderedDict()
         self._starved: dict[int, Stream] = {}
-        self._sent_bytes = 0
+        self.sent_bytes = 0
+        """All that was ever sent of what was queued."""
         self._sent_bytes_before = self._sent_bytes_long_before = 0
 
     @property
     def reads(self) -> bool:
         """Return whether the peer has let us send some of what waits, in the second before the last or
         since."""
-        return self._sent_bytes != self._sent_bytes_long_before
-
-    @property
-    def sent_bytes(self) -> int:
-        """All that was ever sent of what was queued."""
-        return self._sent_bytes
+        return self.sent_bytes != self._sent_bytes_long_before
 
     @property
     def idle(self) -> bool:
@@ -292,7 +288,7 @@ class FrameSender:
         stream.send_window -= size
         self._unqueue(stream, size)
         stream.shut_since = 0
-        self._sent_bytes += size
+        self.sent_bytes += size
         return size
 
     def _write(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
@@ -309,8 +305,8 @@ class FrameSender:
 
         Called once a second. A stream that merely waits for its turn is not one of them.
         """
-        shut = self.window <= 0 and self._sent_bytes == self._sent_bytes_before
-        self._sent_bytes_long_before, self._sent_bytes_before = self._sent_bytes_before, self._sent_bytes
+        shut = self.window <= 0 and self.sent_bytes == self._sent_bytes_before
+        self._sent_bytes_long_before, self._sent_bytes_before = self._sent_bytes_before, self.sent_bytes
         for stream in self._ready.values():
             stream.shut_since = (stream.shut_since or tick) if shut else 0
         for stream in self._starved.values():

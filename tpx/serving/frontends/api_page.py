@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
@@ -284,7 +283,7 @@ def _type(schema: JsonObject) -> str:
     if "enum" in schema:
         return " | ".join("null" if value is None else str(value) for value in schema["enum"])
     kinds = schema.get("type", "any")
-    text = " or ".join(_each(kinds))
+    text = kinds if isinstance(kinds, str) else " or ".join(kinds)
     if "items" in schema:
         text = text.replace("array", f"array of {_type(schema['items'])}")
     limits = [
@@ -293,10 +292,6 @@ def _type(schema: JsonObject) -> str:
     if "pattern" in schema:
         limits.append(schema["pattern"])
     return " ".join([text, *limits])
-
-
-def _each(kinds: str | Iterable[str]) -> Iterable[str]:
-    return [kinds] if isinstance(kinds, str) else kinds
 
 
 def _hash(text: str) -> str:

@@ -12,7 +12,7 @@ from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.grpc_verbs import Rpc, decode, fail, unary_later
+from tpx.serving.frontends.grpc_verbs import Rpc, decode, fail, rpc_later
 
 _SERVICE = "/grpc.health.v1.Health/"
 _LOOK_EVERY_S = 0.25
@@ -28,13 +28,10 @@ class GrpcHealth:
         self._looking: asyncio.TimerHandle | None = None
 
     def rpcs(self) -> list[Rpc]:
-        check = unary_later(_SERVICE + "Check", "HealthCheckRequest", self._check, self._plane.tasks)
+        watch = Method(_SERVICE + "Watch", stream=lambda call: _HealthWatch(call, self))
         return [
-            Rpc(category="health", method=check),
-            Rpc(
-                category="health",
-                method=Method(_SERVICE + "Watch", stream=lambda call: _HealthWatch(call, self)),
-            ),
+            rpc_later("HealthCheck", "health", self._check, self._plane.tasks, path=_SERVICE + "Check"),
+            Rpc(category="health", method=watch),
         ]
 
     async def _check(self, request: messages.HealthCheckRequest) -> messages.HealthCheckResponse:  # noqa: ARG002

@@ -13,15 +13,13 @@ from typing import Any
 from tpx.errors import TpxError, Unsupported
 from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
-from tpx.protocol.protobuf_contents import encode_varint
+from tpx.protocol.protobuf_contents import RAW_INPUT_TAG, encode_varint, split_raw_inputs
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import (
-    RAW_INPUT_TAG,
     RAW_OUTPUT_TAG,
     decode_infer_request,
     set_parameters,
-    split_raw_inputs,
 )
 from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.forwarding import HeaderForwarding

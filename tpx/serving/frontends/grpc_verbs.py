@@ -71,16 +71,11 @@ def decode(request_type: str, message: Buffer) -> Any:
 
 
 def rpc(name: str, category: Category, verb: Verb) -> Rpc:
-    """Return a unary method of the inference service."""
-    return Rpc(category=category, method=unary(SERVICE + name, f"{name}Request", verb))
-
-
-def unary(path: str, request_type: str, verb: Verb) -> Method:
     """Return a unary method around a verb: decode, call, encode, and map errors."""
 
     def serve(call: ServerCall, message: Buffer, *, waits: bool = True) -> None:
         try:
-            answer(call, verb(decode(request_type, message)))
+            answer(call, verb(decode(f"{name}Request", message)))
         except NotLoaded as exc:
             if waits:
                 when_loaded(call, exc, partial(serve, call, message, waits=False))
@@ -89,31 +84,25 @@ def unary(path: str, request_type: str, verb: Verb) -> Method:
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, path, exc)
+            fail_internally(call, name, exc)
 
-    return Method(path, unary=serve)
+    return Rpc(category=category, method=Method(SERVICE + name, unary=serve))
 
 
 def rpc_later(
     name: str,
     category: Category,
-    verb: Callable[[Any], Coroutine[object, object, Any]],
+    verb: Callable[[Any], Coroutine[object, object, Message | bytes]],
     tasks: Tasks,
     check: Callable[[], None] = lambda: None,
+    *,
+    path: str = "",
 ) -> Rpc:
-    """Return a method of the inference service whose verb takes its time; `check` may refuse before the
-    message is decoded."""
-    return Rpc(category=category, method=unary_later(SERVICE + name, f"{name}Request", verb, tasks, check))
+    """Return a unary method whose verb takes its time; `check` may refuse before the message is decoded.
 
-
-def unary_later(
-    path: str,
-    request_type: str,
-    verb: Callable[[Any], Coroutine[object, object, Any]],
-    tasks: Tasks,
-    check: Callable[[], None] = lambda: None,
-) -> Method:
-    """Return a unary method around a verb that takes its time."""
+    `path` is that of another service than inference.
+    """
+    request_type = f"{name}Request"
 
     async def work(call: ServerCall, message: Buffer) -> None:
         try:
@@ -125,7 +114,7 @@ def unary_later(
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, path, exc)
+            fail_internally(call, name, exc)
 
     def serve(call: ServerCall, message: Buffer) -> None:
         try:
@@ -135,4 +124,4 @@ def unary_later(
         else:
             tasks.start(work(call, message))
 
-    return Method(path, unary=serve)
+    return Rpc(category=category, method=Method(path or SERVICE + name, unary=serve))

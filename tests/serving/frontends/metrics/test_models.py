@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.frontends.metrics.pages import PHASES, ask, page_until, scrape
 from tests.serving.live import Live, eventually, floats, infer_message, serving
 from tests.serving.onnx_files import doubling, graph, identity, node, value, write_model
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 
 FAMILIES = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",

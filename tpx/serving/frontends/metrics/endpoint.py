@@ -10,7 +10,7 @@ from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_answers import answer_when_done
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.text import Family, FamilySource, Line, bound, labels, render
+from tpx.serving.frontends.metrics.text import Family, FamilySource, Line, bound, labels, render, single
 from tpx.serving.offload import Coalesced, in_steps
 
 
@@ -56,26 +56,23 @@ class CacheFamilies:
 
     def families(self) -> Sequence[Family]:
         cache = self._cache
-        values = (
-            ("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used_bytes / cache.size_bytes),
-            ("nv_cache_num_entries", "Number of responses stored in response cache", len(cache)),
-            ("nv_cache_num_lookups", "Number of cache lookups in response cache", cache.hits + cache.misses),
-            ("nv_cache_num_hits", "Number of cache hits in response cache", cache.hits),
-            ("nv_cache_num_misses", "Number of cache misses in response cache", cache.misses),
-            ("nv_cache_num_evictions", "Number of cache evictions in response cache", cache.evictions),
-            (
+        lookup_us, insertion_us = cache.lookup_ns // 1000, cache.insertion_ns // 1000
+        lookups, used = cache.hits + cache.misses, cache.used_bytes / cache.size_bytes
+        return [
+            single("nv_cache_util", "Cache utilization [0.0 - 1.0]", used),
+            single("nv_cache_num_entries", "Number of responses stored in response cache", len(cache)),
+            single("nv_cache_num_lookups", "Number of cache lookups in response cache", lookups),
+            single("nv_cache_num_hits", "Number of cache hits in response cache", cache.hits),
+            single("nv_cache_num_misses", "Number of cache misses in response cache", cache.misses),
+            single("nv_cache_num_evictions", "Number of cache evictions in response cache", cache.evictions),
+            single(
                 "nv_cache_lookup_duration",
                 "Total cache lookup duration (hit and miss), in microseconds",
-                cache.lookup_ns // 1000,
+                lookup_us,
             ),
-            (
-                "nv_cache_insertion_duration",
-                "Total cache insertion duration, in microseconds",
-                cache.insertion_ns // 1000,
+            single(
+                "nv_cache_insertion_duration", "Total cache insertion duration, in microseconds", insertion_us
             ),
-        )
-        return [
-            Family(name=name, kind="gauge", help=text, lines=(("", value),)) for name, text, value in values
         ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.serving.frontends.metrics.text import Family, Kind, labels
+from tpx.serving.frontends.metrics.text import Family, Kind, labels, single
 
 log = logging.getLogger(__name__)
 Nvml = Any
@@ -167,17 +167,7 @@ _READINGS = (
 )
 
 _NO_PINNED_MEMORY = (
-    Family(
-        name="nv_pinned_memory_pool_total_bytes",
-        kind="gauge",
-        help="Pinned memory pool total memory size, in bytes",
-        lines=(("", 0),),
-    ),
-    Family(
-        name="nv_pinned_memory_pool_used_bytes",
-        kind="gauge",
-        help="Pinned memory pool used memory size, in bytes",
-        lines=(("", 0),),
-    ),
+    single("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
+    single("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
 )
 """There is no such pool here; dashboards of GPU servers find the names."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from tpx.serving.frontends.metrics.text import Family, Kind, MetricsProbe
+from tpx.serving.frontends.metrics.text import Family, MetricsProbe, single
 
 
 class CpuMetrics:
@@ -31,17 +31,9 @@ class CpuMetrics:
                 help="CPU utilization rate [0.0 - 1.0]",
                 lines=() if self._utilization is None else (("", self._utilization),),
             ),
-            Family(
-                name="nv_cpu_memory_total_bytes",
-                kind="gauge",
-                help="CPU total memory (RAM), in bytes",
-                lines=(("", memory.total),),
-            ),
-            Family(
-                name="nv_cpu_memory_used_bytes",
-                kind="gauge",
-                help="CPU used memory (RAM), in bytes",
-                lines=(("", memory.total - memory.available),),
+            single("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
+            single(
+                "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.total - memory.available
             ),
         )
 
@@ -66,31 +58,23 @@ class ProcessMetrics:
         with self._process.oneshot():
             memory = self._process.memory_info()
             times = self._process.cpu_times()
+            cpu_s = times.user + times.system
             descriptors = self._process.num_fds()
             started_s = self._process.create_time()
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return (
-            _one(
-                "process_cpu_seconds_total",
-                "CPU time of the server, in seconds",
-                times.user + times.system,
-                "counter",
-            ),
-            _one("process_resident_memory_bytes", "Resident memory of the server, in bytes", memory.rss),
-            _one("process_virtual_memory_bytes", "Virtual memory of the server, in bytes", memory.vms),
-            _one("process_open_fds", "Open file descriptors of the server", descriptors),
-            _one("process_max_fds", "Most file descriptors that the server may open", most),
-            _one(
+            single("process_cpu_seconds_total", "CPU time of the server, in seconds", cpu_s, "counter"),
+            single("process_resident_memory_bytes", "Resident memory of the server, in bytes", memory.rss),
+            single("process_virtual_memory_bytes", "Virtual memory of the server, in bytes", memory.vms),
+            single("process_open_fds", "Open file descriptors of the server", descriptors),
+            single("process_max_fds", "Most file descriptors that the server may open", most),
+            single(
                 "process_start_time_seconds", "When the server started, in seconds since the epoch", started_s
             ),
         )
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _one(name: str, text: str, value: float, kind: Kind = "gauge") -> Family:
-    return Family(name=name, kind=kind, help=text, lines=(("", value),))
 
 
 log = logging.getLogger(__name__)

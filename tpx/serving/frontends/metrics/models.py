@@ -31,7 +31,7 @@ class _ModelRow:
     durations: Mapping[str, Duration]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Metric:
     """One number of a model; None leaves the model out."""
 
@@ -60,84 +60,75 @@ def _cached(model: Served) -> bool:
 
 
 _SUCCESS = _Metric(
-    name="nv_inference_request_success",
-    help="Number of successful inference requests, all batch sizes",
-    value=lambda row: row.durations["success"].count,
+    "nv_inference_request_success",
+    "Number of successful inference requests, all batch sizes",
+    lambda row: row.durations["success"].count,
 )
 _COUNTS = (
     _Metric(
-        name="nv_inference_count",
-        help="Number of inferences performed (does not include cached requests)",
-        value=lambda row: row.model.statistics.inference_count,
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda row: row.model.statistics.inference_count,
     ),
     _Metric(
-        name="nv_inference_exec_count",
-        help="Number of model executions performed (does not include cached requests)",
-        value=lambda row: row.model.statistics.execution_count,
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda row: row.model.statistics.execution_count,
     ),
 )
 _COUNTER_LATENCIES = (
     _Metric(
-        name="nv_inference_request_duration_us",
-        help="Cumulative inference request duration in microseconds (includes cached requests)",
-        value=_microseconds("success"),
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        _microseconds("success"),
     ),
     _Metric(
-        name="nv_inference_queue_duration_us",
-        help="Cumulative inference queuing duration in microseconds (includes cached requests)",
-        value=_microseconds("queue"),
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        _microseconds("queue"),
     ),
     _Metric(
-        name="nv_inference_compute_input_duration_us",
-        help="Cumulative compute input duration in microseconds (does not include cached requests)",
-        value=_microseconds("compute_input"),
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        _microseconds("compute_input"),
     ),
     _Metric(
-        name="nv_inference_compute_infer_duration_us",
-        help="Cumulative compute inference duration in microseconds (does not include cached requests)",
-        value=_microseconds("compute_infer"),
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        _microseconds("compute_infer"),
     ),
     _Metric(
-        name="nv_inference_compute_output_duration_us",
-        help="Cumulative inference compute output duration in microseconds "
-        "(does not include cached requests)",
-        value=_microseconds("compute_output"),
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        _microseconds("compute_output"),
     ),
 )
 _CACHE = (
+    _Metric("nv_cache_num_hits_per_model", "Number of cache hits per model", _cache_count("cache_hit")),
     _Metric(
-        name="nv_cache_num_hits_per_model",
-        help="Number of cache hits per model",
-        value=_cache_count("cache_hit"),
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        _cache_microseconds("cache_hit"),
     ),
+    _Metric("nv_cache_num_misses_per_model", "Number of cache misses per model", _cache_count("cache_miss")),
     _Metric(
-        name="nv_cache_hit_duration_per_model",
-        help="Total cache hit duration per model, in microseconds",
-        value=_cache_microseconds("cache_hit"),
-    ),
-    _Metric(
-        name="nv_cache_num_misses_per_model",
-        help="Number of cache misses per model",
-        value=_cache_count("cache_miss"),
-    ),
-    _Metric(
-        name="nv_cache_miss_duration_per_model",
-        help="Total cache miss (insert+lookup) duration per model, in microseconds",
-        value=_cache_microseconds("cache_miss"),
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        _cache_microseconds("cache_miss"),
     ),
 )
 _GAUGES = (
     _Metric(
-        name="nv_inference_pending_request_count",
-        kind="gauge",
-        help="Instantaneous number of pending requests awaiting execution per-model.",
-        value=lambda row: row.model.pending,
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        lambda row: row.model.pending,
+        "gauge",
     ),
     _Metric(
-        name="nv_model_load_duration_secs",
-        kind="gauge",
-        help="Model load time in seconds",
-        value=lambda row: row.model.statistics.load_ns / 1e9,
+        "nv_model_load_duration_secs",
+        "Model load time in seconds",
+        lambda row: row.model.statistics.load_ns / 1e9,
+        "gauge",
     ),
 )
 

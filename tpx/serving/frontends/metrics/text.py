@@ -24,6 +24,11 @@ class Family:
     """Left out while it has no series."""
 
 
+def single(name: str, text: str, value: float, kind: Kind = "gauge") -> Family:
+    """Return a family with one series that has no labels."""
+    return Family(name=name, kind=kind, help=text, lines=(("", value),))
+
+
 def render(families: Iterable[Family]) -> Iterator[str]:
     """Make the lines of the page: each family with its HELP and TYPE, also one that has no series yet."""
     for family in families:
