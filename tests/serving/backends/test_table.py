@@ -122,7 +122,7 @@ def test_backends_of_packages_are_among_those_there_are(site: Path) -> None:
     [
         ("import libmine", "mine_backend:Mine", "cannot be imported: ModuleNotFoundError: No module named"),
         ("", "mine_backend:Mine", "cannot be imported: AttributeError: module 'mine_backend' has no"),
-        ("Mine = 3", "mine_backend:Mine", "is no class"),
+        ("Mine = 3", "mine_backend:Mine", "is not a class"),
         ("class Mine:\n    def __init__(self, x): ...", "mine_backend:Mine", "cannot be made: TypeError: "),
         ("class Mine:\n    def open(self): ...", "mine_backend:Mine", "has no default_filename"),
     ],

@@ -262,7 +262,7 @@ def test_two_files_of_one_name_are_not_unique(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_refused_with_the_kinds_there_are(tmp_path: Path) -> None:
     path = tmp_path / "model.h5"
     path.write_bytes(b"")
-    with pytest.raises(UsageError, match=r"'.*model\.h5' is no model file that tpx knows \(.*\.onnx"):
+    with pytest.raises(UsageError, match=r"'.*model\.h5' is neither a model file that tpx knows \(.*\.onnx"):
         scan([path])
 
 

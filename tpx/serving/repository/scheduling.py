@@ -131,7 +131,7 @@ def _validate_states(config: ModelConfig) -> None:
                 "indicate a variable-size dimension"
             )
         if name in taken:
-            raise ConfigError(f"SequenceState input name '{name}' specified more than once.")
+            raise ConfigError(f"State input name '{name}' specified more than once.")
         taken.add(name)
 
 
