@@ -1,1 +1,1 @@
-"""Where batches are computed: instances of a model, and how their results come back to the event loop."""
+"""Instances of a model, which compute batches, and the path of their results to the event loop."""

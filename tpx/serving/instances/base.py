@@ -1,4 +1,4 @@
-"""The seam between a dispatcher and what computes batches: a thread, the event loop, or another process."""
+"""The seam between a dispatcher and what computes batches: a thread, the event loop, or a process."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,69 +10,71 @@ from tpx.serving.batch import Batch
 
 
 class Instance(Protocol):
-    """Computes batches from `begin` until, told to leave, it has finished those that it was given.
+    """Computes batches from `begin` until it has finished those it was given before `leave`.
 
-    The order of calls: `start`, `warm`, `begin`, `submit` again and again, `leave`, `close`.
+    The order of calls: `start`, `warm`, `begin`, `submit` any number of times, `leave`, `close`.
     """
 
     name: str
 
     @property
     def compute(self) -> Callable[[Batch], None] | None:
-        """Return what computes a batch in the calling thread, while no instance has work, if that can be."""
+        """Return a function that computes a batch in the calling thread while all instances are idle;
+        None if impossible.
+        """
 
     @property
     def alive(self) -> bool:
-        """Return whether it takes batches: an instance whose process has died does when it is restarted."""
+        """Return whether it accepts batches; an instance whose process died does so again after a restart."""
 
     @property
     def failure(self) -> str:
-        """Return why it will not be alive again; empty while it may be."""
+        """Return why it will never be alive again; empty while it may."""
 
     @property
     def held(self) -> int:
-        """Return how many batches it was given and still holds; 0 where instances share a queue of them."""
+        """Return how many batches it holds; 0 if instances share a queue."""
 
     @property
     def depth(self) -> int:
-        """Return how many batches keep it busy, the one that it computes among them."""
+        """Return how many batches keep it busy, including the one in computation."""
 
     @property
     def abandoned(self) -> int:
-        """Return how many requests it holds that may never be answered, and that nobody waits for."""
+        """Return how many requests of cancelled clients it holds that may never be answered."""
 
     @property
     def has_readiness_hook(self) -> bool:
-        """Return whether `ready` asks the model itself."""
+        """Return whether `ready` asks the model."""
 
     @property
     def left(self) -> bool:
-        """Return whether it was told to leave, and `close` needs nothing of the event loop any more."""
+        """Return whether `leave` was called and `close` no longer needs the event loop."""
 
     def start(self) -> None:
         """Wait until it can compute. Raises LoadError. Not on the event loop."""
 
     def warm(self, batch: Batch) -> TpxError | None:
-        """Compute a batch of no client, and return what went wrong. Not on the event loop."""
+        """Compute a warm-up batch; return the error, if any. Not on the event loop."""
 
     def begin(self, sink: CompletionSink) -> None:
-        """Take batches from now on; `sink` gets what comes of them. May be called from any thread."""
+        """Accept batches from now on; `sink` receives the results. May be called from any thread."""
 
     def submit(self, batch: Batch) -> None:
-        """Compute a batch, or have an instance do it that shares the queue and is free earlier."""
+        """Compute a batch; instances that share a queue leave it to the first that is free."""
 
     def leave(self) -> None:
-        """Take no further batches. May be called from any thread."""
+        """Accept no further batches. May be called from any thread."""
 
     async def ready(self) -> bool:
-        """Return whether it can answer."""
+        """Return whether the model reports ready."""
 
     def close(self) -> None:
-        """End it, after what it holds; not on the event loop."""
+        """Finish the batches it holds and end; not on the event loop."""
 
 
 def close_together(instances: Sequence[Instance]) -> None:
-    """End instances at the same time, because a process may take long to finalize. Blocks."""
+    """Close instances in parallel, because a process may take long to finalize. Blocks."""
     if len(instances) == 1:
         instances[0].close()
     elif instances:

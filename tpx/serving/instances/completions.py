@@ -1,4 +1,4 @@
-"""Finished work on its way from the instances' threads to the event loop, many with one wake-up."""
+"""Results on their way from instance threads to the event loop, many per wake-up."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHARE_S = 0.002
-"""Of one turn of the event loop."""
+"""Time share of one turn of the event loop."""
 
 
 class Completions:
     """Collects (callback, result) pairs from any thread and runs the callbacks on the loop.
 
-    A wake-up of the loop costs a system call: it is made only when none is on its way. Threads may finish
-    batches of large answers faster than the loop sends them: those left after a share of time wait for its
-    next turn.
+    A wake-up of the loop costs a system call, so it is made only if none is pending. Threads may finish
+    batches of large responses faster than the loop sends them: what is left after a time share waits
+    for the next turn.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Completions:
         self._waking = False
 
     def push(self, callback: Callable[[T], None], result: T) -> None:
-        """Called from an instance's thread."""
+        """Queue a result; called from an instance's thread."""
         self._done.append((callback, result))
         if not self._waking:
             self._waking = True
@@ -42,7 +42,7 @@ class Completions:
                 log.info("something was computed after the server had ended: dropped")
 
     def _drain(self) -> None:
-        # cleared first: a batch that is pushed from now on wakes the loop again or is still popped below
+        # cleared first: a later push either wakes the loop again or is popped below
         self._waking = False
         done = self._done
         ends = self._clock() + _SHARE_S
@@ -53,6 +53,6 @@ class Completions:
                 if self._clock() > ends:
                     break
         finally:
-            if done and not self._waking:  # the share is used, or a callback has raised
+            if done and not self._waking:  # the time share is used up, or a callback raised
                 self._waking = True
                 self._loop.call_soon(self._drain)

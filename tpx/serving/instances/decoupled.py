@@ -1,4 +1,4 @@
-"""Decoupled models in a thread: a request gets any number of responses, as they are made."""
+"""Decoupled models in a thread: a request receives any number of responses as they are produced."""
 
 import logging
 import time
@@ -18,9 +18,9 @@ _clock = time.perf_counter_ns
 
 
 class DecoupledWork:
-    """Computes the requests of a batch one after the other; implements Work.
+    """Implements Work: computes the requests of a batch one after another.
 
-    Every response goes to the event loop as it is made; an empty one marked final follows the last.
+    Every response goes to the event loop at once; an empty final one follows the last.
     """
 
     compute = None
@@ -63,7 +63,7 @@ class DecoupledWork:
             self._executor.respond(inputs, responses)
         except TpxError as exc:
             error = exc
-        except BaseException as exc:  # native code panics and exits with what is no Exception
+        except BaseException as exc:  # native code may raise what is not an Exception
             log.error("instance %s failed", self._name, exc_info=exc)
             error = ExecutionError(f"{type(exc).__name__}: {exc}")
         responses.end(error)
@@ -102,7 +102,7 @@ class _Responses:
         return self._backpressure.wait(seconds)
 
     def end(self, error: TpxError | None) -> None:
-        """Send the final response: the executor has returned, or failed."""
+        """Send the final response, after the executor has returned or failed."""
         if error is None and self._request.cancelled:
             error = Cancelled("the request was cancelled")
         self._batch.end(error)

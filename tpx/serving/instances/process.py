@@ -1,4 +1,4 @@
-"""Instances that compute in another process: batches go out and answers come back on the event loop."""
+"""Instances that compute in another process; batches and results pass through the event loop."""
 
 import asyncio
 import time
@@ -13,14 +13,16 @@ from tpx.serving.request import InferRequest
 _clock = time.perf_counter_ns
 _WARM_UP_S = 600
 _DEPTHS = ((300_000, 8), (3_000_000, 2))
-"""Batches for each process, in work or in hand, by what an execution takes at most: handing one over costs
-more than the execution of a short model. Of long models none is in hand: another process could have begun
-it."""
+"""Batches per process, computing or queued there, by the maximum duration of an execution.
+
+A hand-over costs more than executing a short model. For long models none is queued, because another
+process could have started it.
+"""
 _FIRST_GUESS_NS = 1_000_000
 
 
 class ProcessInstance:
-    """Hands batches to a remote executor, whose CompletionSink it is, and knows which of them that holds."""
+    """Hands batches to a remote executor, acts as its CompletionSink, and tracks the batches it holds."""
 
     compute = None
     __slots__ = (
@@ -44,11 +46,11 @@ class ProcessInstance:
         loop: asyncio.AbstractEventLoop,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called when it has become alive, or has failed."""
+        """Create an instance; `on_change` is called when it becomes alive or fails for good."""
         self.name = name
         self.depth = 2
         self._held: dict[Batch, None] = {}
-        """In order; the first is in work, as far as is known here."""
+        """Batches it holds, in order; the first is computing, as far as known here."""
         self._executor = executor
         self._loop = loop
         self._leaving = False
@@ -109,7 +111,7 @@ class ProcessInstance:
     def close(self) -> None:
         self._executor.close()
 
-    # what the executor tells
+    # callbacks of the executor
 
     def computed(self, batch: Batch) -> None:
         self.released(batch)
@@ -121,7 +123,7 @@ class ProcessInstance:
         for following in held:
             following.started_ns = following.started_ns or _clock()
             break
-        if batch.gathered_ns:  # how many to hand over depends on how long one takes
+        if batch.gathered_ns:  # the depth depends on the duration of an execution
             self._took_ns += (batch.computed_ns - batch.gathered_ns - self._took_ns) >> 3
             self.depth = next((depth for most_ns, depth in _DEPTHS if self._took_ns <= most_ns), 1)
         self._sink.released(batch)
@@ -133,7 +135,7 @@ class ProcessInstance:
 
 
 class _WarmUp:
-    """Implements CompletionSink for a batch of no client."""
+    """Implements CompletionSink for a warm-up batch."""
 
     def __init__(self, done: "Future[TpxError | None]", requests: int) -> None:
         self._done = done
@@ -144,11 +146,11 @@ class _WarmUp:
         self.answered(batch)
 
     def answered(self, batch: Batch) -> None:
-        if batch.requests:  # none: each has its responses apart
+        if batch.requests:  # empty if all requests were answered separately
             self._finish(self._error or batch.error)
 
     def released(self, batch: Batch) -> None:
-        """The instance has no other batch to wait for."""
+        """Do nothing: there is no other batch."""
 
     def responded(self, early: EarlyResponse) -> None:
         if early.request.backpressure is not None:
@@ -160,7 +162,7 @@ class _WarmUp:
                 self._finish(self._error)
 
     def again(self, request: InferRequest) -> None:  # noqa: ARG002
-        """Refuse: a request that is computed again would go on for ever, and once is warm enough."""
+        """Refuse: rescheduling a warm-up request would never end, and one execution warms enough."""
         self._finish(None)
 
     def returned(self, batch: Batch) -> None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Instances that compute in a thread of their own: their kernels release the interpreter lock."""
+"""Instances that compute in a thread each; their kernels release the interpreter lock."""
 
 import logging
 import threading
@@ -22,33 +22,33 @@ _cpu_clock = time.thread_time_ns
 _PASSED_ON_S = 0.001
 
 ThreadQueue = SimpleQueue[Batch | None]
-"""The batches of instances that share them, whichever is free first; None ends one that is leaving."""
+"""Batches of instances that share a queue; None ends one that is leaving."""
 
 
 class Work(Protocol):
-    """The work of a thread on its batches."""
+    """The work of a thread on batches."""
 
     @property
     def compute(self) -> Callable[[Batch], None] | None:
-        """Return what computes a batch at once, in the calling thread, if that can be."""
+        """Return a function that computes a batch in the calling thread, None if impossible."""
 
     def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
-        """Compute a batch in an instance's thread, and have `completions` tell the sink."""
+        """Compute a batch in an instance's thread and pass the result to the sink through `completions`."""
 
     def warm(self, batch: Batch) -> TpxError | None:
-        """Compute a batch of no client, and return what went wrong."""
+        """Compute a warm-up batch; return the error, if any."""
 
     def close(self) -> None: ...
 
 
 class ThreadInstance:
-    """Takes batches from the queue that it shares with other instances of its model."""
+    """Takes batches from the queue that the instances of its model share."""
 
     alive = True
     failure = ""
     held = abandoned = 0
     depth = 2
-    """One that it computes, and one in hand, so that it does not wait for the event loop."""
+    """One batch computing and one queued, so that the thread does not wait for the event loop."""
     has_readiness_hook = False
     __slots__ = ("_completions", "_queue", "_sink", "_thread", "_work", "compute", "left", "name")
 
@@ -63,7 +63,7 @@ class ThreadInstance:
         self._thread = threading.Thread(target=self._take_batches, name=name, daemon=True)
 
     def start(self) -> None:
-        """Nothing has to be waited for: an executor is complete when it is made."""
+        """Do nothing: an executor is ready when it is created."""
 
     def warm(self, batch: Batch) -> TpxError | None:
         return self._work.warm(batch)
@@ -83,7 +83,7 @@ class ThreadInstance:
         return True
 
     def close(self) -> None:
-        """Wait for the thread, if it has begun."""
+        """Wait for the thread, if it was started."""
         if self._thread.ident is not None:
             self._thread.join()
         self._work.close()
@@ -95,16 +95,16 @@ class ThreadInstance:
             batch = queue.get()
             if batch is not None:
                 run(batch, sink, completions)
-                del batch  # while nothing comes, its tensors and their shared memory are not kept
+                del batch  # release its tensors and their shared memory while waiting
             elif self.left:
                 return
-            else:  # for another instance, which may be busy
+            else:  # leave it to another instance, which may be busy
                 queue.put(None)
                 time.sleep(_PASSED_ON_S)
 
 
 def _read(request: InferRequest) -> None:
-    """Fill the buffers of inputs in shared memory. Raises InvalidRequest."""
+    """Read inputs in shared memory into their buffers. Raises InvalidRequest."""
     unread, request.unread = request.unread, ()
     for each in unread:
         each.read()
@@ -118,16 +118,16 @@ class BatchWork:
     def __init__(
         self, name: str, executor: Executor, stacking: Stacking, kept: KeptBindings | None = None
     ) -> None:
-        """`kept` computes batches of shapes that it knows instead."""
+        """Create the work; `kept` computes batches of shapes that it has bound."""
         self._name = name
         self._executor = executor
         self._stacking = stacking
         self._kept = kept
 
     def compute(self, batch: Batch) -> None:
-        """Compute a batch here and now; whatever the backend raises becomes an error of the requests.
+        """Compute a batch in this thread; exceptions of the backend become errors of its requests.
 
-        When a batch fails, each of its requests is tried alone: a bad one then harms only itself.
+        If a batch fails, each of its requests is tried alone, so that a bad one harms only itself.
         """
         stacking, kept = self._stacking, self._kept
         try:
@@ -147,14 +147,14 @@ class BatchWork:
                 kept.learn(batch, inputs, outputs)
         except TpxError as exc:
             self._failed(batch, exc)
-        except BaseException as exc:  # native code panics and exits with what is no Exception
+        except BaseException as exc:  # native code may raise what is not an Exception
             log.error("instance %s failed", self._name, exc_info=exc)
             self._failed(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
 
     def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
         began_ns = _cpu_clock()
         self.compute(batch)
-        # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost
+        # CPU time of the thread: waiting for the interpreter lock or a core is not the batch's cost
         batch.cost_ns = _cpu_clock() - began_ns
         completions.push(sink.computed, batch)
 

@@ -1,1 +1,1 @@
-"""How the requests of a batch become the arrays that a model takes, and its arrays become their answers."""
+"""Stacking: the requests of a batch become the model's input arrays, and its outputs become responses."""

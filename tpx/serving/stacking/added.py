@@ -1,4 +1,4 @@
-"""Tensors between server and model that no client sees: what sequence and ragged batching add and take."""
+"""Tensors between server and model that clients do not see, added by sequence and ragged batching."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ from tpx.protocol.messages import ModelConfig
 
 
 def added_inputs(config: ModelConfig) -> dict[str, int]:
-    """The inputs that the server makes itself, with their DataType numbers (0: not told): controls and states
-    of sequences, batch inputs."""
+    """Return the inputs made by the server, with their DataType numbers (0: unspecified): sequence
+    controls and states, batch inputs.
+    """
     added: dict[str, int] = {}
     batching = config.sequence_batching
     for control_input in batching.control_input:
@@ -21,7 +22,7 @@ def added_inputs(config: ModelConfig) -> dict[str, int]:
 
 
 def taken_outputs(config: ModelConfig) -> dict[str, int]:
-    """The outputs that the server keeps, with their DataType numbers: states of sequences."""
+    """Return the outputs kept by the server, with their DataType numbers: sequence states."""
     return {state.output_name: state.data_type for state in config.sequence_batching.state}
 
 

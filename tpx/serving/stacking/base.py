@@ -6,13 +6,13 @@ from tpx.serving.batch import Arrays, Batch
 
 
 class Stacking(Protocol):
-    """Runs where the model computes, in an instance's thread, which stamps the times of the batch."""
+    """Runs in the instance's thread, which records the times of the batch."""
 
     def gather(self, batch: Batch) -> Arrays:
-        """The inputs of the model. Raises InvalidRequest."""
+        """Return the inputs of the model. Raises InvalidRequest."""
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         """Give each request its response.
 
-        Raises ExecutionError for an output that is missing, or not what the configuration says.
+        Raises ExecutionError for an output that is missing or differs from the configuration.
         """

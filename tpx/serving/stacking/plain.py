@@ -1,4 +1,4 @@
-"""Requests stacked along the batch dimension, and split again."""
+"""Requests stacked along the batch dimension, and outputs split again."""
 
 import math
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ _COPY_BELOW_BYTES = 64 << 10
 
 
 class PlainStacking:
-    """All inputs have the same rows in the same order; `batched` False: each request is computed alone."""
+    """Stacks requests whose inputs have the same rows; without `batched` each request is computed alone."""
 
     def __init__(self, *, batched: bool) -> None:
         self._batched = batched
 
     def gather(self, batch: Batch) -> Arrays:
-        """The inputs, stacked along the batch dimension: one copy, none for a single request."""
+        """Return the inputs, stacked along the batch dimension: one copy, none for a single request."""
         requests = batch.requests
         head = requests[0].head
         alone = len(requests) == 1
@@ -42,9 +42,9 @@ class PlainStacking:
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        """Give each request its rows of the outputs, or without a batch dimension the whole.
+        """Give each request its rows of the outputs, or the whole if there is no batch dimension.
 
-        Raises ExecutionError for an output that is missing, or not what the configuration says.
+        Raises ExecutionError for an output that is missing or differs from the configuration.
         """
         tensor = RowOutputs(outputs, batch.size if self._batched else 0).tensor
         responses = batch.responses
@@ -53,7 +53,7 @@ class PlainStacking:
             head = request.head
             count = head.batch_size
             wanted = head.outputs
-            if len(wanted) == 1:  # most models; a comprehension is a call
+            if len(wanted) == 1:  # the common case, without the call of a comprehension
                 responses.append(InferResponse([tensor(wanted[0].spec, start, count)]))
             else:
                 responses.append(InferResponse([tensor(bound.spec, start, count) for bound in wanted]))
@@ -61,7 +61,7 @@ class PlainStacking:
 
 
 class RowOutputs:
-    """The outputs of a batch of so many rows, to be split; 0 rows: there is no batch dimension."""
+    """The outputs of a batch of `rows` rows, to be split; 0 rows if there is no batch dimension."""
 
     __slots__ = ("_outputs", "_parts", "_rows")
 
@@ -71,11 +71,11 @@ class RowOutputs:
         self._parts: dict[str, _Slices] = {}
 
     def response(self, head: RequestHead, start: int) -> InferResponse:
-        """The outputs that a request wants, of its rows from `start` on. Raises ExecutionError."""
+        """Return the outputs that a request asks for, from row `start` on. Raises ExecutionError."""
         return InferResponse([self.tensor(bound.spec, start, head.batch_size) for bound in head.outputs])
 
     def tensor(self, spec: TensorSpec, start: int, count: int) -> Tensor:
-        """`count` rows of an output. Raises ExecutionError."""
+        """Return `count` rows of an output. Raises ExecutionError."""
         rows = self._rows
         part = self._parts.get(spec.name)
         if part is None:
@@ -96,14 +96,16 @@ class RowOutputs:
 
 
 def array_of(head: RequestHead, bound: BoundInput, data: Buffer, shape: Sequence[int]) -> Array:
-    """The data of one or more requests as an array. Raises InvalidRequest for BYTES whose lengths lie."""
+    """Return the data of one or more requests as an array. Raises InvalidRequest for BYTES with invalid
+    lengths.
+    """
     if bound.dtype is None:
         return _strings(head, bound.spec.name, data, shape)
     return np.ndarray(shape, bound.dtype, data)
 
 
 def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> Array:
-    """BYTES as an array of objects. Raises InvalidRequest: large ones were not checked before."""
+    """Return BYTES as an array of objects. Raises InvalidRequest: large ones were not validated before."""
     try:
         elements = elements_of(head.model.name, name, data, math.prod(shape))
     except InvalidRequest as exc:
@@ -114,7 +116,7 @@ def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -
 
 
 class _Slices:
-    """The rows of an output: of a small one slices of one copy, of a large one views of the array."""
+    """The rows of an output: slices of one copy if it is small, else views of the array."""
 
     __slots__ = ("array", "row_bytes", "row_shape", "shape", "small")
 
@@ -136,7 +138,7 @@ class _Slices:
 
 
 def checked_output(spec: TensorSpec, outputs: Arrays) -> Array:
-    """An output of the type that it must have. Raises ExecutionError."""
+    """Return an output with its configured datatype. Raises ExecutionError."""
     array = outputs.get(spec.name)
     if array is None:
         raise ExecutionError(f"the model gave no output '{spec.name}'")
@@ -147,8 +149,9 @@ def checked_output(spec: TensorSpec, outputs: Arrays) -> Array:
 
 
 def client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
-    """The shape that the client sees of a reshaped output: the configured dims, those that vary as the model
-    gave them, in order."""
+    """Return the shape of a reshaped output as clients see it: configured dims, with variable ones
+    filled in order.
+    """
     rows, given = (tuple(shape[:1]), shape[1:]) if batched else ((), shape)
     if len(given) != len(spec.model_dims) or any(
         want not in (-1, got) for want, got in zip(spec.model_dims, given, strict=True)

@@ -1,6 +1,8 @@
-"""Ragged batching: inputs of different shapes are laid end to end, and further inputs tell where each begins.
+"""Ragged batching: inputs of different shapes are concatenated, and additional inputs describe where
+each begins.
 
-Triton: core's BatchInput and BatchOutput (common/protobuf/model_config.proto, backend/src/backend_common.cc).
+Triton: core's BatchInput and BatchOutput (common/protobuf/model_config.proto,
+backend/src/backend_common.cc).
 """
 
 import itertools
@@ -21,18 +23,21 @@ from tpx.serving.stacking.plain import RowOutputs, array_of, checked_output
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedInput:
-    """An input that tells about the items of another one, its source."""
+    """An input that describes the items of another one, its source."""
 
     name: str
     source: str
     dtype: np.dtype[np.generic]
     tell: Callable[[Sequence[tuple[int, ...]], "np.dtype[np.generic]"], Array]
-    """From the shapes of the source in each request, batch dimension first."""
+    """Computes the input from the source's shape in each request, batch dimension first."""
 
 
 class RaggedStacking:
-    """`scattered`: the outputs that are laid end to end as well, and the inputs whose shapes they have;
-    `batched` False: each request is computed alone."""
+    """Stacks ragged batches.
+
+    `scattered` maps outputs that are concatenated too to the inputs whose shapes they have; without
+    `batched` each request is computed alone.
+    """
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class RaggedStacking:
     def _part(
         self, bound: BoundOutput, request: InferRequest, outputs: Arrays, used: dict[str, int]
     ) -> Tensor:
-        """The next elements of an output, as many as the request's source has, in its shape."""
+        """Return the next elements of an output, in number and shape of the request's source."""
         spec = bound.spec
         array = checked_output(spec, outputs)
         shape = _input(request, self._scattered[spec.name]).shape
@@ -104,7 +109,7 @@ def _input(request: InferRequest, name: str) -> BoundInput:
 
 
 def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
-    """The batch inputs of a validated configuration, one for each of their targets."""
+    """Return the batch inputs of a validated configuration, one per target."""
     return [
         AddedInput(
             name=target,
@@ -149,4 +154,4 @@ _TELL = {
     4: _item_shapes,
     5: _item_shapes_flat,
 }
-"""By the numbers of BatchInput.Kind."""
+"""Functions by the numbers of BatchInput.Kind."""

@@ -1,4 +1,4 @@
-"""Batches of samples, each with its own shape, for models that take a batch as a list (pipelines of DALI)."""
+"""Batches of samples with different shapes, for models that take a batch as a list (DALI pipelines)."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,16 @@ from tpx.serving.stacking.plain import array_of, checked_output, client_shape
 
 
 class SampleStacking:
-    """Gives a model one array for each sample, and stacks those that it gives back.
+    """Passes one array per sample to the model, and stacks the samples that it returns.
 
-    Inputs are arrays with a batch dimension where all samples have one shape, or else object arrays with one
+    Inputs are arrays with a batch dimension if all samples have one shape, else object arrays with one
     array per sample; outputs may be either. Without `batched` a request is one sample.
     """
 
     def __init__(self, *, batched: bool, joined: frozenset[str] = frozenset()) -> None:
-        """The samples of the outputs `joined` are laid end to end along their first dimension."""
+        """Create the stacking; samples of the outputs `joined` are concatenated along their first
+        dimension.
+        """
         self._batched = batched
         self._joined = joined
 
@@ -39,7 +41,7 @@ class SampleStacking:
             start += count
 
     def _rows(self, head: RequestHead, index: int, data: Buffer) -> Array:
-        """The samples of one input of a request, [n, *dims]."""
+        """Return the samples of one input of a request, [n, *dims]."""
         bound = head.inputs[index]
         array = array_of(head, bound, data, bound.shape)
         return array if self._batched else array[np.newaxis]
@@ -60,7 +62,7 @@ class SampleStacking:
         return Tensor(spec.name, spec.datatype, tuple(shape), raw_bytes(array))
 
     def _stacked(self, name: str, rows: Array) -> Array:
-        """The samples of one request as one array. Raises ExecutionError where their shapes differ."""
+        """Return the samples of one request as one array. Raises ExecutionError if their shapes differ."""
         shapes = {sample.shape for sample in rows}
         if name in self._joined:
             if len({shape[1:] for shape in shapes}) == 1:
@@ -76,7 +78,7 @@ class SampleStacking:
 
 
 def _one_array(parts: Sequence[Array]) -> Array:
-    """Samples of several requests as one array, an object array where their shapes differ."""
+    """Return samples of several requests as one array, an object array if their shapes differ."""
     if len(parts) == 1:
         return parts[0]
     if len({part.shape[1:] for part in parts}) == 1:

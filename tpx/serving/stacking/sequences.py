@@ -1,4 +1,5 @@
-"""Requests of sequences: every row belongs to a sequence, and the model gets its controls and states.
+"""Batches of sequence requests: each row belongs to a sequence, and the model receives its controls and
+states.
 
 Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
 """
@@ -19,23 +20,23 @@ from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.stacking.base import Stacking
 
 _LENGTH_BYTES = 4
-"""Of an empty string."""
+"""Size of an empty string."""
 _FLAGS = {"START": "sequence_start", "END": "sequence_end"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlTensor:
-    """A tensor that tells the model about the row's sequence: one element a row."""
+    """A tensor that describes the row's sequence to the model, one element per row."""
 
     name: str
     kind: str
-    """START, READY, END or CORRID."""
+    """START, READY, END, or CORRID."""
     datatype: DataType
     false: Any = 0
     true: Any = 1
 
     def value(self, request: InferRequest | None) -> Any:
-        """Return the element of a request's row, or of an empty one."""
+        """Return the element for a request's row, or for an empty one."""
         if request is None:
             return self.false
         if self.kind == "READY":
@@ -48,8 +49,9 @@ class ControlTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceState:
-    """State that the model returns after one request of a sequence and receives with the next; shapes are of
-    one row."""
+    """State that the model returns with one request of a sequence and receives with the next; shapes
+    are per row.
+    """
 
     input_name: str
     output_name: str
@@ -58,7 +60,7 @@ class SequenceState:
 
 
 class SequenceStacking:
-    """Adds controls and states to what `inner` stacks, and keeps the states of the outputs."""
+    """Adds controls and states to the inputs stacked by `inner`, and stores the states in the outputs."""
 
     def __init__(
         self,
@@ -91,11 +93,11 @@ class SequenceStacking:
         self._inner.scatter(filled, outputs)
         if filled is not batch:
             batch.responses += [filled.responses[slot] for slot in batch.slots or ()]
-        # nothing can fail any more: a sequence has all its new states, or none
+        # nothing can fail from here on: a sequence gets all new states or none
         for state, array in states:
             for row, request in enumerate(batch.by_row(batch.requests)):
                 if request is not None:
-                    # a copy: the model may use its memory again, and a view would keep the other rows
+                    # a copy: the model may reuse its memory, and a view would keep the other rows
                     kept = array[row] if self._batched else array
                     request.sequence.states[state.input_name] = kept.copy()
 
@@ -131,7 +133,7 @@ class SequenceStacking:
 
 
 def value_of(state: SequenceState, request: InferRequest) -> Array:
-    """Return what a request of a sequence gets of a state: what the one before has left, or the beginning."""
+    """Return the state for a request: that of the previous request, or the initial one."""
     if request.head.parameters.get("sequence_start"):
         return state.initial
     kept: Mapping[str, Array] = request.sequence.states
@@ -139,14 +141,14 @@ def value_of(state: SequenceState, request: InferRequest) -> Array:
 
 
 def nothing_of(state: SequenceState, shape: Sequence[int]) -> Array:
-    """Return what empty rows have of a state."""
+    """Return the state for empty rows."""
     return np.full(shape, b"" if state.datatype.size == 0 else 0, state.datatype.numpy)
 
 
 def null_of(request: InferRequest) -> InferRequest:
-    """Return a request for an empty row: the inputs of another one in its batch, without their values.
+    """Return a request for an empty row: the inputs of another one in its batch, with zeros as values.
 
-    Triton: InferenceRequest::CopyAsNull; its values are whatever is in memory, these are zeros.
+    Triton: InferenceRequest::CopyAsNull, whose values are uninitialized memory.
     """
     buffers: list[Buffer] = [
         bytes(bound.size if bound.size >= 0 else _LENGTH_BYTES * math.prod(bound.shape))
@@ -156,7 +158,7 @@ def null_of(request: InferRequest) -> InferRequest:
 
 
 def _filled(batch: Batch) -> Batch:
-    """The batch with requests in its empty rows, too."""
+    """Return the batch with requests in its empty rows too."""
     if not batch.empty:
         return batch
     null = null_of(batch.requests[0])
@@ -168,7 +170,7 @@ def _ignore(request: InferRequest, response: InferResponse) -> None:
 
 
 def controls_of(config: ModelConfig) -> list[ControlTensor]:
-    """The controls of a validated configuration."""
+    """Return the controls of a validated configuration."""
     controls = []
     for control_input in config.sequence_batching.control_input:
         for control in control_input.control:
@@ -191,7 +193,7 @@ def controls_of(config: ModelConfig) -> list[ControlTensor]:
 
 
 def check_correlation_id(model: str, controls: Sequence[ControlTensor], correlation_id: int | str) -> None:
-    """Raise InvalidRequest for an id that the CORRID control of the model cannot carry."""
+    """Raise InvalidRequest for an id that the model's CORRID control cannot represent."""
     for control in controls:
         if control.kind != "CORRID":
             continue

@@ -1,2 +1,3 @@
-"""Traces of single requests: `tracer` chooses them by its `settings`, `trace` collects one, `writer` writes
-them to a file, `export` sends them to a collector as `spans`, below the span of their caller."""
+"""Request traces: `tracer` selects requests by its `settings`, `trace` collects one trace, `writer`
+writes files, and `export` sends `spans` to a collector, below the caller's span.
+"""

@@ -1,7 +1,7 @@
-"""Spans on their way to a collector, by OTLP over HTTP: a thread of its own sends them, in batches.
+"""Export of spans to a collector by OTLP over HTTP, in batches, from a separate thread.
 
-What a collector does not take cannot hold up the event loop: traces wait in a queue, whole ones are dropped
-when it is full, and both are told.
+A slow collector must not delay the event loop: traces wait in a bounded queue; when it is full, whole
+traces are dropped. Both failures and drops are logged.
 """
 
 import logging
@@ -28,18 +28,21 @@ class SpanCollector(Protocol):
     """A collector of spans."""
 
     def send(self, traces: Sequence[Trace]) -> str:
-        """Send the spans of traces; blocks. Returns why that has failed, "" if it has not."""
+        """Send the spans of traces; blocks. Return the reason of a failure, "" on success."""
 
     def call_off(self) -> None:
-        """Have a `send` that goes on end soon; there is no other one afterwards."""
+        """Make a running `send` return soon; it is the last one."""
 
     def close(self) -> None:
-        """Nothing is sent any more."""
+        """Close the connection."""
 
 
 class SpanExport:
-    """Implements TraceSink and, for whatever setting, TraceGroup: a bounded queue of traces, and the thread
-    that sends them, which begins with the first."""
+    """Implements TraceSink and, for any setting, TraceGroup: a bounded queue of traces and the thread
+    that sends them.
+
+    The thread starts with the first trace.
+    """
 
     def __init__(
         self, settings: SpanSettings, collector: SpanCollector, count: Callable[[Trace], int]
@@ -78,7 +81,7 @@ class SpanExport:
             self._thread.start()
 
     def end(self) -> None:
-        """Spans leave by themselves."""
+        """Do nothing: spans are sent as they come."""
 
     def close(self) -> None:
         with self._changed:
@@ -110,14 +113,14 @@ class SpanExport:
                 return
             try:
                 why = self._collector.send(batch)
-            except (OSError, ValueError, TypeError) as exc:  # the next batch may be better
+            except (OSError, ValueError, TypeError) as exc:  # the next batch may succeed
                 log.debug("exporting spans failed", exc_info=True)
                 why = str(exc) or type(exc).__name__
             if not self._given_up:
                 self._tell(why, self._on_its_way)
 
     def _take(self) -> list[Trace]:
-        """The next batch, when it is time for it; an empty one is the end."""
+        """Return the next batch once it is due; an empty one means the end."""
         full = self._settings.bsp_max_export_batch_size
         with self._changed:
             while True:
@@ -137,7 +140,7 @@ class SpanExport:
             return batch
 
     def _tell(self, why: str, count: int) -> None:
-        """Log once that it fails, and once that it is over."""
+        """Log a failure once, and its end once."""
         if why:
             self._lost += count
             if not self._failing:
@@ -153,7 +156,7 @@ class SpanExport:
             self._lost = 0
 
     def _drop(self, count: int) -> None:
-        """Log the first, and then every thousandth."""
+        """Log the first dropped trace, and then every thousandth."""
         if self._dropped % _TELL_EVERY == 0:
             log.warning(
                 "a trace of %d spans is dropped: %d wait for '%s', bsp_max_queue_size is %d (%d before)",
@@ -167,8 +170,10 @@ class SpanExport:
 
 
 class OtlpCollector:
-    """Implements SpanCollector with the packages of OpenTelemetry, whose own log of a failure is taken as its
-    reason and logged once. Raises ImportError where they are missing."""
+    """Implements SpanCollector with OpenTelemetry's packages; logs the reason of a failure once.
+
+    Raises ImportError if the packages are missing.
+    """
 
     def __init__(self, settings: SpanSettings) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -210,7 +215,7 @@ class OtlpCollector:
 
 
 class _Reasons(logging.Handler):
-    """Keeps the first thing that was said: the later ones are that it was tried in vain."""
+    """Keeps the first log record, which has the reason; later ones only report failed retries."""
 
     first = ""
 
@@ -219,7 +224,7 @@ class _Reasons(logging.Handler):
 
 
 def open_export(setting: TraceSetting) -> SpanExport:
-    """Raises UsageError where the packages are missing."""
+    """Return the exporter of a setting. Raises UsageError if the packages are missing."""
     try:
         collector = OtlpCollector(setting.spans)
         from tpx.serving.tracing.spans import count_spans

@@ -1,4 +1,4 @@
-"""Tracing as the command line says it: --trace-config, and the older flags that it replaces."""
+"""Tracing options of the command line: --trace-config, and the older flags that it replaces."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ _SPAN_NUMBERS = {
     "bsp_schedule_delay": "OTEL_BSP_SCHEDULE_DELAY",
     "bsp_max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
 }
-"""What the environment says where no flag does."""
+"""Environment variables used if no flag is given."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "": ("level", "rate", "count", "mode"),
     "triton": ("file", "log-frequency"),
@@ -45,16 +45,16 @@ Levels = tuple[Level, ...]
 
 @dataclass(frozen=True, slots=True)
 class TraceFlag:
-    """One --trace-config, read."""
+    """One parsed --trace-config."""
 
     setting: str
     value: Levels | int | str
     mode: Mode | None = None
-    """Of the settings that only one has."""
+    """The mode, for settings that only one mode has."""
 
 
 def trace_flag(text: str) -> TraceFlag:
-    """Read the value of one --trace-config. Raises ValueError."""
+    """Parse the value of one --trace-config. Raises ValueError."""
     mode, comma, pair = text.partition(",") if "," in text.partition("=")[0] else ("", "", text)
     name, equals, value = pair.partition("=")
     if (comma and not mode) or not (name and equals and value):
@@ -77,7 +77,7 @@ def _value(name: str, text: str) -> Levels | int | str:
 
 
 def level_words(text: str) -> Levels:
-    """One word for levels, in any case. Raises ValueError."""
+    """Parse a trace level, in any case. Raises ValueError."""
     levels = _LEVEL_WORDS.get(text.lower())
     if levels is None:
         raise ValueError(f"invalid value for trace level option: {text}")
@@ -87,8 +87,11 @@ def level_words(text: str) -> Levels:
 def start_setting(
     flags: Sequence[TraceFlag], older: TraceSetting, environment: Mapping[str, str]
 ) -> TraceSetting:
-    """Return the setting at the start: --trace-config overrides the older flags and, in the mode
-    opentelemetry, the environment. Raises UsageError."""
+    """Return the initial setting: --trace-config overrides the older flags and, in mode opentelemetry,
+    the environment.
+
+    Raises UsageError.
+    """
     setting = older
     levels = [flag.value for flag in flags if flag.setting == "level"]
     if levels:

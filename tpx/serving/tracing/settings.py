@@ -1,4 +1,4 @@
-"""Trace settings and their changes, and the words that both come in."""
+"""Trace settings, changes to them, and the names used for both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,24 +16,24 @@ _INT32_MAX = 2**31 - 1
 
 SettingName = Literal["trace_level", "trace_rate", "trace_count", "log_frequency"]
 NAMES: Final[tuple[SettingName, ...]] = get_args(SettingName)
-"""What can be changed while the server runs."""
+"""Settings that can be changed while the server runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSettings:
-    """The collector of the mode opentelemetry, and its queue. Cannot be changed."""
+    """Collector and queue of mode opentelemetry; cannot be changed."""
 
     url: str = "http://localhost:4318/v1/traces"
     resource: tuple[tuple[str, str], ...] = ()
-    """What every span says of this server."""
+    """Resource attributes of every span."""
     bsp_max_queue_size: int = 2048
-    """Spans that wait; more are dropped."""
+    """Maximum queued spans; more are dropped."""
     bsp_schedule_delay: int = 5000
-    """Milliseconds between two exports, unless a batch is full before."""
+    """Milliseconds between two exports, unless a batch fills up earlier."""
     bsp_max_export_batch_size: int = 512
 
     def as_texts(self) -> dict[str, list[str]]:
-        """The members of the protocol's answers, in Triton's order."""
+        """Return the fields of the protocol's responses, in Triton's order."""
         resource = [f"{key}={value}" for key, value in self.resource]
         return {
             "url": [self.url],
@@ -46,28 +46,30 @@ class SpanSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSetting:
-    """One complete setting."""
+    """A complete trace setting."""
 
     trace_level: tuple[Level, ...] = ()
-    """Nothing is traced without one."""
+    """Levels; without one nothing is traced."""
     trace_rate: int = 1000
-    """Every n-th request is traced."""
+    """One of this many requests is traced."""
     trace_count: int = -1
-    """Traces still to be taken; -1 has no end."""
+    """Remaining traces; -1 = unlimited."""
     log_frequency: int = 0
-    """Traces in one numbered file; 0 puts them all into one file."""
+    """Traces per numbered file; 0 = all in one file."""
     trace_file: str = ""
     trace_mode: Mode = "triton"
     spans: SpanSettings = SpanSettings()
 
     @property
     def exports(self) -> bool:
-        """True if traces become spans: then callers can have requests traced regardless of rate and count."""
+        """Return whether traces become spans; callers can then request a trace regardless of rate and
+        count.
+        """
         return self.trace_mode == "opentelemetry"
 
     @property
     def fault(self) -> str:
-        """Why nothing can be traced, "" if it can."""
+        """Return why nothing can be traced, "" if tracing is possible."""
         if not self.trace_level:
             return "tracing is disabled"
         if self.exports:
@@ -78,11 +80,11 @@ class TraceSetting:
 
     @property
     def fixed(self) -> dict[str, list[str]]:
-        """Settings that clients see and cannot change."""
+        """Return the settings that clients see but cannot change."""
         return {"trace_mode": [self.trace_mode], **(self.spans.as_texts() if self.exports else {})}
 
     def as_texts(self) -> dict[str, list[str]]:
-        """The members of the protocol's answers, in Triton's order."""
+        """Return the fields of the protocol's responses, in Triton's order."""
         ours: dict[str, list[str]] = {
             "trace_level": list(self.trace_level) or ["OFF"],
             "trace_rate": [str(self.trace_rate)],
@@ -95,7 +97,7 @@ class TraceSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceValues:
-    """Some of a setting's values; None where nothing is said."""
+    """Some values of a setting; None for values that are not given."""
 
     trace_level: tuple[Level, ...] | None = None
     trace_rate: int | None = None
@@ -104,23 +106,23 @@ class TraceValues:
 
     @property
     def said(self) -> dict[SettingName, object]:
-        """The values that are set."""
+        """Return the given values."""
         return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
     def over(self, setting: TraceSetting) -> TraceSetting:
-        """The setting with these values instead of its own."""
+        """Return the setting with these values replaced."""
         return replace(setting, **self.said)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceUpdate:
-    """A change: new values, and the names of those that fall back to what they were inherited from."""
+    """A change: new values, and the names of values to inherit again."""
 
     values: TraceValues
     cleared: frozenset[SettingName] = frozenset()
 
     def applied(self, current: TraceValues) -> TraceValues:
-        """The values that are specified afterwards."""
+        """Return the explicit values after the change."""
         kept = {name: value for name, value in current.said.items() if name not in self.cleared}
         return TraceValues(**{**kept, **self.values.said})  # type: ignore[arg-type]
 
@@ -128,9 +130,9 @@ class TraceUpdate:
 def parse_update(
     given: Mapping[str, Sequence[str] | None], fixed: Mapping[str, Sequence[str]], *, got: str = "got: "
 ) -> TraceUpdate:
-    """A client's change; None clears. `got` introduces a count that is too small.
+    """Parse a client's change; None clears a value. `got` introduces a count that is too small.
 
-    Raises InvalidRequest, and Unsupported for the file and for other values of what is `fixed`.
+    Raises InvalidRequest, and Unsupported for the file and for changes of `fixed` values.
     """
     values: dict[str, object] = {}
     cleared: set[SettingName] = set()
@@ -153,7 +155,7 @@ def parse_update(
 
 
 def parse_levels(texts: Sequence[str]) -> tuple[Level, ...] | None:
-    """Levels in their order, none for OFF; None where nothing is named. Raises InvalidRequest."""
+    """Parse levels in order, none for OFF; return None if no level is given. Raises InvalidRequest."""
     for text in texts:
         if text != "OFF" and text not in LEVELS:
             raise InvalidRequest(f"unknown trace level '{text}', expected OFF, TIMESTAMPS or TENSORS")

@@ -1,4 +1,4 @@
-"""A trace as OpenTelemetry's spans: of the request, of each model that it went through, and of computing."""
+"""A trace as OpenTelemetry spans: of the request, of each model, and of each computation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from tpx.serving.tracing.trace import SpanPlace, Trace, TraceStamp, new_span_id
 
 ROOT = "InferRequest"
-"""Triton's name of the span of a request."""
+"""Triton's name for the span of a request."""
 COMPUTE = "compute"
 SERVICE = "triton-inference-server"
 _SCOPE = InstrumentationScope("triton-server")
@@ -21,7 +21,9 @@ _NO_ATTRIBUTES: Mapping[str, str | int] = {}
 
 
 def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
-    """Return the resource of all spans: this, or else OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
+    """Return the resource of all spans: these attributes, or else OTEL_RESOURCE_ATTRIBUTES and
+    OTEL_SERVICE_NAME.
+    """
     made = Resource.create(dict(attributes))
     if str(made.attributes.get("service.name", _UNNAMED)).startswith(_UNNAMED):
         made = made.merge(Resource({"service.name": SERVICE}))
@@ -29,20 +31,20 @@ def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
 
 
 def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableSpan]:
-    """The spans of a trace and of its children, which has a place among spans.
+    """Return the spans of a trace and of its children.
 
-    `offset_ns` leads from time.perf_counter_ns to the time of day.
+    `offset_ns` converts time.perf_counter_ns to the time of day.
     """
     return _Spans(resource, offset_ns).of(trace)
 
 
 def count_spans(trace: Trace) -> int:
-    """How many these can be."""
+    """Return the maximum number of spans of a trace."""
     return (0 if trace.parent_id else 1) + 2 + sum(map(count_spans, trace.children))
 
 
 class _Spans:
-    """Makes the spans of one trace, inner ones first."""
+    """Builds the spans of one trace, inner ones first."""
 
     def __init__(self, resource: Resource, offset_ns: int) -> None:
         self._resource = resource

@@ -1,6 +1,6 @@
-"""One request's trace: what happened when, the tensors that went in and out, and its place among spans.
+"""The trace of one request: timestamps, input and output tensors, and its position among spans.
 
-The place follows W3C Trace Context, as the headers `traceparent` and `tracestate` say it and hand it on.
+The position follows W3C Trace Context, from the headers `traceparent` and `tracestate`.
 """
 
 import json
@@ -27,20 +27,22 @@ _MAX_STATE = 512
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The span that a request was sent from."""
+    """The caller's span."""
 
     trace_id: int
     span_id: int
     sampled: bool
-    """It is recorded there."""
+    """True if the caller records its span."""
     state: str = ""
-    """Words of other tracing systems, handed on."""
+    """State of other tracing systems, passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """The place of a trace among spans: the id of its model's span, and of the span above that, which is the
-    request's or, for a request of another model, that model's."""
+    """Position of a trace among spans: the id of its model's span and of the parent span.
+
+    The parent is the span of the request or, for a request made by another model, that model's span.
+    """
 
     trace_id: int
     span_id: int
@@ -48,7 +50,7 @@ class SpanPlace:
     caller: Caller | None = None
 
     def child(self) -> "SpanPlace":
-        """Below this one."""
+        """Return the position of a child trace."""
         return SpanPlace(self.trace_id, new_span_id(), self.span_id, self.caller)
 
     @property
@@ -57,7 +59,7 @@ class SpanPlace:
 
     @property
     def context(self) -> str:
-        """Trace context for Python models that make spans below this one, as JSON."""
+        """Return the trace context for Python models that create child spans, as JSON."""
         words = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{_SAMPLED:02x}"}
         if self.state:
             words["tracestate"] = self.state
@@ -65,13 +67,13 @@ class SpanPlace:
 
 
 def place_below(caller: Caller | None) -> SpanPlace:
-    """The place of a request's trace."""
+    """Return the position of a request's trace."""
     trace_id = caller.trace_id if caller is not None else random.getrandbits(128) or 1
     return SpanPlace(trace_id, new_span_id(), new_span_id(), caller)
 
 
 def read_caller(traceparent: str, tracestate: str = "") -> Caller | None:
-    """Read the headers of a request; None if they are missing or invalid."""
+    """Parse the headers of a request; None if they are missing or invalid."""
     match = _TRACEPARENT.fullmatch(traceparent.strip())
     if match is None:
         return None
@@ -88,7 +90,7 @@ def read_caller(traceparent: str, tracestate: str = "") -> Caller | None:
 
 
 def new_span_id() -> int:
-    """An id that no other span has."""
+    """Return a random span id."""
     return random.getrandbits(64) or 1
 
 
@@ -97,7 +99,7 @@ Activity = Literal["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_INPUT", "TENSOR_BACKEND
 
 @dataclass(frozen=True, slots=True)
 class TraceStamp:
-    """Something happened."""
+    """A timestamp."""
 
     name: str
     ns: int
@@ -108,7 +110,7 @@ class TraceStamp:
 
 @dataclass(frozen=True, slots=True)
 class TensorSeen:
-    """A tensor passed by; the shape is the model's."""
+    """A tensor; the shape is the model's."""
 
     activity: Activity
     tensor: Tensor
@@ -125,7 +127,7 @@ class TensorSeen:
 
 
 class _Begun:
-    """The point of a trace at which it is known what is asked for."""
+    """The point of a trace at which model and request id are known."""
 
     __slots__ = ("_head", "_parent_id")
 
@@ -148,9 +150,9 @@ class _Begun:
 
 
 class Trace:
-    """Collects what happens to a request, on the event loop; the writer's thread makes text of it.
+    """Collects the trace of a request on the event loop; the writer's thread formats it.
 
-    A step of an ensemble has a trace of its own, made by `child`; it is written with its parent's.
+    A step of an ensemble has its own trace, created by `child` and written with its parent's.
     """
 
     __slots__ = (
@@ -180,14 +182,14 @@ class Trace:
         self.id = take_id()
         self.parent_id = parent_id
         self.size = 0
-        """Bytes of tensors that are held until they are written."""
+        """Bytes of tensors held until they are written."""
         self.events: list[TraceStamp | TensorSeen | _Begun] = []
         self.place = place
-        """Among the spans of other services, where traces become spans."""
+        """Position among spans, if traces are exported as spans."""
         self.head: RequestHead | None = None
-        """What is asked for, once that is known."""
+        """Head of the request, once it is known."""
         self.error = ""
-        """Of the last response, if it is one."""
+        """Error of the last response; empty if it succeeded."""
         self.children: list[Trace] = []
         self._take_id = take_id
         self._levels = levels
@@ -195,7 +197,7 @@ class Trace:
         self._left_queue = False
 
     def child(self, request: InferRequest) -> "Trace":
-        """The trace of a request that this one gives rise to, begun; its end needs no telling."""
+        """Return a started trace for a request made by this one; it ends with its parent."""
         place = self.place.child() if self.place is not None else None
         made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id, place=place)
         self.children.append(made)
@@ -204,22 +206,22 @@ class Trace:
 
     @property
     def context(self) -> str:
-        """Trace context for spans below those of this trace; "" where there are none."""
+        """Return the trace context for child spans; "" if there are none."""
         return self.place.context if self.place is not None else ""
 
     def stamp(self, name: str, ns: int = 0) -> None:
-        """Something happened, now or at `ns` of time.perf_counter_ns."""
+        """Add a timestamp, now or at `ns` of time.perf_counter_ns."""
         if "TIMESTAMPS" in self._levels:
             self.events.append(TraceStamp(name, ns or time.perf_counter_ns()))
 
     def begin(self, request: InferRequest) -> None:
-        """The request goes to its model."""
+        """Record that the request was passed to its model."""
         self.head = request.head
         self.events.append(_Begun(request.head, self.parent_id))
         self.stamp("REQUEST_START")
 
     def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
-        """The model has a response, the last or only one if it is final; `times` of 0 did not happen."""
+        """Record a response of the model, the last one if it is final; `times` of 0 are left out."""
         if not self._left_queue:
             self._left_queue = True
             self._leave_queue(request, times)
@@ -242,15 +244,15 @@ class Trace:
             self.stamp("COMPUTE_OUTPUT_START", times.computed_ns)
 
     def refused(self) -> None:
-        """The model has not taken the request."""
+        """Record that the model has refused the request."""
         self.stamp("REQUEST_END")
 
     def end(self) -> None:
-        """Nothing more happens: let it be written."""
+        """End the trace and pass it to the writer."""
         self._on_end(self)
 
     def records(self) -> list[dict[str, object]]:
-        """All of it as the trace file has it, the children's behind it."""
+        """Return the records of the trace file, followed by those of children."""
         out = [event.record(self.id) for event in self.events]
         for child in self.children:
             out += child.records()
@@ -272,12 +274,12 @@ class Trace:
 
 
 def encode(trace: Trace) -> bytes:
-    """The records of a trace as JSON, without the brackets of the array that they belong to."""
+    """Return the records of a trace as JSON, without the brackets of the surrounding array."""
     return orjson.dumps(trace.records())[1:-1]
 
 
 def _texts(tensor: Tensor) -> list[str]:
-    """The elements of a tensor, each as short as it can be read back."""
+    """Return the elements of a tensor as text, each as short as it can be read back."""
     if tensor.datatype == "BYTES":
         return ['"' + item.decode("utf-8", "backslashreplace") + '"' for item in _strings(tensor)]
     array = tensor.numpy().reshape(-1)
@@ -289,7 +291,7 @@ def _texts(tensor: Tensor) -> list[str]:
 
 
 def _strings(tensor: Tensor) -> list[bytes]:
-    """The elements of BYTES; a length that leads beyond the end ends them."""
+    """Return the elements of a BYTES tensor, up to a length that exceeds the data."""
     view, at, out = memoryview(tensor.data), 0, []
     for _ in range(math.prod(tensor.shape)):
         size = int.from_bytes(view[at : at + 4], "little")

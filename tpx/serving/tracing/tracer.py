@@ -1,7 +1,7 @@
-"""Which requests are traced: the settings of the server and of single models, and the counting of requests.
+"""Selects the requests to trace: the settings of the server and of models, and request counts.
 
-A model without a setting of its own is counted with all others like it. Every change begins to count anew;
-what was traced before it belongs to the setting it was traced under (Triton: server/src/tracer.cc).
+Models without their own setting are counted together. Every change restarts the count; earlier traces
+stay with the setting under which they were taken (Triton: server/src/tracer.cc).
 """
 
 import itertools
@@ -24,31 +24,31 @@ class TraceGroup(Protocol):
     """The traces of one setting."""
 
     def add(self, trace: Trace, *, complete: bool) -> None:
-        """Take a trace, the last one of its setting if `complete`. Never waits."""
+        """Add a trace, the last one of its setting if `complete`. Never blocks."""
 
     def end(self) -> None:
-        """Nothing more comes. Never waits."""
+        """End the group: no further trace follows. Never blocks."""
 
 
 class TraceSink(Protocol):
-    """Takes what was traced, on the event loop."""
+    """Receives traces, on the event loop."""
 
     def group(self, setting: TraceSetting) -> TraceGroup:
-        """For the traces of a setting."""
+        """Return the group for the traces of a setting."""
 
     def close(self) -> None:
-        """Let go of everything that was taken; blocks, but not for ever."""
+        """Write or export everything received; blocks for a bounded time."""
 
 
 def open_sink(setting: TraceSetting) -> TraceSink:
-    """The sink of the setting's mode. Raises UsageError where a package is missing."""
+    """Return the sink for the setting's mode. Raises UsageError if a package is missing."""
     module, _, function = _SINKS[setting.trace_mode].partition(":")
     sink: TraceSink = getattr(import_module(module), function)(setting)
     return sink
 
 
 class _Scope:
-    """A setting in force, for the server or one model, and what it has counted."""
+    """An active setting, of the server or of one model, and its counts."""
 
     __slots__ = (
         "_collected",
@@ -73,7 +73,7 @@ class _Scope:
 
     @property
     def setting(self) -> TraceSetting:
-        """As it is now: `trace_count` tells what is left."""
+        """Return the current setting; `trace_count` is what remains."""
         return replace(self._setting, trace_count=self._remaining)
 
     @property
@@ -102,7 +102,7 @@ class _Scope:
         self._end_if_done()
 
     def replace(self) -> None:
-        """Another setting takes over; what is on its way still belongs to this one."""
+        """End the scope; requests in flight still belong to it."""
         self._replaced = True
         self.on = False
         self._end_if_done()
@@ -123,7 +123,7 @@ class Tracer:
         self._start = start
         self._sink = sink
         self.hears_callers = start.exports
-        """The headers of a request may say that it is to be traced, and below what."""
+        """True if callers can request a trace through headers."""
         self._ids = itertools.count(1)
         self._server = self._scope(start, TraceValues())
         self._models: dict[str, _Scope] = {}
@@ -137,7 +137,7 @@ class Tracer:
     def sample(self, model: str, caller: Caller | None = None) -> Trace | None:
         """Return the trace of a request, None if it is not sampled and its caller does not trace it.
 
-        `caller` is given only where `hears_callers`.
+        `caller` is given only if `hears_callers` is true.
         """
         trace = self._models.get(model, self._server).sample(self._ids, caller)
         if trace is not None:
@@ -145,13 +145,13 @@ class Tracer:
         return trace
 
     def setting(self, model: str = "") -> TraceSetting:
-        """Return the setting of a model, or with an empty name of all that have none of their own."""
+        """Return the setting of a model; for an empty name, that of all models without their own."""
         return self._models.get(model, self._server).setting
 
     def update(self, update: TraceUpdate, model: str = "") -> None:
-        """Change the setting of a model or of the server; models keep what they have of their own.
+        """Change the setting of a model or of the server; models keep their own values.
 
-        Raises InvalidRequest for a setting that can trace nothing, unless that is what it says.
+        Raises InvalidRequest for a setting that can trace nothing, unless it says so.
         """
         if model:
             current = self._models.get(model)
@@ -171,14 +171,14 @@ class Tracer:
         self._look()
 
     def close(self) -> None:
-        """Let go of what was traced; blocks until it is on the disk or with its collector."""
+        """Close all sinks; blocks until traces are on disk or at the collector."""
         self.on = False
         for scope in (self._server, *self._models.values()):
             scope.end()
         self._sink.close()
 
     def _put(self, model: str, scope: _Scope | None) -> None:
-        """Give a model its own setting, or with None that of the server."""
+        """Give a model its own setting, or the server's for None."""
         current = self._models.pop(model, None)
         if current is not None:
             current.replace()

@@ -1,9 +1,9 @@
-"""The trace file: written by a thread of its own, so that no disk holds up the event loop.
+"""The trace file, written by a separate thread so that no disk delays the event loop.
 
-A group is what one setting has traced. Its traces leave in Triton's portions: `log_frequency` of them to a
-numbered file; all of a setting whose count is used up to the next numbered file, if every request was traced;
-the rest to the file itself when the setting ends. Where nothing says how many there will be they go to the
-file as they come. After every write the file is complete JSON.
+A group has the traces of one setting. They are written in Triton's portions: `log_frequency` traces per
+numbered file; if every request is traced, all traces of an exhausted count to the next numbered file;
+and the rest to the file itself when the setting ends. If the number is unknown, traces go to the file
+as they come. After every write the file is complete JSON.
 """
 
 import logging
@@ -20,15 +20,15 @@ from tpx.serving.tracing.trace import Trace, encode
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 4096
-"""Traces that the disk may lag behind; more are dropped."""
+"""Maximum traces waiting for the disk; more are dropped."""
 MAX_WAITING_BYTES = 256 << 20
-"""Of tensors in them."""
+"""Maximum bytes of their tensors."""
 _MAX_HELD_BYTES = 16 << 20
-"""Text of one group that waits for its portion to be complete."""
+"""Maximum text of one group waiting for its portion to be complete."""
 
 
 class TraceFile:
-    """The file, and its numbered siblings. Used by one thread. Everything raises OSError."""
+    """The file and its numbered siblings. Used by one thread; every method raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class TraceFile:
         self._end = 0
 
     def append(self, traces: Sequence[bytes]) -> None:
-        """Add to the file itself; what it had before this server is gone."""
+        """Append to the file itself; contents from before this server are removed."""
         if self._descriptor < 0:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             self._end = 0
@@ -50,7 +50,7 @@ class TraceFile:
         self._end += len(text)
 
     def number(self, traces: Sequence[bytes]) -> None:
-        """Write the next numbered file, which has its name once it is complete."""
+        """Write the next numbered file, which gets its name once it is complete."""
         path = self.path.with_name(f"{self.path.name}.{self._index}")
         partial = path.with_name(f"{path.name}.partial")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -70,7 +70,7 @@ class TraceFile:
             self._descriptor = -1
 
     def _undo(self) -> None:
-        """Half a trace is on the disk: leave the file as it was before."""
+        """Restore the file after a partial write."""
         try:
             os.ftruncate(self._descriptor, self._end)
             if self._end:
@@ -87,7 +87,7 @@ def _write(descriptor: int, data: bytes, at: int) -> None:
 
 
 class TracePortion:
-    """The traces of one setting that wait for their portion; used by the writer's thread."""
+    """Traces of one setting waiting for their portion; used by the writer's thread."""
 
     __slots__ = ("_file", "_frequency", "_held", "_immediate", "_size")
 
@@ -103,7 +103,7 @@ class TracePortion:
         return self._file.path
 
     def add(self, text: bytes, *, complete: bool) -> int:
-        """Take a trace, the last of its setting if `complete`; returns how many were written."""
+        """Add a trace, the last of its setting if `complete`; return how many were written."""
         self._held.append(text)
         self._size += len(text)
         if complete or (self._frequency and len(self._held) >= self._frequency):
@@ -113,7 +113,7 @@ class TracePortion:
         return 0
 
     def flush(self) -> int:
-        """Write what is left; returns how many these were."""
+        """Write the remaining traces; return how many."""
         return self._leave(self._file.number if self._frequency else self._file.append)
 
     def _leave(self, write: Callable[[Sequence[bytes]], None]) -> int:
@@ -124,7 +124,7 @@ class TracePortion:
 
 
 class TraceWriter:
-    """Takes traces on the event loop and writes them in its thread, which begins with the first."""
+    """Receives traces on the event loop and writes them in a thread, which starts with the first."""
 
     def __init__(self) -> None:
         self._queue: Queue[Callable[[], None] | None] = Queue(MAX_WAITING)
@@ -136,7 +136,7 @@ class TraceWriter:
         self._dropped = 0
 
     def add(self, group: TracePortion, trace: Trace, *, complete: bool) -> None:
-        """Write a trace when its portion is complete; `complete` tells that it is. Never waits."""
+        """Queue a trace to be written with its portion; `complete` marks the last one. Never blocks."""
         size = trace.total_size
         if self._closed:
             return
@@ -153,14 +153,14 @@ class TraceWriter:
             self._drop("the disk does not keep up")
 
     def end(self, group: TracePortion) -> None:
-        """Nothing more comes of this group."""
+        """End a group: no further trace follows."""
         try:
             self._enqueue(lambda: self._attempt(group, group.flush))
         except Full:
             self._drop("the disk does not keep up")
 
     def close(self, files: Sequence[TraceFile], timeout_s: float = 5) -> None:
-        """Write all that waits, close the files and end the thread; blocks, but not for ever."""
+        """Write all queued traces, close the files, and end the thread; blocks for a bounded time."""
         self._closed = True
         if self._thread is None:
             return
@@ -189,7 +189,7 @@ class TraceWriter:
     def _write(self, group: TracePortion, trace: Trace, size: int, *, complete: bool) -> None:
         try:
             text = encode(trace)
-        except (ValueError, TypeError):  # the next trace may be better
+        except (ValueError, TypeError):  # the next trace may succeed
             log.exception("trace %d could not be encoded", trace.id)
             return
         finally:
@@ -198,7 +198,7 @@ class TraceWriter:
         self._attempt(group, lambda: group.add(text, complete=complete))
 
     def _attempt(self, group: TracePortion, write: Callable[[], int]) -> None:
-        """Log a full disk once, and once that it is over."""
+        """Log a full disk once, and its recovery once."""
         try:
             written = write()
         except OSError as exc:
@@ -215,14 +215,14 @@ class TraceWriter:
             log.info("trace file '%s' is written again", group.path)
 
     def _drop(self, why: str) -> None:
-        """Told for the first and then for every thousandth."""
+        """Log the first dropped trace, and then every thousandth."""
         if self._dropped % 1000 == 0:
             log.warning("a trace is dropped: %s (%d before)", why, self._dropped)
         self._dropped += 1
 
 
 class TraceFiles:
-    """Implements TraceSink: one file, and the thread that writes it."""
+    """Implements TraceSink with one file and its writer thread."""
 
     def __init__(self, path: Path) -> None:
         self._file = TraceFile(path)
@@ -252,5 +252,5 @@ class _Group:
 
 
 def open_files(setting: TraceSetting) -> TraceFiles:
-    """Nothing is written before there is something to write."""
+    """Return the sink; files are created with their first trace."""
     return TraceFiles(Path(setting.trace_file))
