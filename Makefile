@@ -144,6 +144,7 @@ bench: $(VENV)/.test
 
 docs: $(VENV)/.test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@! grep -rlE '<(script|link|img)[^>]* (src|href)="?https?:' site --include='*.html' || { echo "these pages need a network"; exit 1; }
 
 schema: $(VENV)/.test
 	cd tpx/protocol/schema && ../../../$(BIN)/python -m grpc_tools.protoc -I. \

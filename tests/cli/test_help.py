@@ -81,8 +81,9 @@ def test_the_short_help_has_the_options_that_people_use_and_says_how_to_see_more
     assert 18 <= len(common) <= 26
     assert run([*path, "--help"]) == 0
     short = capsys.readouterr().out
-    assert f"{len(common)} of {len(fields)} options. All: tpx {' '.join(path)} --help-all." in " ".join(
-        short.split()
+    assert (
+        f"{len(common)} of {len(fields)} options. For all of them: tpx {' '.join(path)} --help-all."
+        in " ".join(short.split())
     )
     assert run([*path, "--help-all"]) == 0
     whole = capsys.readouterr().out

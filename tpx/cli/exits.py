@@ -21,17 +21,15 @@ class Exit(IntEnum):
 
 MEANINGS: Mapping[Exit, str] = {
     Exit.OK: "success",
-    Exit.FAILED: "wrong options, nothing measured, or a failure that the message names",
-    Exit.UNSTABLE: "the only level was unstable; with --require-stable any",
-    Exit.NO_VALID_REQUEST: "no valid request in a window",
-    Exit.OBJECTIVE_MISSED: (
-        "an objective or a constraint is missed: of --slo, of a --scenario, or with --require satisfied"
-    ),
-    Exit.REGRESSION: "compare or --ab found something worse",
+    Exit.FAILED: "wrong options, no measurement, or another failure; the message says which",
+    Exit.UNSTABLE: "the only level was unstable (with --require-stable: any level)",
+    Exit.NO_VALID_REQUEST: "a window had no valid request",
+    Exit.OBJECTIVE_MISSED: "an objective (--slo, --scenario) or a constraint (--require satisfied) is missed",
+    Exit.REGRESSION: "compare or --ab found a regression",
     Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
     Exit.INCONCLUSIVE: "with --require conclusive: the verdict is inconclusive",
-    Exit.PERF_FAILED: "the same as 1, from tpx perf, as perf_analyzer has it",
-    Exit.INTERRUPTED: "cut short by Ctrl-C or SIGTERM; reports are written, --allow-partial accepts them",
+    Exit.PERF_FAILED: "as 1; perf_analyzer's code, used by tpx perf",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; reports are written; --allow-partial accepts them",
 }
 
 DONE = (Exit.OK, Exit.FAILED)

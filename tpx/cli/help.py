@@ -62,7 +62,7 @@ _ROOT_OPTIONS: list[Row] = [
     ("-V, --version", "print the version"),
     ("--install-completion [SHELL]", "set up completion for bash, zsh or fish; your shell unless named"),
     ("--show-completion [SHELL]", "print what that would install"),
-    ("-h, --help", "show this; behind a command its help"),
+    ("-h, --help", "show this help"),
 ]
 
 
@@ -133,7 +133,7 @@ def _more(path: tuple[str, ...], *, shown: int) -> str:
         return ""
     sections = ", ".join(section.lower() for section in _sections(path))
     return (
-        f"{shown} of {total} options. All: {name} --help-all. Those of a section, or about a word: "
+        f"{shown} of {total} options. For all of them: {name} --help-all. For a section or a topic: "
         f"{name} --help WORD. Sections: {sections}."
     )
 
