@@ -45,10 +45,6 @@ class ServerTurns:
     strictness: Strictness
     interrupted: bool = False
 
-    @property
-    def regressions(self) -> int:
-        return sum(d.finding == "worse" for found in self.differences for d in found)
-
 
 async def run_in_turns(
     spec: SessionSpec, *, stop: asyncio.Event, said: Notify, in_process: str = ""
@@ -57,11 +53,11 @@ async def run_in_turns(
 
     Setting `stop` ends it with the rounds until then.
     """
-    asked, levels = spec.comparing, []
+    asked, alone, levels = spec.comparing, replace(spec, comparing=ComparingSpec()), []
     async with AsyncExitStack() as stack:
         sessions = [
-            await stack.enter_async_context(Session(_of_one(spec, url), stop=stop, in_process=in_process))
-            for url in asked.ab
+            await stack.enter_async_context(Session(each, stop=stop, in_process=in_process))
+            for each in (replace(alone, target=replace(spec.target, url=url)) for url in asked.ab)
         ]
         settings = _block_settings(spec, sessions[0].settings)
         for value in spec.levels.values():
@@ -92,11 +88,6 @@ async def run_in_turns(
         strictness=strictness,
         interrupted=stop.is_set(),
     )
-
-
-def _of_one(spec: SessionSpec, url: str) -> SessionSpec:
-    """The run of one of the servers, without what is said of the comparison."""
-    return replace(spec, target=replace(spec.target, url=url), comparing=ComparingSpec())
 
 
 def _block_settings(spec: SessionSpec, settings: LevelSettings) -> LevelSettings:

@@ -31,6 +31,17 @@ class Verdict(Enum):
     CLIENT_BOUND = "client_bound"
     """The load generator itself was what limited the measurement."""
 
+    @property
+    def words(self) -> str:
+        return self.value.replace("_", " ")
+
+    @property
+    def flag(self) -> str:
+        """How good it is, as reports flag it: `ok`, `warn` or `bad`."""
+        if self in (Verdict.OVER_LIMIT, Verdict.ERRORS):
+            return "bad"
+        return "ok" if self is Verdict.OK else "warn"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSummary:

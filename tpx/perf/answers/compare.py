@@ -94,10 +94,6 @@ class Comparison:
         )
         return tuple(f"{why}: {', '.join(loads)}" for why, loads in named if loads)
 
-    @property
-    def regressions(self) -> tuple[Difference, ...]:
-        return tuple(d for d in self.differences if d.finding == "worse")
-
 
 Levels = Mapping[str, Batches]
 """The batches of a run by their load's name."""

@@ -74,14 +74,12 @@ def find_knee(levels: Sequence[LevelResult]) -> Knee:
     closed = [r for r in usable if r.level.kind is CONCURRENCY]
     return Knee(
         bend=_bend(usable),
-        power=max(usable, key=_power, default=None),
+        power=max(
+            usable, key=lambda r: r.throughput_infer_per_s / max(r.stabilizing_latency_ns, 1), default=None
+        ),
         worthwhile=_worthwhile(usable),
         model=fit([r.level.value for r in closed], [r.throughput_infer_per_s for r in closed]),
     )
-
-
-def _power(result: LevelResult) -> float:
-    return result.throughput_infer_per_s / max(result.stabilizing_latency_ns, 1)
 
 
 def _bend(levels: Sequence[LevelResult]) -> LevelResult | None:

@@ -66,17 +66,6 @@ def parse_kind(text: str) -> ServiceKind:
     return KINDS[text.lower()]
 
 
-def parse_composing(text: str) -> tuple[ModelKey, ...]:
-    """`a:3,b`: models with their versions."""
-    keys = []
-    for part in text.replace(" ", "").split(","):
-        name, colon, version = part.partition(":")
-        if not name or (colon and not version.isdecimal()):
-            refuse("--bls-composing-models", f"The value '{text}' does not match <name>[:<version>],...")
-        keys.append(ModelKey(name, version))
-    return tuple(dict.fromkeys(keys))
-
-
 @dataclass(frozen=True, slots=True)
 class ComposingModels:
     """The models that a model calls by itself, which its configuration does not tell."""
@@ -87,8 +76,15 @@ class ComposingModels:
         return ",".join(f"{key.name}:{key.version}".rstrip(":") for key in self.keys)
 
 
-def _composing(text: str) -> ComposingModels:
-    return ComposingModels(parse_composing(text))
+def parse_composing(text: str) -> ComposingModels:
+    """`a:3,b`: models with their versions."""
+    keys = []
+    for part in text.replace(" ", "").split(","):
+        name, colon, version = part.partition(":")
+        if not name or (colon and not version.isdecimal()):
+            refuse("--bls-composing-models", f"The value '{text}' does not match <name>[:<version>],...")
+        keys.append(ModelKey(name, version))
+    return ComposingModels(tuple(dict.fromkeys(keys)))
 
 
 NONE_COMPOSING = ComposingModels()
@@ -115,7 +111,7 @@ class ServiceSpec:
         NONE_COMPOSING,
         "models called by the model, whose statistics are reported too",
         metavar="NAME[:VERSION],...",
-        parse=_composing,
+        parse=parse_composing,
     )
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -156,7 +156,8 @@ class Generator:
             if source.kind == "range":
                 values = source.low + values * (source.high - source.low)
         elif source.kind == "range":
-            values = rng.integers(int(source.low), int(source.high), dims, _width(dtype), endpoint=True)
+            wide = np.uint64 if dtype == np.uint64 else np.int64
+            values = rng.integers(int(source.low), int(source.high), dims, wide, endpoint=True)
         else:
             values = rng.integers(0, 2 if dtype.kind == "b" else 128, dims)
         return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
@@ -172,10 +173,6 @@ def _check_size(spec: TensorDescription, dims: Dims, settings: InputSpec) -> Non
             f"input '{spec.name}' of shape {list(dims)} would take {count * each} bytes, and this machine "
             f"can hold {memory // COPIES} (a quarter of its {memory >> 20} MiB of memory)"
         )
-
-
-def _width(dtype: np.dtype[np.generic]) -> type[np.integer[Any]]:
-    return np.uint64 if dtype == np.uint64 else np.int64
 
 
 def _check_range(spec: TensorDescription, source: InputSource, flag: str) -> None:

@@ -61,13 +61,15 @@ class TargetSpec:
             refuse("--timeout", "The value must be >= 0 seconds, and no more than 1e9.")
 
 
-def _file(flag: str) -> Callable[[str], Path]:
+def _file(name: str, help: str) -> Path | None:  # noqa: A002 (as option has it)
+    """Return an option for a file that exists; `name` is its flag without `--ssl-`."""
+
     def parse(text: str) -> Path:
         if not Path(text).is_file():
-            refuse(flag, "The value must be a valid file path.")
+            refuse(f"--ssl-{name}", "The value must be a valid file path.")
         return Path(text)
 
-    return parse
+    return option(None, help, metavar="FILE", parse=parse)
 
 
 def _number(flag: str, most: int, text: str) -> Callable[[str], int]:
@@ -89,7 +91,6 @@ def _encoding(flag: str) -> Callable[[str], str]:
 
 
 _HTTPS = "--ssl-https-"
-_GRPC = "--ssl-grpc-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +98,12 @@ class TlsSpec:
     """Whom the client trusts, and what it shows of itself."""
 
     ssl_grpc_use_ssl: bool = option(False, "use TLS for gRPC")
-    ssl_grpc_root_certifications_file: Path | None = option(
-        None,
-        "PEM certificates of trusted authorities",
-        metavar="FILE",
-        parse=_file(_GRPC + "root-certifications-file"),
+    ssl_grpc_root_certifications_file: Path | None = _file(
+        "grpc-root-certifications-file", "PEM certificates of trusted authorities"
     )
-    ssl_grpc_private_key_file: Path | None = option(
-        None, "PEM private key of the client", metavar="FILE", parse=_file(_GRPC + "private-key-file")
-    )
-    ssl_grpc_certificate_chain_file: Path | None = option(
-        None,
-        "PEM certificate chain of the client",
-        metavar="FILE",
-        parse=_file(_GRPC + "certificate-chain-file"),
+    ssl_grpc_private_key_file: Path | None = _file("grpc-private-key-file", "PEM private key of the client")
+    ssl_grpc_certificate_chain_file: Path | None = _file(
+        "grpc-certificate-chain-file", "PEM certificate chain of the client"
     )
     ssl_https_verify_peer: int = option(
         1,
@@ -122,21 +115,16 @@ class TlsSpec:
         "1 or 2 = verify that the certificate matches the host; 0 = do not",
         parse=_number(_HTTPS + "verify-host", 2, "The value must be either 0, 1, or 2."),
     )
-    ssl_https_ca_certificates_file: Path | None = option(
-        None,
-        "PEM certificates of trusted authorities",
-        metavar="FILE",
-        parse=_file(_HTTPS + "ca-certificates-file"),
+    ssl_https_ca_certificates_file: Path | None = _file(
+        "https-ca-certificates-file", "PEM certificates of trusted authorities"
     )
-    ssl_https_client_certificate_file: Path | None = option(
-        None, "certificate of the client", metavar="FILE", parse=_file(_HTTPS + "client-certificate-file")
+    ssl_https_client_certificate_file: Path | None = _file(
+        "https-client-certificate-file", "certificate of the client"
     )
     ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
         "PEM", "PEM or DER", parse=_encoding(_HTTPS + "client-certificate-type")
     )
-    ssl_https_private_key_file: Path | None = option(
-        None, "private key of the client", metavar="FILE", parse=_file(_HTTPS + "private-key-file")
-    )
+    ssl_https_private_key_file: Path | None = _file("https-private-key-file", "private key of the client")
     ssl_https_private_key_type: Literal["PEM", "DER"] = option(
         "PEM", "PEM or DER", parse=_encoding(_HTTPS + "private-key-type")
     )

@@ -4,17 +4,11 @@ from collections.abc import Callable, Iterator
 
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
-from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
+from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown
 from tpx.perf.statistics.latency import LatencySummary
 from tpx.report.document import DataTable
 from tpx.report.table import R, TableField, count, duration, quantity, table, text
 
-_FLAGS = {
-    Verdict.OK: "ok",
-    Verdict.CLIENT_BOUND: "warn",
-    Verdict.UNSTABLE: "warn",
-    Verdict.BORDERLINE: "warn",
-}
 _LOAD: TableField[tuple[LevelResult, object]] = count("Load", lambda pair: pair[0].level.value)
 
 
@@ -25,7 +19,7 @@ def levels_grid(report: Report) -> DataTable | None:
     inside = report.config.service.service_kind == "inprocess"
 
     def verdict(result: LevelResult) -> str:
-        return result.verdict.value.replace("_", " ") + (", interrupted" if result.interrupted else "")
+        return result.verdict.words + (", interrupted" if result.interrupted else "")
 
     return table(
         "levels",
@@ -39,7 +33,7 @@ def levels_grid(report: Report) -> DataTable | None:
             quantity(
                 f"Client {'and engine ' if inside else ''}busy %", lambda r: r.client_busy * 100, minor=True
             ),
-            text("Verdict", verdict, lambda r: _FLAGS.get(r.verdict, "bad")),
+            text("Verdict", verdict, lambda r: r.verdict.flag),
         ],
         report.levels,
         lambda r: "best" if r is report.best else "",

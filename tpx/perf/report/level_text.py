@@ -168,7 +168,8 @@ def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[
     request = f"{margin}  Avg request latency: {total} usec"
     times = _times(server)
     if not caching:
-        lines += [f"{request} ({_overhead(total, times.queue, times.compute)} + {_plain(server, times)})", ""]
+        computing = f"compute {times.compute} usec" if server.composing else _steps(server)
+        lines += [f"{request} ({_overhead(total, times.queue, times.compute)} + {computing})", ""]
     else:
         lines += [request + _cache_parts(server, times, total), *_cache_lines(server, times, margin), ""]
     if server.composing:
@@ -215,10 +216,6 @@ def _times(server: ServerBreakdown) -> _Times:
 
 def _overhead(total: int, queue: int, computing: int) -> str:
     return f"overhead {max(0, total - queue - computing)} usec + queue {queue} usec"
-
-
-def _plain(server: ServerBreakdown, times: _Times) -> str:
-    return f"compute {times.compute} usec" if server.composing else _steps(server)
 
 
 def _steps(server: ServerBreakdown) -> str:

@@ -13,7 +13,7 @@ from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import average_us, load_name
-from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.report.digits import latency, rounded
 from tpx.report.text import sparkline
@@ -22,12 +22,7 @@ SHOWN_LEVELS = 8
 LOOKS = 120
 FEWEST_LOOKS = 3
 MOST_PLANNED = 1000
-_TONES = {
-    Verdict.OK: "green",
-    Verdict.CLIENT_BOUND: "yellow",
-    Verdict.UNSTABLE: "yellow",
-    Verdict.BORDERLINE: "yellow",
-}
+_STYLES = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 _PARTS = (
     ("queue", "red"),
     ("input", "cyan"),
@@ -216,5 +211,4 @@ def _result(result: LevelResult) -> Text:
     p50, p99 = ("" if times is None else latency(times.at(p)) for p in (50.0, 99.0))
     through = rounded(result.throughput_infer_per_s)
     line = Text(f"  {load_name(result.level):<18}{through:>10}{p50:>10}{p99:>10}  ")
-    verdict = result.verdict.value.replace("_", " ")
-    return line.append(verdict, _TONES.get(result.verdict, "bold red"))
+    return line.append(result.verdict.words, _STYLES[result.verdict.flag])

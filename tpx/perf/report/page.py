@@ -117,7 +117,7 @@ def conclude(report: Report) -> Statement:
         return _objectives(report, detail)
     best = report.best
     if best is None:
-        reasons = {r.verdict.value.replace("_", " ") for r in report.levels}
+        reasons = {r.verdict.words for r in report.levels}
         return Statement(
             badge="No load met the limits",
             tone="warn" if report.only_unstable else "bad",
@@ -167,7 +167,7 @@ def _detail(report: Report) -> str:
         parts.append(f"The run ended early: {report.error}")
     flagged = [r for r in report.levels if not r.meets_limits and not r.interrupted]
     if flagged and not report.config.answers.slo:
-        names = ", ".join(f"{load_name(r.level)} ({r.verdict.value.replace('_', ' ')})" for r in flagged)
+        names = ", ".join(f"{load_name(r.level)} ({r.verdict.words})" for r in flagged)
         parts.append(f"Excluded: {names}.")
     return " ".join(parts)
 
