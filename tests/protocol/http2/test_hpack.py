@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hpack import Decoder, Encoder
+from hpack import Decoder, Encoder, HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,17 +44,60 @@ def test_a_block_that_leaves_the_table_alone_is_interpreted_once() -> None:
     assert interpret.asked == 1
 
 
-def test_a_block_that_inserts_is_interpreted_each_time_and_forgets_the_others() -> None:
+def test_a_block_that_inserts_and_names_nothing_inserted_is_interpreted_once() -> None:
+    """HAProxy's blocks are such: with incremental indexing, and without use of it."""
     interpret = Counting()
     decoder = BlockDecoder(interpret)
     plain = encode_stateless([(b"a", b"b")])
     inserting = b"\x40\x01x\x01y"
     decode(decoder, plain)
-    for _ in range(3):
+    for _ in range(300):
         assert decode(decoder, inserting) == [(b"x", b"y")]
-    assert interpret.asked == 4
+    assert interpret.asked == 2
     decode(decoder, plain)
-    assert interpret.asked == 5
+    assert interpret.asked == 2
+    assert decode(decoder, b"\xbe\xbf") == [(b"x", b"y"), (b"x", b"y")]
+    assert interpret.asked == 3
+
+
+_NAMES = st.sampled_from([b":path", b"x", b"longer-name", b"content-type"])
+_VALUES = st.sampled_from([b"", b"1", b"v" * 200, b"w" * 5000])
+_REPEATED = st.one_of(
+    st.tuples(_NAMES, _VALUES).map(lambda each: b"\x40" + string(each[0]) + string(each[1])),
+    st.tuples(_NAMES, _VALUES).map(lambda each: b"\x00" + string(each[0]) + string(each[1])),
+    _VALUES.map(lambda value: b"\x44" + string(value)),
+    st.integers(1, 70).map(lambda index: bytes((0x80 | index,))),
+    st.integers(1, 62).map(lambda index: bytes((0x40 | index,)) + string(b"named")),
+    st.sampled_from([b"\x20", b"\x3f\x45", b"\x3f\xe1\x1f"]),
+)
+
+
+_BLOCKS = st.lists(_REPEATED, min_size=1, max_size=3).map(b"".join)
+
+
+@given(
+    st.lists(_BLOCKS, min_size=2, max_size=5).flatmap(
+        lambda pool: st.lists(st.sampled_from(pool), max_size=40)
+    )
+)
+def test_remembered_blocks_decode_as_if_none_were(blocks: list[bytes]) -> None:
+    decoder, reference = BlockDecoder(Counting()), Decoder()
+    for block in blocks:
+        try:
+            expected = [(bytes(name), bytes(value)) for name, value in reference.decode(block, raw=True)]
+        except HPACKError:
+            with pytest.raises(Http2Error):
+                decode(decoder, block)
+            return
+        assert decode(decoder, block) == expected
+
+
+def string(text: bytes) -> bytes:
+    """A literal without Huffman's code (RFC 7541 section 5.2)."""
+    if len(text) < 127:
+        return bytes((len(text),)) + text
+    rest = len(text) - 127
+    return bytes((127, rest & 127 | 128, rest >> 7)) + text
 
 
 def test_a_block_that_refers_to_the_table_means_what_the_table_holds_now() -> None:

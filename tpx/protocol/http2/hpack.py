@@ -1,13 +1,13 @@
-"""Header blocks: decoding with a memory of blocks that leave the compression state alone, and constant
-encoding.
+"""Header blocks: decoding with a memory of blocks, and constant encoding.
 
-A gRPC client repeats its header block from call to call. A block that neither inserts into the dynamic table
-nor resizes
-it decodes to the same headers until another block changes the table, so its bytes are a key to what was
-decoded.
+A gRPC client repeats its header block from call to call. A block that names no entry of the dynamic table
+always decodes to the same headers, one that names some until the table changes; so its bytes are a key to
+what was decoded. HAProxy repeats blocks that insert entries, too, and never names these: what they insert is
+made up for when a block arrives that is not remembered.
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -40,6 +40,9 @@ _STATIC_NAMES = {
 }
 
 DEFAULT_TABLE_BYTES = 4096
+_TABLE_ENTRIES = DEFAULT_TABLE_BYTES // _FIELD_BYTES
+"""The most that a dynamic table has."""
+_STATIC_ENTRIES = 61
 EMPTY_TABLE = b"\x20"
 """At the beginning of a block: the sender's table holds nothing from now on (RFC 7541 section 6.3)."""
 
@@ -61,6 +64,13 @@ class BlockDecoder(Generic[T]):
         self._decoder = Decoder(max_list_bytes)
         self._interpret = interpret
         self._known: dict[bytes, T] = {}
+        """Results of blocks that insert nothing."""
+        self._naming: list[bytes] = []
+        """Those of them that name entries of the dynamic table."""
+        self._inserting: dict[bytes, T] = {}
+        """Results of blocks that insert, and name no entry."""
+        self._due: deque[bytes] = deque(maxlen=_TABLE_ENTRIES)
+        """Blocks that came again, whose entries the table lacks; each replaces at least one before it."""
         self._known_bytes = 0
         self.get = self._known.get
 
@@ -69,35 +79,84 @@ class BlockDecoder(Generic[T]):
 
         Raises Http2Error for a block that cannot be decoded, or that is larger than we accept.
         """
+        again = self._inserting.get(block)
+        if again is not None:
+            self._due.append(block)
+            self._forget_naming()
+            self.fields = self.list_bytes = 0
+            return again
         if len(block) > self.max_list_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {len(block)} bytes")
         if _MANY_UPDATES.match(block):
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many table size updates")
-        table = self._decoder.header_table.dynamic_entries
-        before = (len(table), table[0] if table else None)
+        while self._due:
+            self._decoder.decode(self._due.popleft(), raw=True)
         try:
             headers: list[Header] = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as exc:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, str(exc)) from exc
         except HPACKError as exc:
             raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
-        after = (len(table), table[0] if table else None)
         self.fields = len(headers)
         self.list_bytes = sum(len(name) + len(value) for name, value in headers) + _FIELD_BYTES * self.fields
         result = self._interpret(headers)
-        resizes = bool(block) and block[0] & 0xE0 == 0x20
-        if resizes or before[0] != after[0] or before[1] is not after[1]:
-            self._forget()
-        elif self.list_bytes <= _CACHED_LIST_BYTES:
-            if self._known_bytes > _CACHED_BYTES:
-                self._forget()
-            self._known[block] = result
-            self._known_bytes += self.list_bytes + _ENTRY_BYTES
+        names, inserts = _effects(block)
+        if inserts:
+            self._forget_naming()
+        if self.list_bytes <= _CACHED_LIST_BYTES and not (names and inserts):
+            self._remember(block, result, names=names, inserts=inserts)
         return result
 
-    def _forget(self) -> None:
-        self._known.clear()
-        self._known_bytes = 0
+    def _remember(self, block: bytes, result: T, *, names: bool, inserts: bool) -> None:
+        if self._known_bytes > _CACHED_BYTES:
+            self._known.clear()
+            self._naming.clear()
+            self._inserting.clear()
+            self._known_bytes = 0
+        (self._inserting if inserts else self._known)[block] = result
+        if names:
+            self._naming.append(block)
+        self._known_bytes += self.list_bytes + _ENTRY_BYTES
+
+    def _forget_naming(self) -> None:
+        """Forget blocks that decode to something else now that the table has changed."""
+        for block in self._naming:
+            del self._known[block]
+        self._naming.clear()
+
+
+def _effects(block: bytes) -> tuple[bool, bool]:
+    """Return whether a block, which is valid, names entries of the dynamic table, and whether it changes it.
+
+    A change of the table's size counts as both.
+    """
+    at, names, inserts = 0, False, False
+    while at < len(block):
+        first = block[at]
+        if first & 0xE0 == 0x20:
+            return True, True
+        indexed, inserting = first & 0x80, first & 0xC0 == 0x40
+        index, at = _read_integer(block, at, 7 if indexed else 6 if inserting else 4)
+        names, inserts = names or index > _STATIC_ENTRIES, inserts or inserting
+        for _ in range(0 if indexed else 1 if index else 2):  # a value, and a name that has no index
+            length, at = _read_integer(block, at, 7)
+            at += length
+    return names, inserts
+
+
+def _read_integer(block: bytes, at: int, prefix_bits: int) -> tuple[int, int]:
+    """Return the integer there (RFC 7541 section 5.1), and where it ends."""
+    limit = (1 << prefix_bits) - 1
+    value, at, shift = block[at] & limit, at + 1, 0
+    if value < limit:
+        return value, at
+    while True:
+        byte = block[at]
+        at += 1
+        value += (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
 
 
 def encode_stateless(headers: Iterable[Header]) -> bytes:
