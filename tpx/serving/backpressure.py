@@ -3,13 +3,13 @@
 import threading
 
 AHEAD_BYTES = 1 << 20
-"""Of responses that are made and not yet delivered."""
+"""Bytes of responses that may be waiting for delivery."""
 RESPONSE_BYTES = 1 << 10
-"""What a response takes besides its tensors."""
+"""Bytes charged for a response in addition to its tensors."""
 
 
 class ResponseBackpressure:
-    """Holds back the thread that makes the responses of one request; the event loop tells it to go on."""
+    """Pauses the thread that produces the responses of one request; the event loop resumes it."""
 
     __slots__ = ("_ahead", "_changed", "_ended", "_stalled")
 
@@ -21,7 +21,7 @@ class ResponseBackpressure:
 
     @property
     def stalled(self) -> bool:
-        """The client does not take what was sent."""
+        """Return whether the client has stopped reading."""
         return self._stalled
 
     # called by the thread
@@ -35,7 +35,7 @@ class ResponseBackpressure:
             return not self._ended
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass. Return False as soon as the request has ended."""
+        """Sleep. Return False as soon as the request has ended."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._ended, seconds)
 
@@ -48,13 +48,13 @@ class ResponseBackpressure:
             self._changed.notify()
 
     def stall(self, stalled: bool) -> None:
-        """Stop, or go on again, as the client reads."""
+        """Pause or resume, depending on whether the client reads."""
         with self._changed:
             self._stalled = stalled
             self._changed.notify()
 
     def end(self) -> None:
-        """End the request: no more responses are wanted."""
+        """End the request: no more responses are needed."""
         with self._changed:
             self._ended = True
             self._changed.notify()

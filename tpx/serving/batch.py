@@ -1,4 +1,4 @@
-"""Requests that a model computes together: stacked before, split afterwards."""
+"""Requests computed together: stacked before, split afterwards."""
 
 import time
 from collections.abc import Sequence
@@ -15,8 +15,7 @@ _T = TypeVar("_T")
 
 
 class Batch:
-    """Requests whose inputs fit together, and when what happened to them. Times are on
-    time.perf_counter_ns."""
+    """Requests whose inputs fit together, and the times of their phases, on time.perf_counter_ns."""
 
     __slots__ = (
         "alone",
@@ -40,42 +39,43 @@ class Batch:
     ) -> None:
         self.requests = requests
         self.slots = slots
-        """The row of each request, where rows are the slots of sequences."""
+        """Row of each request, if rows are the slots of sequences."""
         self.empty = empty
-        """Rows besides that no request has: the model computes them, and nobody gets them."""
+        """Number of empty rows, which the model computes and nobody receives."""
         self.size = 0
         for request in requests:
             self.size += request.head.batch_size
         self.executes = True
-        """It counts as an execution; otherwise it was part of one that counts by itself."""
+        """True if it counts as an execution; otherwise it is part of one."""
         self.responses: list[InferResponse] = []
         self.error: TpxError | None = None
-        """Something failed: the responses tell which requests have an error."""
+        """An error; responses tell which requests failed."""
         self.alone: Sequence[Batch] = ()
-        """Its requests one by one, as they were computed after the whole had failed, or as they count."""
+        """Its requests one by one, if they were computed or are counted separately."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
         self.long = False
-        """It may take longer than the event loop should."""
+        """True if it may take too long for the event loop."""
         self.cost_ns = 0
-        """What computing it took from whoever computed it."""
+        """Cost of computing it, in the executing thread."""
 
     @classmethod
     def of_rows(cls, rows: Sequence[InferRequest | None]) -> "Batch":
-        """Make a batch of requests of one row each, whose rows are slots of sequences; None is an empty
-        one."""
+        """Return a batch of requests of one row each, whose rows are slots of sequences; None is an
+        empty row.
+        """
         slots = [row for row, request in enumerate(rows) if request is not None]
         requests = [request for request in rows if request is not None]
         return cls(requests, slots, len(rows) - len(requests))
 
     def single(self, index: int) -> "Batch":
-        """Return one of its requests by itself, in the same row."""
+        """Return one of its requests as a batch, in the same row."""
         if self.slots is None:
             return Batch([self.requests[index]])
         empty = self.empty + len(self.requests) - 1
         return Batch([self.requests[index]], [self.slots[index]], empty)
 
     def by_row(self, items: Sequence[_T]) -> Sequence[_T | None]:
-        """Put what belongs to each of its requests into their rows; None is in the empty ones."""
+        """Return one item per row, from items per request; None in empty rows."""
         if not self.empty or self.slots is None:
             return items
         rows: list[_T | None] = [None] * (len(items) + self.empty)
@@ -84,16 +84,16 @@ class Batch:
         return rows
 
     def part_of(self, request: InferRequest) -> "Batch":
-        """Return what a request was computed in: all of it, or by itself after the whole had failed."""
+        """Return the batch that a request was computed in: this one, or its own after this one failed."""
         return next((single for single in self.alone if single.requests[0] is request), self)
 
     def fail(self, error: TpxError) -> None:
-        """Answer every request with the error."""
+        """Fail every request with the error."""
         self.responses = [InferResponse([], error) for _ in self.requests]
         self.end(error)
 
     def end(self, error: TpxError | None) -> None:
-        """Nothing more comes: what did not happen takes no time."""
+        """End the batch; phases that did not happen take no time."""
         self.error = error
         now = _clock()
         self.started_ns = self.started_ns or now
@@ -102,10 +102,11 @@ class Batch:
 
 
 class EarlyResponse:
-    """A response to a request whose batch has not ended, and the times of its making.
+    """A response to a request before its batch has ended, and its times.
 
-    `batch` is the request as a batch of its own, whose times are those of the final response. The response is
-    the `index`-th of the request; `begun_ns` is when the one before was sent, or the inputs were gathered.
+    `batch` is the request as a batch, with the times of the final response. The response is the
+    `index`-th of the request; `begun_ns` is when the previous one was sent, or the inputs were
+    gathered.
     """
 
     __slots__ = (

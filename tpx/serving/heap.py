@@ -1,4 +1,4 @@
-"""The C library's heap: how much of what was freed it keeps."""
+"""The heap of the C library: how much freed memory it keeps."""
 
 import asyncio
 import ctypes
@@ -15,47 +15,50 @@ from tpx.protocol.memory_budget import MemoryBudget
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _WORTH_BYTES = 48 << 20
-"""Freed memory that is worth giving back."""
+"""Freed memory worth returning to the system."""
 _VAIN_S = (30, 600)
-"""Until the next attempt after one in vain, at first and at last."""
+"""Seconds until the next attempt after a useless one: first and maximum."""
 _POOLS = 2
-"""One for the event loop, and one for all other threads: instances compute in memory of their runtimes."""
+"""One arena for the event loop and one for all other threads, since instances compute in memory of
+their runtimes.
+"""
 
 
 def keep_few_pools() -> None:
-    """From now on threads share what they free, instead of each keeping some megabytes of its own.
+    """Make threads share arenas, instead of keeping several megabytes of freed memory each.
 
-    MALLOC_ARENA_MAX in the environment goes before. Called before there are threads.
+    MALLOC_ARENA_MAX in the environment takes precedence. Call it before threads are started.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
         _call("mallopt", _M_ARENA_MAX, _POOLS)
 
 
 def keep_freed_memory() -> None:
-    """Have the allocator keep what the bodies of requests have used, instead of asking for zeroed pages anew.
+    """Make the allocator keep memory of request bodies, instead of requesting zeroed pages again.
 
-    glibc gets there by itself, to these very bounds, but only after a body of this size; before that several
-    large requests at a time cost more in page faults than in anything else. Unloading gives all of it back.
+    glibc adapts to the same thresholds by itself, but only after a body of this size; before that,
+    several concurrent large requests cost more in page faults than in anything else. Unloading returns
+    all of it.
     """
     _call("mallopt", _M_MMAP_THRESHOLD, 32 << 20)
     _call("mallopt", _M_TRIM_THRESHOLD, 64 << 20)
 
 
 def give_memory_back() -> None:
-    """Return to the system what was freed: the C library keeps it otherwise, for allocations to come.
+    """Return freed memory to the system; the C library would keep it for later allocations.
 
-    Objects that the collector was told to leave alone (`gc.freeze`) are left alone here, too, which keeps
-    this short: a model that is closed must leave no cycle behind.
+    Objects excluded from collection by `gc.freeze` are skipped, which keeps this short: a closed model
+    must not leave a reference cycle behind.
     """
     gc.collect()
     _call("malloc_trim", 0)
 
 
 class Trimmer:
-    """Returns memory to the system once the requests and answers that needed it are gone.
+    """Returns memory to the system once the requests and responses that used it are gone.
 
-    `held` tells how many bytes of them there are. While much is held the freed memory will be needed again,
-    and so it stays.
+    `held` returns how many bytes of them there are. While there are many, freed memory will be needed
+    again and is kept.
     """
 
     def __init__(self, held: Callable[[], int], resident: Callable[[], int] | None = None) -> None:
@@ -67,7 +70,7 @@ class Trimmer:
         self._pause_s = self._vain_s = 0
 
     def is_due(self) -> bool:
-        """Tell whether to trim now; called once a second."""
+        """Return whether to trim now; called once per second."""
         self._lately = [*self._lately[1:], self._held()]
         most = max(self._lately)
         if self._pause_s and most > self._held_then - _WORTH_BYTES:
@@ -77,18 +80,20 @@ class Trimmer:
         return grown > _WORTH_BYTES and most < grown // 4
 
     def trim(self) -> None:
-        """Do it; takes its time, in any thread."""
+        """Trim the heap; may take long, in any thread."""
         before = self._resident()
         self._held_then = max(self._lately)
         _call("malloc_trim", 0)
-        # what is in use, by models mostly, is not given back: there is no need to try again soon
+        # memory in use, mostly by models, cannot be returned, so do not retry soon
         in_vain = before - self._resident() < _WORTH_BYTES // 4
         self._vain_s = min(_VAIN_S[1], max(_VAIN_S[0], 2 * self._vain_s)) if in_vain else 0
         self._pause_s = self._vain_s or 2
 
 
 class MemoryWatch:
-    """Look every second which requests wait for memory for too long, and whether some can be given back."""
+    """Check every second which requests have waited too long for memory, and whether memory can be
+    returned.
+    """
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
@@ -111,20 +116,20 @@ class MemoryWatch:
 
 
 def resident_bytes() -> int:
-    """The memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
 
 
 def available_bytes() -> int:
-    """The memory that this process may use: the machine's, or what its control groups allow."""
+    """Return the memory that this process may use: the machine's, or its control groups' limit."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([most, *_group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
 def _group_limits(membership: Path, root: Path) -> Iterator[int]:
-    """The memory limits of the control groups that a process is in, of both versions and at every level."""
+    """Return the memory limits of a process' control groups, both versions and all levels."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -141,7 +146,7 @@ def _group_limits(membership: Path, root: Path) -> Iterator[int]:
 
 
 def _call(name: str, *words: int) -> None:
-    """A function of glibc; musl and other systems have none of them."""
+    """Return a function of glibc; None with musl and on other systems."""
     function: Any = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function(*words)

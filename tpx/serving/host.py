@@ -1,4 +1,4 @@
-"""Services of the server for models: handed down to them, all on the event loop."""
+"""Services of the server for models, on the event loop."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,34 +10,36 @@ from tpx.serving.request import InferRequest, RequestHead
 
 
 class Callee(Protocol):
-    """A model that another one calls."""
+    """A model called by another one."""
 
     name: str
     decoupled: bool
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """Raises InvalidRequest."""
+        """Validate a request's head. Raises InvalidRequest."""
 
     def submit(self, request: InferRequest) -> None:
-        """Raises RequestError."""
+        """Submit a request. Raises RequestError."""
 
 
 class Host(Protocol):
-    """Other models, and the metrics page, as one version of a model sees them."""
+    """Other models and the metrics page, as seen by one version of a model."""
 
     metrics: CustomMetrics
     loop: asyncio.AbstractEventLoop
     loading: bool
-    """The version is being loaded, so that nothing it waits for may wait for it."""
+    """True while the version is loading; nothing that it waits for may then wait for it."""
 
     def model(self, name: str, version: str) -> Callee:
-        """The model that serves a name and version. Raises NotFound, NotReady, InvalidRequest."""
+        """Return the model that serves a name and version. Raises NotFound, NotReady, InvalidRequest."""
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Raises InvalidRequest for a version that is no positive number."""
+        """Return whether a version is ready. Raises InvalidRequest for a version that is not a positive
+        number.
+        """
 
     async def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Raises InvalidRequest, NotReady."""
+        """Load a model. Raises InvalidRequest, NotReady."""
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Raises NotReady."""
+        """Unload a model. Raises NotReady."""

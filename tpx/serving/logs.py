@@ -31,20 +31,20 @@ _UINT32_MAX = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """The settings, in the order of Triton's answers."""
+    """The settings, in the order of Triton's responses."""
 
     log_file: str = ""
-    """Path to log to instead of the console."""
+    """Path of the log file; empty for the console."""
     log_info: bool = True
     log_warning: bool = True
     log_error: bool = True
     log_verbose_level: int = 0
-    """1 and more logs every request."""
+    """Verbosity; 1 or higher logs every request."""
     log_format: LogFormat = "default"
 
 
 class LogControl:
-    """The settings in force; watchers carry them out."""
+    """The current settings; watchers apply them."""
 
     def __init__(self, settings: LogSettings) -> None:
         self.settings = settings
@@ -60,16 +60,16 @@ class LogControl:
         watcher(self.settings)
 
     def update(self, settings: LogSettings) -> None:
-        """Put other settings in force."""
+        """Replace the settings."""
         self.settings = settings
         for watcher in self._watchers:
             watcher(settings)
 
     def change(self, given: Mapping[str, LogValue | None], protocol: Protocol) -> None:
-        """Put the changes of a client in force, all or none.
+        """Apply a client's changes, all or none.
 
-        Raises Unsupported for the log's file: clients must not choose where the server writes;
-        InvalidRequest, NotReady in the words of the protocol.
+        Raises Unsupported for the log file, because clients must not choose where the server writes;
+        InvalidRequest and NotReady in the words of the protocol.
         """
         if "log_file" in given:
             raise Unsupported("log file location can not be updated through network protocol")

@@ -1,18 +1,17 @@
-"""Which model is meant: its name and, where repositories may have models of the same name, its namespace."""
+"""Identity of a model: its name and, if repositories may have models of the same name, its namespace."""
 
 from typing import NamedTuple
 
 
 class ModelId(NamedTuple):
-    """One model among all; a tuple, since every step of an ensemble looks one up.
+    """Identity of a model; a tuple, because every step of an ensemble looks one up.
 
-    `namespace` is the repository, as configured; empty where models are known by their names
-    alone.
+    `namespace` is the repository as configured; empty if names are unique.
     """
 
     name: str
     namespace: str = ""
 
     def __str__(self) -> str:
-        """As Triton writes it."""
+        """Return it as Triton writes it."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name

@@ -1,4 +1,4 @@
-"""Answers in the order of their requests, whatever instance was faster (`preserve_ordering`)."""
+"""Responses in the order of their requests, regardless of which instance was faster (`preserve_ordering`)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,13 +13,13 @@ class _Place:
 
     def __init__(self, request: InferRequest) -> None:
         self.request: InferRequest | None = request
-        """None: it was answered before its turn, because nobody waited for it."""
+        """The request; None if it was answered before its turn because it was cancelled."""
         self.responses: deque[tuple[InferResponse, RequestHead]] = deque()
-        """Each with the head of the outputs that it gives."""
+        """Responses, each with the head that describes its outputs."""
 
 
 class ReplyOrder:
-    """Holds answers back until those of all earlier requests have gone, of decoupled models all of each."""
+    """Holds responses back until all responses to earlier requests have been sent."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
@@ -27,18 +27,18 @@ class ReplyOrder:
         self._by_request: dict[int, _Place] = {}
 
     def enter(self, request: InferRequest) -> None:
-        """A request takes its place."""
+        """Add a request to the order."""
         place = _Place(request)
         self._row.append(place)
         self._by_request[id(request)] = place
 
     def leave(self, request: InferRequest) -> None:
-        """A request that was refused as soon as it came gives its place back, which is the last."""
+        """Remove a request that was refused immediately; it is the last one."""
         del self._by_request[id(request)]
         self._row.pop()
 
     def reply(self, request: InferRequest, response: InferResponse) -> None:
-        """Answer now, or when it is this request's turn; of one that was cancelled its place waits alone."""
+        """Send a response now, or when it is the request's turn; a cancelled request keeps an empty place."""
         if response.final and request.cancelled:
             place = self._by_request.pop(id(request))
             place.request = None

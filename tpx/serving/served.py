@@ -1,4 +1,4 @@
-"""A version of a model that serves, whatever it is made of: instances of its own, or other models."""
+"""A version of a model that serves, with its own instances or composed of other models."""
 
 from typing import Protocol
 
@@ -11,53 +11,53 @@ from tpx.serving.statistics import ModelStatistics
 
 
 class Served(Servant, Protocol):
-    """A model as the repository, the data plane and the frontends see it."""
+    """A model as seen by the repository, the data plane, and the frontends."""
 
     model_id: ModelId
     config: ModelConfig
-    """The complete ModelConfig."""
+    """The complete configuration."""
     signature: Signature
     statistics: ModelStatistics
     composed_of: frozenset[ModelId]
-    """The models that its requests need, and those that these need."""
+    """The models that its requests need, directly or not."""
     reads_inputs: bool
-    """Its instances fill the buffers of inputs that are `unread`."""
+    """True if its instances fill the buffers of `unread` inputs."""
     levels: int
-    """How deep ensembles are nested in it; 0 for a model that computes itself."""
+    """Nesting depth of ensembles; 0 for a model that computes itself."""
 
     @property
     def healthy(self) -> bool:
-        """Tell whether it can answer: processes that it is made of may have died."""
+        """Return whether it can respond: its processes may have died."""
 
     @property
     def has_readiness_hook(self) -> bool:
-        """Tell whether `says_ready` asks the model itself."""
+        """Return whether `says_ready` asks the model."""
 
     async def says_ready(self) -> bool:
         """Ask the model whether it can answer."""
 
     @property
     def pending(self) -> int:
-        """Requests that wait for an instance."""
+        """Return the number of requests waiting for an instance."""
 
     @property
     def in_flight(self) -> int:
-        """Requests taken and not yet answered."""
+        """Return the number of unanswered requests."""
 
     @property
     def sequences(self) -> int:
-        """Sequences that have begun and not ended."""
+        """Return the number of sequences that have begun and not ended."""
 
     @property
     def abandoned(self) -> bool:
-        """Tell whether all requests in flight were cancelled, so that it can be ended all the same."""
+        """Return whether all requests in flight were cancelled, so that it can be closed anyway."""
 
     @property
     def busy(self) -> bool:
-        """Tell whether requests are in flight, or sequences have begun and not ended."""
+        """Return whether requests are in flight or sequences have not ended."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head. Raises InvalidRequest."""
 
     def close(self) -> None:
-        """Give back what it holds; nothing may be in flight. May be called from any thread."""
+        """Release its resources; nothing may be in flight. May be called from any thread."""

@@ -1,4 +1,4 @@
-"""The shutdown of a server, in the order that load balancers, clients and models need."""
+"""Shutdown of a server, in the order that load balancers, clients, and models need."""
 
 import asyncio
 import logging
@@ -11,20 +11,19 @@ from tpx.serving.served import Served
 log = logging.getLogger(__name__)
 
 _LINGER_S = 5
-"""Once nothing is computed any more: for the rest of requests that were half sent, and for clients to take
-their answers."""
+"""Grace period after the last computation, for partly received requests and for clients to read responses."""
 _LOOK_EVERY_S = 0.05
 
 
 class Accepting(Protocol):
-    """A listener, or all listeners of the frontends' processes."""
+    """A listener, or all listeners of the frontend processes."""
 
     shares_port: bool
 
     @property
     def connections(self) -> int: ...
     def release(self) -> None:
-        """Ask clients to connect anew."""
+        """Ask clients to reconnect."""
 
     def stop_accepting(self) -> None:
         """Close the port and idle connections."""
@@ -49,8 +48,9 @@ class Shutdown:
         self._exit_timeout_s = exit_timeout_s
 
     async def run(self) -> float | None:
-        """Returns the seconds that are left; None if the time ran out and something still computes, loads or
-        unloads."""
+        """Shut down; return the seconds left, None if time ran out while something still computes,
+        loads, or unloads.
+        """
         self._plane.exiting = True
         if self._drain_s:
             await self._serve_on()
@@ -72,8 +72,9 @@ class Shutdown:
         await asyncio.sleep(self._drain_s / 2)
 
     async def _finished(self, ends: float) -> bool:
-        """Wait for what is in flight; false if something is when the time has run out. Sequences that are not
-        continued are then given up."""
+        """Wait for requests in flight and sequences; return False at the deadline, after abandoning
+        sequences.
+        """
         log.info("Waiting for in-flight requests to complete.")
         control, told_s = self._plane.control, -1
         while True:
@@ -89,7 +90,7 @@ class Shutdown:
             await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
 
     async def _closed(self, ends: float) -> float:
-        """Close the connections; wait until they have ended or their time is over."""
+        """Close connections and wait until they have ended, at most until the deadline."""
         for listener in self._listeners:
             listener.stop_accepting()
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""The counts and durations of the statistics extension, kept as plain integers.
+"""Counts and durations of the statistics extension, kept as plain integers.
 
-Durations are taken where they happen, in nanoseconds, and added once per batch.
+Durations are measured where they occur, in nanoseconds, and added once per batch.
 """
 
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """A count and the sum of what was counted, as the statistics extension reports it."""
+    """A count and a sum, as in the statistics extension."""
 
     count: int
     ns: int
@@ -36,7 +36,7 @@ class BatchStatistics:
 
 
 class ResponseStatistics:
-    """The responses of one index that a decoupled model has sent."""
+    """Responses of a decoupled model with the same index."""
 
     __slots__ = ("cancel", "compute_infer", "compute_output", "empty_response", "fail", "success")
 
@@ -49,7 +49,7 @@ class ResponseStatistics:
         self.cancel = [0, 0]
 
     def count(self, response: "InferResponse", times: "Computation", begun_ns: int) -> None:
-        """Add a response. Of an empty one there is no output to extract, of a cancelled one nothing."""
+        """Add a response. An empty one has no output phase, a cancelled one no phases."""
         infer_ns, output_ns = times.computed_ns - begun_ns, times.ended_ns - times.computed_ns
         if isinstance(response.error, Cancelled):
             _add(self.cancel, infer_ns)
@@ -62,20 +62,20 @@ class ResponseStatistics:
         _add(self.fail if response.error is not None else self.success, infer_ns + output_ns)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """The members of the protocol's response_stats, each a count and a sum of ns."""
+        """Return the fields of the protocol's response_stats, each a count and a sum in ns."""
         return {
             name: {"count": getattr(self, name)[0], "ns": getattr(self, name)[1]} for name in _RESPONSE_PHASES
         }
 
 
 _LAST_INDEX = 1000
-"""A model may send any number of responses: those from this one on are counted together."""
+"""Responses from this index on are counted together, since their number is unbounded."""
 _RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
 
 class PhaseTimes(Protocol):
-    """How long the phases of a request took, in ns."""
+    """Durations of a request's phases in ns."""
 
     queue_ns: int
     input_ns: int
@@ -84,10 +84,10 @@ class PhaseTimes(Protocol):
 
 
 class ModelStatistics:
-    """The counters of one model version. Requests count once in `success`; batch elements in
+    """Counters of one model version. Requests count once in `success`, batch elements in
     `inference_count`.
 
-    Each request of a batch is charged the whole batch's compute times, as Triton does.
+    Each request of a batch is charged the compute times of the whole batch, as in Triton.
     """
 
     def __init__(self) -> None:
@@ -95,11 +95,11 @@ class ModelStatistics:
         self.execution_count = 0
         self.batches: dict[int, BatchStatistics] = {}
         self.responses: dict[int, ResponseStatistics] = {}
-        """Of a decoupled model, by the index of the response within its request."""
+        """Responses of a decoupled model, by index within the request."""
         self.failures = dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0)
         self.load_ns = 0
         self.latencies: Latencies | None = None
-        """Their distributions, where --metrics-config asks for some."""
+        """Latency distributions, if --metrics-config enables some."""
         self._hits = [0, 0]
         self._misses = [0, 0]
         self._success_count = 0
@@ -113,7 +113,7 @@ class ModelStatistics:
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
-        """A batch was computed and its requests are being answered."""
+        """Record a computed batch whose requests are being answered."""
         requests = batch.requests
         count = len(requests)
         arrived = 0
@@ -143,9 +143,9 @@ class ModelStatistics:
         phases_ns: tuple[int, int, int, int],
         now_ns: int,
     ) -> None:
-        """Count executions of `count` requests of this batch size each, which were answered at once.
+        """Record executions of `count` requests of this batch size each, answered at once.
 
-        `phases_ns` are the sums over the executions: waiting, input, inference and output.
+        `phases_ns` are sums over the executions: queue, input, inference, and output.
         """
         waited_ns, input_ns, infer_ns, output_ns = phases_ns
         requests, rows = executions * count, count * batch_size
@@ -161,15 +161,14 @@ class ModelStatistics:
         self._last_ns = now_ns
 
     def answered(self, request: "InferRequest", times: "Computation", now_ns: int) -> None:
-        """A request was answered before the batch that it is part of has ended: the execution, and its rows,
-        count when that is told as `executed`."""
+        """Record a request answered before its batch has ended; the execution counts with `executed`."""
         arrived, started = request.arrived_ns, times.started_ns
         input_ns, infer_ns = times.gathered_ns - started, times.computed_ns - times.gathered_ns
         output_ns = times.ended_ns - times.computed_ns
         self._count(now_ns - arrived, started - arrived, input_ns, infer_ns, output_ns, now_ns)
 
     def composed(self, times: "PhaseTimes", batch_size: int, ns: int, now_ns: int) -> None:
-        """An ensemble has answered a request: its phases are the sums of its steps'."""
+        """Record a request answered by an ensemble; its phases are the sums of its steps'."""
         input_ns, infer_ns, output_ns = times.input_ns, times.infer_ns, times.output_ns
         self._count(ns, times.queue_ns, input_ns, infer_ns, output_ns, now_ns)
         self.inference_count += batch_size
@@ -179,7 +178,7 @@ class ModelStatistics:
     def _count(
         self, ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, now_ns: int
     ) -> None:
-        """Count one request that succeeded, by its phases."""
+        """Count one successful request with its phases."""
         self._success_count += 1
         self._success_ns += ns
         self._queue_ns += queue_ns
@@ -206,7 +205,7 @@ class ModelStatistics:
         sizes.compute_output_ns += output_ns
 
     def cached(self, ns: int, now_ns: int) -> None:
-        """A request was answered from the cache."""
+        """Record a request answered from the cache."""
         _add(self._hits, ns)
         self._success_count += 1
         self._success_ns += ns
@@ -215,20 +214,21 @@ class ModelStatistics:
             self.latencies.observe("cache_hit", ns, now_ns)
 
     def missed(self, ns: int, now_ns: int) -> None:
-        """The cache was asked in vain, and told the answer: both took this long."""
+        """Record a cache miss and the insertion of its response, which both took this long."""
         _add(self._misses, ns)
         if self.latencies is not None:
             self.latencies.observe("cache_miss", ns, now_ns)
 
     def responded_once(self, batch: "Batch", now_ns: int) -> None:
-        """A decoupled model has sent the only response of each request in `batch`, which counts as executed
-        or failed apart."""
+        """Record that a decoupled model sent the only response of each request in `batch`, which is
+        counted separately.
+        """
         for request, response in zip(batch.requests, batch.responses, strict=True):
             taken_ns = now_ns - request.arrived_ns
             self._count_response(0, response, batch, batch.gathered_ns, taken_ns, now_ns)
 
     def responded(self, early: "EarlyResponse", now_ns: int) -> None:
-        """A decoupled model has sent a response."""
+        """Record a response of a decoupled model."""
         response = early.response
         taken_ns = now_ns - early.request.arrived_ns
         self._count_response(early.index, response, early, early.begun_ns, taken_ns, now_ns)
@@ -257,17 +257,17 @@ class ModelStatistics:
             self.latencies.observe("first_response", taken_ns, now_ns)
 
     def failed(self, error: TpxError, count: int, ns: int) -> None:
-        """Count requests that got an error instead of an answer, by the reason that the error tells."""
+        """Count failed requests by the reason of the error."""
         backend = isinstance(error, ExecutionError)
         self.failed_for("BACKEND" if backend else _REASONS.get(error.code, "OTHER"), count, ns)
 
     def failed_for(self, reason: str, count: int, ns: int) -> None:
-        """Count requests that got an error, by a label of nv_inference_request_failure."""
+        """Count failed requests by a label of nv_inference_request_failure."""
         self._fail_ns += ns
         self.failures[reason] += count
 
     def durations(self) -> dict[str, Duration]:
-        """The members of inference_stats, in the protocol's order."""
+        """Return the fields of inference_stats, in the protocol's order."""
         count = self._success_count
         computed = count - self._hits[0]
         return {
@@ -283,13 +283,12 @@ class ModelStatistics:
 
     @property
     def last_used_ns(self) -> int:
-        """When the last request was answered, on the clock that durations are taken with; 0 before the
-        first."""
+        """Return when the last request was answered, on the clock of durations; 0 before the first."""
         return self._last_ns
 
     @property
     def last_inference_ms(self) -> int:
-        """When the last request was answered, in ms since the epoch; 0 before the first."""
+        """Return when the last request was answered, in ms since the epoch; 0 before the first."""
         if not self._last_ns:
             return 0
         return (self._epoch_ns + self._last_ns) // 1_000_000

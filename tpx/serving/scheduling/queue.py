@@ -1,4 +1,4 @@
-"""A queue with levels of priority, limits and deadlines (Triton: core/src/scheduler_utils.cc)."""
+"""A queue with priority levels, limits, and deadlines (Triton: core/src/scheduler_utils.cc)."""
 
 import heapq
 from bisect import bisect_left, insort
@@ -12,28 +12,28 @@ from tpx.errors import Overloaded
 from tpx.serving.request import InferRequest
 
 _MANY_STALE = 64
-"""Deadlines of requests that have left are removed once there are this many more than requests."""
+"""Number of stale deadlines, beyond the number of requests, at which they are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """How long and how many requests may wait at one level."""
+    """How long requests may wait at one level, and how many."""
 
     timeout_ns: int = 0
-    """Requests that have waited longer are refused, or come last if `delays`; 0 lets them wait for ever."""
+    """Requests that have waited longer are refused, or moved last if `delays`; 0 = unlimited."""
     delays: bool = False
     allow_timeout_override: bool = False
-    """A request may shorten the timeout, not lengthen it."""
+    """True if a request may shorten the timeout; it cannot lengthen it."""
     max_queue_size: int = 0
-    """0 is no limit."""
+    """Maximum requests; 0 = unlimited."""
 
     @property
     def plain(self) -> bool:
-        """Nothing is asked for that a simple queue does not do."""
+        """Return whether a simple queue suffices."""
         return not self.timeout_ns and not self.max_queue_size
 
     def deadline_ns(self, request: InferRequest) -> int:
-        """Until when a request may wait, where there is a timeout."""
+        """Return the deadline of a request, None without a timeout."""
         timeout_ns = self.timeout_ns
         asked_ns = request.head.timeout_ns
         if self.allow_timeout_override and 0 < asked_ns < timeout_ns:
@@ -52,11 +52,11 @@ class QueuePolicies:
 
     @property
     def plain(self) -> bool:
-        """One simple queue does all that is asked for."""
+        """Return whether one simple queue suffices."""
         return not self.levels and self.default.plain
 
     def level_of(self, request: InferRequest) -> int:
-        """A level that does not exist is the default one."""
+        """Return the level of a request; the default one if its level does not exist."""
         if not self.levels:
             return 0
         asked = request.head.priority
@@ -64,21 +64,21 @@ class QueuePolicies:
 
 
 class _Level:
-    """One level: the requests in time, in order, and behind them the late ones."""
+    """One level: timely requests in order, and the late ones behind them."""
 
     __slots__ = ("delayed", "policy", "queue")
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.queue: OrderedDict[int, InferRequest] = OrderedDict()
-        """By number of arrival."""
+        """Requests by arrival number."""
         self.delayed: deque[InferRequest] = deque()
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.delayed)
 
     def purge_cancelled(self) -> None:
-        """Remove those that are cancelled."""
+        """Remove the cancelled requests."""
         self.queue = OrderedDict((n, request) for n, request in self.queue.items() if not request.cancelled)
         self.delayed = deque(request for request in self.delayed if not request.cancelled)
 
@@ -87,7 +87,7 @@ class _Level:
 
 
 class _Deadline(NamedTuple):
-    """When a request in time becomes late."""
+    """The time at which a request becomes late."""
 
     at_ns: int
     arrival: int
@@ -95,23 +95,23 @@ class _Deadline(NamedTuple):
 
 
 class PolicyQueue:
-    """Requests by level, first come first served within one.
+    """Requests by level, first come first served within a level.
 
-    A level exists while requests wait at it: a configuration may have 2^64 of them.
+    A level exists only while requests wait at it: a configuration may have 2^64 of them.
     """
 
     def __init__(self, policies: QueuePolicies) -> None:
         self._policies = policies
         self._levels: dict[int, _Level] = {}
         self._numbers: list[int] = []
-        """The keys of `_levels`, ascending."""
+        """Keys of `_levels`, ascending."""
         self._deadlines: list[_Deadline] = []
-        """A heap; entries of requests that have left stay until they come to the front."""
+        """A heap; entries of requests that have left remain until they reach the front."""
         self._arrivals = 0
         self._count = 0
 
     def append(self, request: InferRequest) -> None:
-        """Take a request. Raises Overloaded where its level is full."""
+        """Add a request. Raises Overloaded if its level is full."""
         number = self._policies.level_of(request)
         level = self._levels.get(number)
         if level is None:
@@ -130,7 +130,7 @@ class PolicyQueue:
                 self._drop_stale()
 
     def expire(self, now_ns: int) -> list[InferRequest]:
-        """Remove and return those that may not wait any longer; those that may come last from now on."""
+        """Remove and return the requests past their deadline; move delayed ones to the end of their level."""
         refused: list[InferRequest] = []
         while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
             due = heapq.heappop(self._deadlines)
@@ -145,7 +145,7 @@ class PolicyQueue:
         return refused
 
     def purge_cancelled(self) -> None:
-        """Remove those that are cancelled."""
+        """Remove the cancelled requests."""
         for level in self._levels.values():
             level.purge_cancelled()
         self._levels = {number: level for number, level in self._levels.items() if len(level)}
@@ -154,14 +154,14 @@ class PolicyQueue:
         self._count = sum(len(level) for level in self._levels.values())
 
     def next_deadline_ns(self) -> int | None:
-        """When `expire` will next find something."""
+        """Return the time of the next deadline, None if there is none."""
         deadlines = self._deadlines
         while deadlines and not self._waits(deadlines[0]):
             heapq.heappop(deadlines)
         return deadlines[0].at_ns if deadlines else None
 
     def popleft(self) -> InferRequest:
-        """The first one. Raises IndexError where there is none."""
+        """Remove and return the first request. Raises IndexError if there is none."""
         number = self._numbers[0]
         request = self._levels[number].pop()
         self._drop_empty(number)
@@ -169,7 +169,7 @@ class PolicyQueue:
         return request
 
     def _waits(self, deadline: _Deadline) -> bool:
-        """True if the request of a deadline has not left."""
+        """Return whether the request of a deadline is still queued."""
         level = self._levels.get(deadline.level)
         return level is not None and deadline.arrival in level.queue
 

@@ -1,4 +1,4 @@
-"""Sequences and their slots: what both strategies of sequence batching share.
+"""Sequences and their slots, shared by both strategies of sequence batching.
 
 Triton: core/src/sequence_batch_scheduler/sequence_batch_scheduler.cc.
 """
@@ -20,11 +20,11 @@ CorrelationId = int | str
 MAX_ID_CHARACTERS = 128
 _NEVER_NS = 2**63
 _FEW = 64
-"""Deadlines that may be kept of sequences that are not in the backlog any more."""
+"""Deadlines kept for sequences that have left the backlog."""
 
 
 class LiveSequence:
-    """A sequence between its first request and its last."""
+    """A sequence between its first and last request."""
 
     __slots__ = (
         "busy",
@@ -43,24 +43,26 @@ class LiveSequence:
         self.id = correlation_id
         self.queue: deque[InferRequest] = deque()
         self.instance = -1
-        """The instance it sticks to; -1 while it waits in the backlog."""
+        """Its instance; -1 while it waits in the backlog."""
         self.slot = -1
         self.busy = False
-        """One of its requests has left the queue and is not computed yet."""
+        """True while one of its requests is computing."""
         self.continues = False
-        """The model wants the request in work once more."""
+        """True if the model has rescheduled the computing request."""
         self.ended = False
-        """Its last request has come, or it was given up: it leaves its slot when nothing of it is left."""
+        """True after its last request has arrived, or after it was abandoned; its slot is released when
+        it has no request left.
+        """
         self.deadline_ns = _NEVER_NS
-        """Until when it may wait in the backlog."""
+        """Deadline in the backlog."""
         self.touched_ns = 0
-        """When it got its slot, or the last of its requests was computed."""
+        """When it got its slot, or its last request was computed."""
         self.states: dict[str, Any] = {}
-        """What the model keeps between its requests, by the name of the state's input."""
+        """State between requests, by the name of the state's input."""
 
 
 class SequenceTable:
-    """Gives sequences slots, lowest first over all instances; the others wait in order of arrival."""
+    """Assigns slots to sequences, lowest first over all instances; the others wait in order of arrival."""
 
     def __init__(
         self,
@@ -73,51 +75,54 @@ class SequenceTable:
         *,
         iterative: bool = False,
     ) -> None:
-        """`instances` are open from the start, with `slots` each. `check_id` raises InvalidRequest for an id
-        that the model cannot take. States begin with `varying_shapes`, where they may grow. Each
-        request is a sequence of its own if `iterative`, computed as often as its model asks for it."""
+        """Create a table with open `instances` of `slots` each.
+
+        `check_id` raises InvalidRequest for an id that the model cannot take. `varying_shapes` are the
+        initial shapes of states that may grow. If `iterative`, each request is its own sequence,
+        computed each time that its model reschedules it.
+        """
         self.slotted = False
-        """The rows of a batch are slots; the strategy decides."""
+        """True if the rows of a batch are slots; set by the strategy."""
         self._model_name = model_name
         self.iterative = iterative
         self._check_id = check_id
         self._idle_ns = idle_ns
         self._first_shapes = tuple(varying_shapes)
         self.varies = bool(varying_shapes)
-        """States may have other shapes after each request."""
+        """True if the shapes of states may change with each request."""
         self._live: dict[CorrelationId, LiveSequence] = {}
         self._backlog: OrderedDict[LiveSequence, None] = OrderedDict()
         self._deadlines: list[tuple[int, int, LiveSequence]] = []
-        """A heap; of sequences that were in the backlog, some are no longer."""
+        """A heap; some of its sequences may have left the backlog."""
         self._idle: OrderedDict[LiveSequence, None] = OrderedDict()
-        """Those that have a slot and no request, the one that has been so for longest first."""
+        """Sequences with a slot and no request, longest idle first."""
         self._slots_of_instance = slots
         self._free: list[tuple[int, int]] = []
-        """A heap of slots and instances; of the slots that an instance has never used, the first."""
+        """A heap of (slot, instance); only the first unused slot of an instance is in it."""
         self._slots: dict[int, list[LiveSequence | None]] = {}
-        """By instance, as many as were ever used: a configuration may have 2^31 of them."""
+        """Used slots by instance; a configuration may have 2^31 of them."""
         self._closing: set[int] = set()
-        """Lanes that end with their last sequence."""
+        """Instances that end with their last sequence."""
         self._numbers = 0
         self._ids = itertools.count(1)
         self.waiting = 0
-        """Requests that were added and not yet taken."""
+        """Number of queued requests."""
         self.on_ready: Callable[[LiveSequence], None] = _ignore
-        """Called with a sequence that has a slot, a request, and none that is being computed."""
+        """Called with a sequence that has a slot and a request, and none computing."""
         self.on_closed: Callable[[int], None] = _ignore
-        """Called with an instance that is forgotten."""
+        """Called with an instance that is removed."""
         for instance in range(instances):
             self.open_instance(instance, 0)
 
     def open_instance(self, instance: int, now_ns: int) -> None:
-        """Give sequences the slots of one more instance, those in the backlog first."""
+        """Add the slots of an instance, and assign them to the backlog first."""
         self._slots[instance] = []
         heapq.heappush(self._free, (0, instance))
         while self._backlog and self._free:
             self._succeed(*heapq.heappop(self._free), now_ns)
 
     def close_instance(self, instance: int) -> bool:
-        """Let no more sequences begin on an instance. Return whether none is left, and it is forgotten."""
+        """Start no more sequences on an instance. Return whether it had none left and was removed."""
         self._closing.add(instance)
         self._free = [each for each in self._free if each[1] != instance]
         heapq.heapify(self._free)
@@ -130,11 +135,11 @@ class SequenceTable:
 
     @property
     def live(self) -> int:
-        """Sequences that have begun and not ended."""
+        """Return the number of sequences that have begun and not ended."""
         return len(self._live)
 
     def add(self, request: InferRequest) -> None:
-        """Put a request at the end of its sequence. Raises InvalidRequest."""
+        """Append a request to its sequence. Raises InvalidRequest."""
         if self.iterative:
             self._identify(request)
         correlation_id = self._checked_id(request)
@@ -143,7 +148,7 @@ class SequenceTable:
         request.sequence = sequence
         sequence.queue.append(request)
         self.waiting += 1
-        # ended as soon as its last request is here, not computed: the same id may begin another sequence now
+        # ends when its last request arrives, not when it is computed: the id may now start another sequence
         if parameters.get("sequence_end"):
             self.end(sequence)
         self._idle.pop(sequence, None)
@@ -153,7 +158,7 @@ class SequenceTable:
             self.on_ready(sequence)
 
     def _identify(self, request: InferRequest) -> None:
-        """Begin a sequence with a new request; let one that comes again continue its own."""
+        """Start a sequence for a new request; a rescheduled one continues its own."""
         head = request.head
         parameters = dict(head.parameters)
         if request.sequence is None:
@@ -169,23 +174,23 @@ class SequenceTable:
             request.head = head.with_parameters(parameters)
 
     def ready(self, instance: int) -> list[LiveSequence]:
-        """The sequences of an instance that have a request and none in work, by slot."""
+        """Return the sequences of an instance with a request and none computing, by slot."""
         return [s for s in self._slots[instance] if s is not None and s.queue and not s.busy]
 
     def take(self, sequence: LiveSequence) -> InferRequest:
-        """The next request of a sequence, which is busy until that is done or dropped."""
+        """Remove and return the next request of a sequence, which is busy until `finished` or `dropped`."""
         sequence.busy = True
         self.waiting -= 1
         return sequence.queue.popleft()
 
     def state_shapes(self, sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of the states that the next request of a sequence gets."""
+        """Return the shapes of the states for the next request of a sequence."""
         if not sequence.states or sequence.queue[0].head.parameters.get("sequence_start"):
             return self._first_shapes
         return tuple([state.shape for state in sequence.states.values()])
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        """Take note that requests which were taken have been computed."""
+        """Note that these requests were computed."""
         for request in requests:
             sequence: LiveSequence = request.sequence
             if self.iterative:
@@ -202,10 +207,12 @@ class SequenceTable:
                 self._idle[sequence] = None
 
     def dropped(self, request: InferRequest, now_ns: int) -> list[Refusal]:
-        """End the sequence of a request that was taken and cancelled; return what depends on it."""
+        """End the sequence of a request that was cancelled after `take`; return the requests that
+        depend on it.
+        """
         sequence: LiveSequence = request.sequence
         sequence.busy = False
-        # a model that has missed one request would compute the others with a wrong state
+        # after a missed request the model would compute the others with a wrong state
         refusals = self._cut(sequence, cut=True)
         if sequence.queue:
             self.on_ready(sequence)
@@ -214,7 +221,7 @@ class SequenceTable:
         return refusals
 
     def purge_cancelled(self, now_ns: int) -> list[Refusal]:
-        """Give up the requests that nobody waits for, and those of their sequences that come after them."""
+        """Remove cancelled requests and the later requests of their sequences."""
         refusals: list[Refusal] = []
         settled = [sequence for slots in self._slots.values() for sequence in slots if sequence is not None]
         for sequence in (*self._backlog, *settled):
@@ -225,15 +232,18 @@ class SequenceTable:
                         del self._backlog[sequence]
                     else:
                         self._release(sequence, now_ns)
-        # removing from the middle of a heap would cost a search per sequence: rebuild it when most is stale
+        # removal from the middle of a heap is a search: rebuild it once most entries are stale
         if len(self._deadlines) > 2 * len(self._backlog) + _FEW:
             self._deadlines = [each for each in self._deadlines if each[2] in self._backlog]
             heapq.heapify(self._deadlines)
         return refusals
 
     def _cut(self, sequence: LiveSequence, *, cut: bool = False) -> list[Refusal]:
-        """Take out what is cancelled, and what follows it up to where the client has started anew; if it has
-        not, the sequence ends. `cut`: what was before the queue was cancelled."""
+        """Remove cancelled requests and those behind them, up to one that restarts the sequence;
+        without one the sequence ends.
+
+        `cut` is true if a request before the queue was cancelled.
+        """
         kept: deque[InferRequest] = deque()
         refusals: list[Refusal] = []
         for request in sequence.queue:
@@ -251,8 +261,7 @@ class SequenceTable:
         return refusals
 
     def expire(self, now_ns: int) -> list[Refusal]:
-        """End the sequences that have been idle for too long; refuse those that waited in the backlog
-        beyond the timeout of a request."""
+        """End sequences that were idle for too long; refuse those whose timeout in the backlog has passed."""
         while self._idle and now_ns - (sequence := next(iter(self._idle))).touched_ns > self._idle_ns:
             log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
             del self._idle[sequence]
@@ -268,10 +277,10 @@ class SequenceTable:
         return refusals
 
     def next_event_ns(self) -> int | None:
-        """When `expire` may find something."""
+        """Return the next time at which `expire` may have an effect."""
         times = [deadline_ns for deadline_ns, _, _ in self._deadlines[:1]]
         if self._idle:
-            # the first has been idle for longest: sequences enter in the order in which they were touched
+            # ordered by the time of last use, so the first has been idle for longest
             times.append(next(iter(self._idle)).touched_ns + self._idle_ns + 1)
         return min(times, default=None)
 
@@ -296,7 +305,7 @@ class SequenceTable:
         return correlation_id
 
     def end(self, sequence: LiveSequence) -> None:
-        """No further request of it comes."""
+        """End a sequence: no further request follows."""
         if not sequence.ended:
             sequence.ended = True
             del self._live[sequence.id]
@@ -324,11 +333,11 @@ class SequenceTable:
         return sequence
 
     def _await(self, sequence: LiveSequence, request: InferRequest) -> None:
-        """A request in the backlog: the whole sequence waits no longer than it may."""
+        """Set the deadline of a sequence in the backlog: that of its request with the shortest timeout."""
         timeout_ns = request.head.timeout_ns
         if timeout_ns and request.arrived_ns + timeout_ns < sequence.deadline_ns:
             sequence.deadline_ns = request.arrived_ns + timeout_ns
-            self._numbers += 1  # decides between equal deadlines: sequences themselves have no order
+            self._numbers += 1  # tie-breaker for equal deadlines: sequences have no order
             heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
 
     def _settle(self, sequence: LiveSequence, slot: int, instance: int) -> None:
@@ -338,19 +347,19 @@ class SequenceTable:
             slots[slot] = sequence
             return
         slots.append(sequence)
-        # only the first unused slot of an instance is in the heap: using it brings the next one in
+        # the heap has only the first unused slot of an instance: using it adds the next one
         if len(slots) < self._slots_of_instance:
             heapq.heappush(self._free, (len(slots), instance))
 
     def _succeed(self, slot: int, instance: int, now_ns: int) -> None:
-        """Give a slot to the sequence that has waited longest."""
+        """Assign a slot to the sequence that has waited longest."""
         follower, _ = self._backlog.popitem(last=False)
         self._settle(follower, slot, instance)
         follower.touched_ns = now_ns
         self.on_ready(follower)
 
     def _release(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Give its slot to the sequence that has waited longest, or keep it for the next that begins."""
+        """Release the slot of a sequence, to the one that has waited longest, if any."""
         slot, instance = sequence.slot, sequence.instance
         if self._backlog and instance not in self._closing:
             self._succeed(slot, instance, now_ns)
@@ -360,7 +369,7 @@ class SequenceTable:
                 heapq.heappush(self._free, (slot, instance))
 
     def _give_up(self, sequence: LiveSequence, error: Overloaded | None) -> list[Refusal]:
-        """Nothing more of a sequence is computed; what is left of it gets the error."""
+        """Abandon a sequence; its queued requests fail with the error."""
         self.end(sequence)
         self.waiting -= len(sequence.queue)
         refusals = [Refusal(request, error) for request in sequence.queue] if error is not None else []

@@ -1,4 +1,4 @@
-"""The two strategies of sequence batching: which sequences that have a slot are computed together."""
+"""The two strategies of sequence batching: which sequences with a slot are computed together."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,9 +10,10 @@ from tpx.serving.scheduling.sequences import LiveSequence, SequenceTable
 
 
 class DirectSequences:
-    """Each sequence has a slot of one instance; a batch has a row for every slot up to the last ready one.
+    """Each sequence has a slot of an instance; a batch has a row for every slot up to the last ready
+    one.
 
-    Rows of slots that have nothing ready, or nothing of the same shape, are empty.
+    Rows of slots with no ready request, or with one of another shape, are empty.
     """
 
     waits = True
@@ -28,13 +29,13 @@ class DirectSequences:
         self._enough = minimum_slot_utilization * slots
         self._delay_ns = max_queue_delay_ns if minimum_slot_utilization > 0 else 0
         self._leaves_ns: dict[int, int] = {}
-        """By instance: when what is ready there leaves, few as they are."""
+        """By instance: when ready requests are sent even if they are few."""
 
     def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest | None]:
         ready = self._table.ready(instance) if idle else ()
         if not ready:
             return ()
-        # whose shape it is changes, so that no shape waits for ever
+        # rotate the shape that goes first, so that none starves
         oldest = min(ready, key=_arrived_ns)
         if self._delay_ns and len(ready) < self._enough:
             leaves_ns = self._leaves_ns[instance] = _arrived_ns(oldest) + self._delay_ns
@@ -60,7 +61,7 @@ class DirectSequences:
 
 
 class OldestSequences:
-    """Each sequence has one request at a time in the dynamic batcher of its instance, oldest first."""
+    """Each sequence has at most one request in the dynamic batcher of its instance, oldest first."""
 
     waits = True
     rows_at_once = 0
@@ -70,7 +71,7 @@ class OldestSequences:
         self.affinity = self._table = table
         self.add, self.expire = table.add, table.expire
         self._batchers: defaultdict[int, DynamicBatcher] = defaultdict(new_batcher)
-        """By instance."""
+        """Batchers by instance."""
         table.on_ready = self._offer
         table.on_closed = self._forget
 

@@ -1,1 +1,1 @@
-"""Shared memory that clients register: their tensors are read from it and written to it."""
+"""Shared memory registered by clients, from which tensors are read and to which they are written."""

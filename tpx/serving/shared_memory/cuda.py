@@ -24,12 +24,14 @@ class _IpcHandle(ctypes.Structure):
 
 
 class CudaRegionMemory:
-    """An open IPC handle on a device; it closes with the last reference."""
+    """An open IPC handle on a device, closed with its last reference."""
 
     __slots__ = ("_address", "_device", "_driver")
 
     def __init__(self, driver: CudaDriver, raw_handle: bytes, device: int, byte_size: int) -> None:
-        """Raises InvalidRequest for a handle that cannot be opened here, or with less than these bytes."""
+        """Open the handle. Raises InvalidRequest if it cannot be opened here, or is smaller than
+        `byte_size`.
+        """
         self._driver = driver
         self._device = device
         self._address = 0
@@ -79,7 +81,7 @@ class CudaRegionMemory:
             return
         with self._driver.on(self._device):
             self._driver.call("cuMemcpyHtoD_v2", self._at(offset), _host(data), ctypes.c_size_t(len(data)))
-            # the copy returns when it has taken the data; the client must not look before they have arrived
+            # the copy may return before the data has arrived, and the client must not see old data
             self._driver.call("cuCtxSynchronize")
 
     def _at(self, offset: int) -> ctypes.c_uint64:
@@ -91,9 +93,9 @@ def _host(buffer: Buffer) -> ctypes.c_void_p:
 
 
 def opener(path: str = LIBRARY) -> Callable[[bytes, int, int], CudaRegionMemory]:
-    """Opens handles with the driver, which is loaded when the first one comes.
+    """Return a function that opens handles with the driver, which is loaded on first use.
 
-    On a machine without a GPU every call raises Unsupported; the log says once what is missing.
+    Without a GPU every call raises Unsupported; the reason is logged once.
     """
     driver: CudaDriver | None = None
     missing: str = ""

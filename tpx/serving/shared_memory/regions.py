@@ -1,4 +1,4 @@
-"""The regions that clients have registered, by name."""
+"""Regions registered by clients, by name."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,29 +15,28 @@ from tpx.serving.shared_memory.system import SystemRegionMemory
 
 
 class RegionMemory(Protocol):
-    """The bytes of a region, open until the last reference is gone. Ranges lie within it."""
+    """The memory of a region, open until the last reference is released. Ranges lie within it."""
 
     def read(self, offset: int, size: int) -> Buffer:
-        """A copy of `size` bytes. Raises InvalidRequest where they are not there any more."""
+        """Return a copy of `size` bytes. Raises InvalidRequest if they no longer exist."""
 
     def read_into(self, memory: memoryview, offset: int) -> None:
-        """Fill `memory` with the bytes from `offset` on. Raises InvalidRequest where they are not there any
-        more."""
+        """Fill `memory` with the bytes from `offset` on. Raises InvalidRequest if they no longer exist."""
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Put bytes there. Raises InvalidRequest where there is no room any more."""
+        """Write bytes at `offset`. Raises InvalidRequest if they no longer fit."""
 
 
 _MAX_BYTES = 2**63 - 1
 _MAX_DEVICE = 2**31 - 1
 _MAX_NAME = 8192
-"""Characters of a region's name, as many as an HTTP path may have: it is held, and told with the status."""
+"""Maximum characters of a region's name, that of an HTTP path: names are kept and returned in the status."""
 _STRINGS_LOOKED_AT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRegion:
-    """A region of system shared memory, as its status tells."""
+    """A region of system shared memory, as in its status."""
 
     name: str
     key: str
@@ -47,7 +46,7 @@ class SystemRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaRegion:
-    """A region of GPU memory, as its status tells."""
+    """A region of GPU memory, as in its status."""
 
     name: str
     device_id: int
@@ -63,16 +62,18 @@ _KINDS: dict[type[object], str] = {SystemRegion: "system", CudaRegion: "CUDA"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemoryLimits:
-    """Limits on what clients do with shared memory."""
+    """Limits on shared memory of clients."""
 
     allowed: bool = True
     max_regions: int = 4096
     max_input_bytes: int = 2**31 - 1
-    """Of all inputs of one request together: they are copied, and a sparse file costs its client nothing."""
+    """Maximum bytes of all inputs of a request: they are copied, and a sparse file costs its client
+    nothing.
+    """
 
 
 class Registration:
-    """A registered region, its memory, and how many requests in flight use it."""
+    """A registered region, its memory, and the number of requests in flight that use it."""
 
     __slots__ = ("__weakref__", "gone", "memory", "region", "users")
 
@@ -81,12 +82,15 @@ class Registration:
         self.memory = memory
         self.users = 0
         self.gone = False
-        """It was unregistered."""
+        """True after it was unregistered."""
 
 
 class RegionPlacement:
-    """Where an output goes. Its region stays registered while requests are in flight that use it, which keep
-    it in RegionsInUse; a head that is remembered does not keep it open."""
+    """Destination of an output.
+
+    Its region stays registered while requests in flight use it (RegionsInUse); a cached head does not
+    keep it open.
+    """
 
     __slots__ = ("_place", "reference")
 
@@ -103,7 +107,7 @@ class RegionPlacement:
         return registration
 
     def put(self, output: str, data: Buffer) -> None:
-        """Write an output. Raises InvalidRequest where it does not fit."""
+        """Write an output. Raises InvalidRequest if it does not fit."""
         if len(data) > self._place.byte_size:
             raise InvalidRequest(
                 f"shared memory size specified with the request for output '{output}' "
@@ -113,7 +117,7 @@ class RegionPlacement:
 
 
 class RegionsInUse:
-    """The reply of a request that uses regions: none of them can be unregistered before its last response."""
+    """Reply of a request that uses regions: they cannot be unregistered before its last response."""
 
     __slots__ = ("_registrations", "_reply")
 
@@ -131,19 +135,19 @@ class RegionsInUse:
                 self.end()
 
     def end(self) -> None:
-        """The request has its last response, or will have none."""
+        """Release the regions after the last response, or if there will be none."""
         for registration in self._registrations:
             registration.users -= 1
         self._registrations = ()
 
 
 class SharedInput:
-    """The data of an input of one request, in a region that it keeps open, and where it is copied to."""
+    """Input of a request in a region, which it keeps open, and the buffer that it is copied to."""
 
     __slots__ = ("memory", "place", "registration")
 
     def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
-        """Raises Overloaded."""
+        """Reserve the region. Raises Overloaded."""
         self.registration = registration
         self.place = place
         try:
@@ -156,12 +160,11 @@ class SharedInput:
             ) from exc
 
     def read(self) -> None:
-        """Copy it; in any thread. Raises InvalidRequest."""
+        """Copy the data; in any thread. Raises InvalidRequest."""
         self.registration.memory.read_into(self.memory, self.place.offset)
 
     def check_strings(self, name: str, model: str, count: int) -> None:
-        """Raise InvalidRequest where it is not `count` BYTES elements; of very many the lengths are not
-        looked at here."""
+        """Raise InvalidRequest unless the data is `count` BYTES elements; very many are not checked here."""
         if count > _STRINGS_LOOKED_AT:
             return
         at, end = 0, len(self.memory)
@@ -189,8 +192,9 @@ class SharedInput:
 
 
 class SharedHead:
-    """Implements SharedTensors for a head whose inputs all lie in shared memory, while its regions stay
-    registered."""
+    """Implements SharedTensors for a head whose inputs are all in shared memory, while its regions stay
+    registered.
+    """
 
     __slots__ = ("_fill", "_inputs", "_outputs")
 
@@ -200,7 +204,7 @@ class SharedHead:
         outputs: Sequence[RegionPlacement],
         fill: Callable[[RequestHead, Sequence[SharedInput]], None],
     ) -> None:
-        """`fill` reads inputs, or has them read later."""
+        """Create it; `fill` reads inputs, now or later."""
         self._inputs = [(weakref.ref(each.registration), each.place) for each in inputs]
         self._outputs = [each.reference for each in outputs]
         self._fill = fill
@@ -225,9 +229,9 @@ class SharedHead:
 
 
 class SharedMemory:
-    """The registered regions of both kinds, which share their names.
+    """The registered regions of both kinds, which share one namespace.
 
-    `open_cuda` opens an IPC handle of CUDA; it raises Unsupported on a machine without a GPU.
+    `open_cuda` opens a CUDA IPC handle; it raises Unsupported on a machine without a GPU.
     """
 
     def __init__(
@@ -259,7 +263,7 @@ class SharedMemory:
             )
 
     def register_system(self, region: SystemRegion) -> None:
-        """Make a region of `/dev/shm` known. Raises RequestError."""
+        """Register a region of `/dev/shm`. Raises RequestError."""
         self.check_registrable(region.name, SystemRegion)
         _check_size(region)
         if not 0 <= region.offset <= _MAX_BYTES - region.byte_size:
@@ -268,7 +272,7 @@ class SharedMemory:
         self._regions[region.name] = Registration(region, memory)
 
     def register_cuda(self, region: CudaRegion, raw_handle: bytes) -> None:
-        """Make GPU memory of another process known by its IPC handle. Raises RequestError."""
+        """Register GPU memory of another process by its IPC handle. Raises RequestError."""
         self.check_registrable(region.name, CudaRegion)
         _check_size(region)
         if len(raw_handle) != HANDLE_BYTES:
@@ -286,10 +290,10 @@ class SharedMemory:
         self._regions[region.name] = Registration(region, memory)
 
     def unregister(self, name: str, kind: type[Region]) -> None:
-        """Forget a region, or with an empty name all of a kind but those in use.
+        """Unregister a region, or with an empty name all of a kind except those in use.
 
-        A name that no region of this kind has is forgotten already. Raises Unsupported, InvalidRequest for a
-        region that a request in flight uses.
+        An unknown name is ignored. Raises Unsupported, and InvalidRequest for a region that a request
+        in flight uses.
         """
         self._check_allowed()
         used = []
@@ -309,10 +313,10 @@ class SharedMemory:
         else:
             kinds = _KINDS[kind].lower()
             why = f"Failed to unregister the following {kinds} shared memory regions: {' ,'.join(used)} ,"
-        raise InvalidRequest(why, code=Code.INTERNAL)  # not the client's fault: it succeeds later
+        raise InvalidRequest(why, code=Code.INTERNAL)  # not an error of the client: it succeeds later
 
     def status(self, name: str, kind: type[_RegionT]) -> list[_RegionT]:
-        """A region, or with an empty name all of a kind by their names. Raises NotFound."""
+        """Return a region, or with an empty name all of a kind, by name. Raises NotFound."""
         if not name:
             regions = [each.region for each in self._regions.values() if isinstance(each.region, kind)]
             return sorted(regions, key=lambda region: region.name)
@@ -328,7 +332,7 @@ class SharedMemory:
         return [region]
 
     def inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[SharedInput]:
-        """The data of tensors that lie here, unread. Raises NotFound, InvalidRequest."""
+        """Return the inputs in shared memory, unread. Raises NotFound, InvalidRequest."""
         registrations = [self._registration(place) for _, place in inputs]
         total = sum(place.byte_size for _, place in inputs)
         if total > self._limits.max_input_bytes:
@@ -343,7 +347,7 @@ class SharedMemory:
         ]
 
     def placement(self, place: SharedMemoryRange) -> RegionPlacement:
-        """A range to write to later. Raises NotFound, InvalidRequest."""
+        """Return a range to write to later. Raises NotFound, InvalidRequest."""
         return RegionPlacement(self._registration(place), place)
 
     def _registration(self, place: SharedMemoryRange) -> Registration:

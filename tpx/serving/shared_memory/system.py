@@ -1,7 +1,7 @@
 """System shared memory: files in /dev/shm, read and written with preadv and pwrite, never mapped.
 
-A client may truncate its file at any moment. A mapping would then end this process with SIGBUS; a read that
-comes back short is an error of the one request that asked for it.
+A client may truncate its file at any time. With a mapping this process would die of SIGBUS; a short
+read is an error of one request.
 """
 
 import mmap
@@ -14,30 +14,32 @@ from tpx.protocol.buffers import aligned
 from tpx.protocol.tensors import Buffer
 
 RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
-"""Memory that servers share with processes of their own: no client may register it."""
+"""Prefixes of memory that servers share with their own processes, which clients must not register."""
 
 _DIRECTORY = "/dev/shm"
 _MAX_REGIONS = 4096
 
 
 def region_limit() -> int:
-    """How many regions may be registered. Each holds a descriptor: connections must keep theirs."""
+    """Return how many regions may be registered. Each holds a descriptor, and connections need theirs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_REGIONS if soft == resource.RLIM_INFINITY else min(_MAX_REGIONS, max(1, soft // 4))
 
 
 class SystemRegionMemory:
-    """An open region of `byte_size` bytes from `offset` on. It closes with its last reference: that of the
-    registration, or of a request that has still to write to it."""
+    """An open region of `byte_size` bytes from `offset` on.
+
+    It closes with its last reference: the registration, or a request that still has to write to it.
+    """
 
     __slots__ = ("_fd", "_name", "_offset")
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Raises InvalidRequest for a key that no client may use, and for a file that has not these bytes."""
+        """Open the region. Raises InvalidRequest for a reserved key and for a file that is too small."""
         self._fd = -1
         self._name = name
         self._offset = offset
-        # Triton maps regions, which can only begin with a page
+        # as in Triton, which maps regions: they must start at a page
         if offset % mmap.PAGESIZE:
             raise InvalidRequest(
                 f"failed to register shared memory region '{name}': invalid args: offset {offset} is no "
@@ -75,7 +77,7 @@ class SystemRegionMemory:
         view = memoryview(data)
         try:
             if os.fstat(self._fd).st_size < at + len(view):
-                raise self._shrunk()  # a write beyond its end would make it grow again
+                raise self._shrunk()  # a write beyond its end would extend the file
             while len(view):
                 count = os.pwrite(self._fd, view, at)
                 view, at = view[count:], at + count
@@ -103,7 +105,7 @@ def _open(name: str, key: str) -> int:
                 f"reserved prefix '{prefix}'"
             )
     try:
-        # O_NONBLOCK: a FIFO is opened at once and then refused for what it is
+        # O_NONBLOCK: opening a FIFO must not block; it is refused below
         return os.open(f"{_DIRECTORY}/{file}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, UnicodeEncodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "it is not Unicode text"
