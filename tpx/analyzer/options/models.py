@@ -81,34 +81,27 @@ def parse_models(text: str) -> tuple[ModelToProfile, ...]:
 
 def _model(name: str, own: Any) -> ModelToProfile:
     with within(name):
-        settings: dict[str, Any] = {}
-        for key, value in mapping({} if own is None else own, "settings of a model").items():
-            field, read = _setting(key)
-            if value is not None:
-                with within(key):
-                    settings[field] = read(value)
-        return ModelToProfile(name=name, **settings)
+        settings = _read({} if own is None else own, "settings of a model", _SETTINGS)
+        sweep = settings.pop("model_config_parameters", ConfigSweep())
+        return ModelToProfile(name=name, sweep=sweep, **settings)
 
 
-def _setting(key: str) -> tuple[str, Reader]:
-    """The field of ModelToProfile that a key sets, and what reads its value."""
-    found = _SETTINGS.get(key.replace("-", "_"))
-    if found is None:
-        raise ValueError(
-            f"unknown key '{key}'{nearest(key, _SETTINGS)} (a model has: {', '.join(_SETTINGS)})"
-        )
+def _read(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Return the fields that a map sets; a key without a value sets none."""
+    found: dict[str, Any] = {}
+    for key, item in mapping(value, what).items():
+        name = key.replace("-", "_")
+        if name not in readers:
+            raise ValueError(f"unknown key '{key}'{nearest(key, readers)} (there are: {', '.join(readers)})")
+        if item is not None:
+            with within(key):
+                found[name] = readers[name](item)
     return found
 
 
 def _parameters(value: Any) -> ModelParameters:
-    loads: dict[str, Any] = {}
     known = ("batch_sizes", "concurrency", "request_rate")
-    for key, item in mapping(value, "loads").items():
-        if key.replace("-", "_") not in known:
-            raise ValueError(f"unknown key '{key}'{nearest(key, known)} (there are: {', '.join(known)})")
-        with within(key):
-            loads[key.replace("-", "_")] = numbers(item)
-    return ModelParameters(**loads)
+    return ModelParameters(**_read(value, "loads", dict.fromkeys(known, numbers)))
 
 
 def _weighting(value: Any) -> float:
@@ -128,18 +121,18 @@ def docker_args(value: Any) -> Mapping[str, object]:
     return read
 
 
-_SETTINGS: Mapping[str, tuple[str, Reader]] = {
-    "cpu_only": ("cpu_only", truth),
-    "weighting": ("weighting", _weighting),
-    "parameters": ("parameters", _parameters),
-    "objectives": ("objectives", read_objectives),
-    "constraints": ("constraints", read_constraints),
-    "model_config_parameters": ("sweep", read_sweep),
-    "perf_analyzer_flags": ("perf_analyzer_flags", flags),
-    "genai_perf_flags": ("genai_perf_flags", flags),
-    "triton_server_flags": ("triton_server_flags", flags),
-    "triton_server_environment": ("triton_server_environment", environment),
-    "triton_docker_args": ("triton_docker_args", docker_args),
+_SETTINGS: Mapping[str, Reader] = {
+    "cpu_only": truth,
+    "weighting": _weighting,
+    "parameters": _parameters,
+    "objectives": read_objectives,
+    "constraints": read_constraints,
+    "model_config_parameters": read_sweep,
+    "perf_analyzer_flags": flags,
+    "genai_perf_flags": flags,
+    "triton_server_flags": flags,
+    "triton_server_environment": environment,
+    "triton_docker_args": docker_args,
 }
 
 

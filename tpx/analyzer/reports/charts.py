@@ -1,5 +1,5 @@
-"""The charts of a model: throughput over latency, the Pareto front, the parts of the latency, and the final
-rounds.
+"""The charts of a model: throughput over latency, the Pareto front, the parts of the latency, the heat map of
+instances and batches, and the final rounds.
 
 What the final rounds confirm is drawn with markers and intervals; where there were such rounds, points that
 the search measured once are faint.
@@ -17,10 +17,13 @@ from tpx.perf.report.breakdown import KINDS, Part, breakdown_picture
 from tpx.report.chart import Axis, Chart, Dot, Line, Mark
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.document import Picture
+from tpx.report.html import render_svg
 from tpx.report.scales import linear_scale, scale_around
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 _LONGEST_NAME = 26
+HEAT_WIDTH, HEAT_HEIGHT, HEAT_LEFT, HEAT_MARGIN = 92, 40, 74, 12
+"""Pixels of a cell of the heat map, and around all of them."""
 ONCE = "faint: measured once, by the search"
 
 
@@ -303,3 +306,74 @@ def breakdown_of_loads(key: str, ranked: RankedVariant) -> Picture | None:
     ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
     named = [(str(m.load), parts_of(m)) for m in ordered if not m.members]
     return breakdown_picture(key, named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatCell:
+    """One combination of instances and max batch size, at its best load, with its place in the heat map."""
+
+    ranked: RankedVariant
+    column: int
+    row: int
+    share: float
+    """Way from the worst to the best throughput, 0 to 1."""
+    best: bool
+
+    @property
+    def text(self) -> str:
+        return rounded(self.ranked.figures.throughput)
+
+    @property
+    def title(self) -> str:
+        failing = "" if self.ranked.satisfies else ", misses the constraints"
+        return f"{self.ranked.name} at {self.ranked.figures.load}: {self.text} infer/s{failing}"
+
+
+def heat_picture(key: str, ranking: Sequence[RankedVariant], best_name: str = "") -> Picture | None:
+    """Draw the best throughput by instances and max batch size, one configuration framed; None where not both
+    of them vary."""
+    best: dict[tuple[int, int], RankedVariant] = {}
+    for ranked in ranking:
+        configuration = ranked.run.configuration
+        if not configuration.members:
+            best.setdefault((configuration.instances, configuration.max_batch_size), ranked)
+    columns, rows = (sorted({place[i] for place in best}) for i in (0, 1))
+    if len(columns) < 2 or len(rows) < 2:
+        return None
+    values = [ranked.figures.throughput for ranked in best.values()]
+    low, span = min(values), max(values) - min(values)
+    cells = [
+        HeatCell(
+            ranked=ranked,
+            column=columns.index(count),
+            row=rows.index(batch),
+            share=round(0.08 + 0.92 * ((ranked.figures.throughput - low) / span if span else 1.0), 3),
+            best=ranked.name == best_name,
+        )
+        for (count, batch), ranked in best.items()
+    ]
+    top = max(best.values(), key=lambda ranked: ranked.figures.throughput)
+    title = "Best throughput by instances and max batch size"
+    best_configuration = top.run.configuration
+    description = (
+        f"The most is {rounded(max(values))} infer/s with {best_configuration.instances} instances and a max "
+        f"batch size of {best_configuration.max_batch_size} ({top.name}); the least {rounded(low)} infer/s."
+    )
+    width = HEAT_LEFT + len(columns) * HEAT_WIDTH + HEAT_MARGIN
+    height = HEAT_MARGIN + len(rows) * HEAT_HEIGHT + 52
+    svg = render_svg(
+        "heat.svg.j2",
+        key=key,
+        title=title,
+        description=description,
+        cells=cells,
+        columns=columns,
+        rows=rows,
+        width=width,
+        height=height,
+        left=HEAT_LEFT,
+        top=HEAT_MARGIN,
+        cell_width=HEAT_WIDTH,
+        cell_height=HEAT_HEIGHT,
+    )
+    return Picture(svg=svg, description=f"{title}. {description}", width_px=width)

@@ -152,7 +152,7 @@ def _facts(ranked: RankedVariant, report: ReportView) -> tuple[Fact, ...]:
     configuration = ranked.run.configuration
     facts = {
         "Instances": configuration.instance_group,
-        "Greatest batch": str(configuration.max_batch_size or "no batching"),
+        "Max batch": str(configuration.max_batch_size or "no batching"),
         "Dynamic batching": "on" if configuration.dynamic_batching else "off",
         "File": paths_of(configuration, report.repository),
         "GPU": provenance.host.get("GPU", ""),

@@ -10,6 +10,7 @@ from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.charts import (
     breakdown_of_configurations,
     drift_chart,
+    heat_picture,
     load_chart,
     pareto_chart,
 )
@@ -20,7 +21,6 @@ from tpx.analyzer.reports.grids import (
     repetitions_grid,
     top_grid,
 )
-from tpx.analyzer.reports.heat import heat_picture
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend, verdict_card

@@ -99,12 +99,8 @@ def _instances(facts: ModelFacts, space: SearchSpace) -> Dimension:
 
 
 def _batch_sizes(facts: ModelFacts, space: SearchSpace) -> Dimension:
-    choices = []
-    for size in space.max_batch_sizes.doublings():
-        delta = automatic_delta(facts, 1, size)
-        del delta["instance_group"]
-        choices.append(Choice(label=str(size), delta=delta, amount=size))
-    return Dimension(name="max_batch_size", choices=tuple(choices))
+    sizes = space.max_batch_sizes.doublings()
+    return Dimension(name="max_batch_size", choices=tuple(_batch_size(size, facts) for size in sizes))
 
 
 def _batching(space: SearchSpace) -> Dimension:
@@ -192,7 +188,7 @@ def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dime
         return Dimension(name="instances", choices=_by_amount(choices))
     if name == "max_batch_size":
         return Dimension(
-            name=name, choices=_by_amount([_listed_size(size, facts) for (size,) in alternatives])
+            name=name, choices=_by_amount([_batch_size(size, facts) for (size,) in alternatives])
         )
     choices = [Choice(label=_label(values), delta=delta_of(paths, values)) for values in alternatives]
     ordered = all(_is_number(value) for values in alternatives for value in values) and len(axes) == 1
@@ -213,7 +209,7 @@ def _listed_groups(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
     return Choice(label=label, delta={"instance_group": groups}, amount=amount)
 
 
-def _listed_size(size: int, facts: ModelFacts) -> Choice:
+def _batch_size(size: int, facts: ModelFacts) -> Choice:
     delta = automatic_delta(facts, 1, size)
     del delta["instance_group"]
     return Choice(label=str(size), delta=delta, amount=max(1, size))

@@ -287,7 +287,7 @@ def _target(report: Report) -> tuple[Fact, ...]:
         "Model": " ".join(part for part in (model.name, config.target.model_version) if part),
         "Platform": model.platform,
         "Scheduler": model.scheduler,
-        "Greatest batch": str(model.max_batch_size or ""),
+        "Max batch": str(model.max_batch_size or ""),
     }
     return tuple(Fact(label=label, value=value) for label, value in facts.items() if value)
 
