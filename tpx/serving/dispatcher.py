@@ -332,16 +332,17 @@ class Dispatcher:
     def idle(self, row_size: int) -> bool:
         """Return whether a batch of rows of so many bytes, which is here now, may be computed on the loop
         without asking the scheduler: nothing waits, no instance computes."""
-        queue, inline = self._shared, self._inline
-        if queue.held or not inline.open or len(self._scheduler):
+        queue = self._shared
+        if queue.held or row_size > self._inline.row_size or len(self._scheduler):
             return False
-        return bool(queue.instances) and not inline.is_long(row_size)
+        return bool(queue.instances)
 
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
         """Note what such a batch has cost; return whether the next one may be computed so, too."""
         inline = self._inline
-        inline.measured_here(cost_ns, row_size)
-        return inline.open and not inline.is_long(row_size)
+        if cost_ns >= inline.usual_ns:
+            inline.measured_here(cost_ns, row_size)
+        return row_size <= inline.row_size
 
     # dispatch
 

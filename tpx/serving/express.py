@@ -84,13 +84,17 @@ class Express:
         if not count or bound is None or head.model.retired or not dispatcher.idle(head.row_size):
             return 0
         gather, run, row_size = self._gather, bound.run, head.row_size
+        memory = bound.inputs[0] if count == len(self._cuts) == 1 else None
         input_ns = infer_ns = output_ns = waited_ns = executions = 0
         ended_ns = _clock()
         while executions < times:
             index = first + executions * count
             started_ns = ended_ns
             try:
-                gather(bound, tensors[index : index + count])
+                if memory is not None:
+                    memory[:] = tensors[index]
+                else:
+                    gather(bound, tensors[index : index + count])
                 gathered_ns = _clock()
                 run()
             except (ExecutionError, ValueError):
@@ -126,7 +130,7 @@ class Express:
     def _gather(self, bound: BoundRows, tensors: Sequence[memoryview]) -> None:
         """Copy the tensors into the bound memory. Raises ValueError where they do not fill it."""
         if len(self._cuts) == 1:
-            bound.inputs[0][:] = tensors[0] if len(tensors) == 1 else b"".join(tensors)
+            bound.inputs[0][:] = b"".join(tensors)
         else:
             for memory, cut in zip(bound.inputs, self._cuts, strict=True):
                 memory[:] = b"".join([each[cut] for each in tensors])

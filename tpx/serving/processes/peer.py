@@ -226,6 +226,9 @@ class Peer:
             self._learn_outputs(known, bound)
         number_of = known.template.number_in(self._responses)
         append, outputs = self.channel.post_inline, known.outputs
+        if count == len(outputs) == 1 and number_of is not None:
+            append((_RESPONSE, _FINAL, numbers[first], number_of, 0), outputs[0][0])
+            count = 0
         for index in range(count):
             if len(outputs) == 1:
                 data, size = outputs[0]
