@@ -59,43 +59,6 @@ def encoded(model: Any) -> str:
     return base64.b64encode(model.SerializeToString()).decode()
 
 
-def test_a_model_is_loaded_and_unloaded(live: Live, repository: Path) -> None:
-    write(repository, 2, name="come-and-go")
-    assert index(live, "come-and-go") == [{"name": "come-and-go"}]
-    assert index(live, "come-and-go", ready=True) == []
-    assert live.get("/v2/models/come-and-go/ready").status == 400
-    answer = load(live, "come-and-go")
-    assert (answer.status, answer.body) == (200, b"")
-    ready = [{"name": "come-and-go", "version": "1", "state": "READY"}]
-    assert index(live, "come-and-go") == index(live, "come-and-go", ready=True) == ready
-    assert live.get("/v2/models/come-and-go/ready").status == 200
-    assert factor(live, "come-and-go") == 2
-    answer = post(live, "/models/come-and-go/unload")
-    assert (answer.status, answer.body) == (200, b"")
-    assert live.get("/v2/models/come-and-go/ready").status == 400
-    gone = [{"name": "come-and-go", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}]
-    for _ in range(5000):
-        if index(live, "come-and-go") == gone:
-            break
-    assert index(live, "come-and-go") == gone
-    assert live.get("/v2/health/ready").status == 200
-
-
-def test_a_load_with_a_configuration_and_with_files(live: Live, repository: Path) -> None:
-    write(repository, 2, name="dressed")
-    assert load(live, "dressed", config=json.dumps({"max_batch_size": 13})).status == 200
-    assert live.get("/v2/models/dressed/config").json["max_batch_size"] == 13
-    files = {"file:5/model.onnx": encoded(times(7)), "file:labels.txt": ""}
-    assert load(live, "dressed", config="{}", **files).status == 200
-    assert factor(live, "dressed") == 7
-    assert live.get("/v2/models/dressed").json["versions"] == ["5"]
-    assert load(live, "dressed").status == 200
-    assert factor(live, "dressed") == 2
-    assert load(live, "from-nothing", config="{}", **files).status == 200
-    assert factor(live, "from-nothing") == 7
-    assert [entry["state"] for entry in index(live, "from-nothing")] == ["READY"]
-
-
 def test_a_large_model_comes_in_one_request(live: Live) -> None:
     data = base64.encodebytes(bytes(20 << 20)).decode()
     files = {"file:1/model.onnx": encoded(times(3)), "file:1/weights": data}
@@ -213,24 +176,6 @@ def test_unload_takes_one_parameter(live: Live) -> None:
         assert answer.status == status
     answer = post(live, "/models/nobody/unload", {"parameters": {"what": True}})
     assert (answer.status, answer.error) == (400, "unrecognized unload parameter 'what'.")
-
-
-def test_a_repository_by_name_is_not_supported(live: Live) -> None:
-    for verb in ("index", "models/m/load", "models/m/unload"):
-        answer = live.http("POST", f"/v2/repository/mine/{verb}")
-        assert (answer.status, answer.error) == (501, "'repository_name' specification is not supported")
-
-
-def test_without_explicit_mode_nothing_is_loaded_on_request(tmp_path: Path) -> None:
-    write(tmp_path, 2)
-    with serving(tmp_path) as fixed:
-        for verb, body in [("load", None), ("load", b"{"), ("unload", None)]:
-            answer = post(fixed, f"/models/net/{verb}", body)
-            assert (answer.status, answer.error) == (
-                503,
-                "explicit model load / unload is not allowed if polling is enabled",
-            )
-        assert index(fixed, "net") == [{"name": "net", "version": "1", "state": "READY"}]
 
 
 def test_many_clients_load_and_unload_at_once(live: Live, repository: Path) -> None:
