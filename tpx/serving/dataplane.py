@@ -10,9 +10,10 @@ from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
 from tpx.serving.logs import LogControl
+from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
@@ -121,12 +122,27 @@ class TraceSource(Protocol):
         """Call `watcher` whenever `on` changes."""
 
 
+class ShortWay(Protocol):
+    """Computes requests with one head that need no scheduler, while nothing else is in their way."""
+
+    @property
+    def bound(self) -> object:
+        """Return what has computed the last one: while it is the same, outputs have the same shapes."""
+
+    def compute_one(self, tensors: Buffer) -> list[bytes] | None:
+        """Compute a request and return the data of its outputs; None: it has to go the usual way."""
+
+    def outputs(self) -> list[Tensor]:
+        """Return the outputs of the last request that was computed."""
+
+
 class InferencePlane(Protocol):
     """Interface of inference for frontends: the data plane, or what stands for it in a process of its own."""
 
     max_string_elements: int
     logs: LogControl
     offload: Offload
+    stopping: bool
 
     @property
     def generation(self) -> int: ...
@@ -137,6 +153,7 @@ class InferencePlane(Protocol):
     def signature(self, name: str, version: str) -> Signature: ...
     def bind(self, request: DecodedRequest) -> RequestHead: ...
     def infer(self, request: InferRequest) -> None: ...
+    def short_way(self, head: RequestHead) -> ShortWay | None: ...
 
 
 class DataPlane:
@@ -410,6 +427,15 @@ class DataPlane:
                 head.placed = head.converted = True
                 regions.append(placement.registration)
         return regions
+
+    def short_way(self, head: RequestHead) -> ShortWay | None:
+        """Return the short way of requests with this head, where each is computed alone and answered with
+        its outputs as they are; it must not be used while the server stops, or traces requests."""
+        model = head.model
+        if head.converted or not isinstance(model, ServedModel):
+            return None
+        express = model.express(head)
+        return express if express is not None and express.most == 1 else None
 
     def infer(self, request: InferRequest) -> None:
         """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""

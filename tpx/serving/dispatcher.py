@@ -138,6 +138,7 @@ class Dispatcher:
         self._answers = answers
         self._inline = InlinePolicy(inline_below_ns)
         self._lone = LonePolicy(_LONE * inline_below_ns, arrivals)
+        self._arrivals = arrivals
         self._immediate = False
         """Every request goes alone, to whichever instance is free."""
         self._numbers = itertools.count()
@@ -340,6 +341,7 @@ class Dispatcher:
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
         """Note what such a batch has cost; return whether the next one may be computed so, too."""
         inline = self._inline
+        self._arrivals.count += 1
         if cost_ns >= inline.usual_ns:
             inline.measured_here(cost_ns, row_size)
         return row_size <= inline.row_size

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tpx.errors import ExecutionError
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.instances.kept import BoundRows, KeptBindings
 from tpx.serving.request import RequestHead
@@ -25,7 +25,7 @@ Answer = Callable[[BoundRows, int, int, int], None]
 class Express:
     """The short way of requests with one head."""
 
-    __slots__ = ("_bound", "_cuts", "_dispatcher", "_kept", "_most", "_statistics", "head", "size")
+    __slots__ = ("_bound", "_cuts", "_dispatcher", "_kept", "_statistics", "bound", "head", "most", "size")
 
     def __init__(
         self,
@@ -39,7 +39,9 @@ class Express:
         self.head = head
         self.size = head.total_size
         """Bytes of the tensors of a request, which lie one behind the other."""
-        self._most = most
+        self.most = most
+        self.bound: BoundRows | None = None
+        """What computed the last request that `compute_one` was asked for."""
         self._dispatcher = dispatcher
         self._statistics = statistics
         self._kept = kept
@@ -56,11 +58,45 @@ class Express:
 
         Returns how many: the others have to go the usual way.
         """
-        total, most = len(tensors), self._most
+        total, most = len(tensors), self.most
         done = self._compute_alike(tensors, 0, most, total // most, came_ns, answer) if total >= most else 0
         if total - done < most:
             done += self._compute_alike(tensors, done, total - done, 1, came_ns, answer)
         return done
+
+    def compute_one(self, tensors: Buffer) -> list[bytes] | None:
+        """Compute a request that has just come and return the data of its outputs; None: it has to go the
+        usual way."""
+        bound, head, dispatcher = self.bound, self.head, self._dispatcher
+        if bound is None or not bound.alive:
+            bound = self.bound = self._find(1)
+            if bound is None:
+                return None
+        if head.model.retired or not dispatcher.idle(head.row_size):
+            return None
+        started_ns = _clock()
+        try:
+            if len(bound.inputs) == 1:
+                bound.inputs[0][:] = tensors
+            else:
+                self._gather(bound, [memoryview(tensors)])
+            gathered_ns = _clock()
+            bound.run()
+        except (ExecutionError, ValueError):
+            bound.alive = False
+            return None
+        computed_ns = _clock()
+        outputs = [bytes(data) for data in bound.wanted(head)]
+        ended_ns = _clock()
+        phases_ns = 0, gathered_ns - started_ns, computed_ns - gathered_ns, ended_ns - computed_ns
+        self._statistics.computed(1, 1, head.batch_size, phases_ns, ended_ns)
+        dispatcher.computed_here(computed_ns - started_ns, head.row_size)
+        return outputs
+
+    def outputs(self) -> list[Tensor]:
+        """Return the outputs of the last request of `compute_one`."""
+        assert self.bound is not None
+        return self.tensors(self.bound)
 
     def tensors(self, bound: BoundRows) -> list[Tensor]:
         """Return the outputs of the first request in `bound`. Raises ExecutionError."""

@@ -223,10 +223,11 @@ class RequestHead:
         """Inputs of the request that is bound just now."""
         self.converted = any(not output.binary or output.classification for output in outputs)
         """Some output does not go into the answer as it is: as JSON, as classes, into shared memory."""
+        rows = 1 if model.max_batch_size else 0
         self.batch_key: tuple[Any, ...] = tuple(
-            (i.spec.name, () if i.spec.ragged else i.shape[1:]) for i in inputs
+            (i.spec.name, () if i.spec.ragged else i.shape[rows:]) for i in inputs
         )
-        """Requests with equal keys can be stacked."""
+        """Requests with equal keys can be stacked; without a batch dimension they have the same shapes."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
         self.row_size = sum(i.data_size for i in inputs) // batch_size
         """Bytes of one row of all inputs; tells how much work a request is."""

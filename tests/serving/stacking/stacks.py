@@ -36,5 +36,7 @@ def request(
     """A request with these inputs."""
     tensors = [Tensor.from_numpy(name, array) for name, array in arrays.items()]
     decoded = DecodedRequest(inputs=tensors, parameters=parameters or {})
-    head = Signature.of(config, {}).bind(Model(), decoded)
+    model = Model()
+    model.max_batch_size = config.max_batch_size
+    head = Signature.of(config, {}).bind(model, decoded)
     return InferRequest(head, [tensor.data for tensor in tensors], ignore, None)

@@ -21,7 +21,7 @@ from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     set_parameters,
 )
-from tpx.serving.dataplane import InferencePlane
+from tpx.serving.dataplane import InferencePlane, ShortWay
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
@@ -45,15 +45,29 @@ Reply = Callable[[InferRequest, InferResponse], None]
 class _KnownHead:
     """A remembered start of a message: what it means, and the bytes before each tensor that must follow."""
 
-    __slots__ = ("frames", "head", "size")
+    __slots__ = ("_bound", "_starts", "frames", "head", "short", "size")
 
-    def __init__(self, head: RequestHead) -> None:
+    def __init__(self, head: RequestHead, short: ShortWay | None) -> None:
         self.head = head
+        self.short = short
+        """The short way of its requests, which have one tensor."""
+        self._bound: object = None
+        self._starts: list[bytes] = []
         if head.shared is not None:
             self.frames, self.size = [], 0
             return
         self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
         self.size = sum(len(frame) for frame in self.frames) + head.total_size
+
+    def answer(self, short: ShortWay, outputs: list[bytes]) -> list[Buffer]:
+        """Return the response with outputs that the short way has computed."""
+        if self._bound is not short.bound:
+            self._bound = short.bound
+            self._starts = _starts(self.head, short.outputs(), _NO_PARAMETERS)
+        parts: list[Buffer] = []
+        for start, data in zip(self._starts, outputs, strict=True):
+            parts += (start, data)
+        return parts
 
 
 class GrpcInference:
@@ -79,7 +93,9 @@ class GrpcInference:
     ) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         try:
-            infer = self.request(message, call, self._reply, call, decoded)
+            infer = self._unanswered(call, message, decoded)
+            if infer is None:
+                return
             if infer.head.model.decoupled:
                 raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
             call.when_gone(infer.cancel)
@@ -98,6 +114,18 @@ class GrpcInference:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "ModelInfer", exc)
 
+    def _unanswered(
+        self, call: ServerCall, message: Buffer, decoded: DecodedRequest | None
+    ) -> InferRequest | None:
+        """The request of a unary call, unless it went the short way and is answered. Raises as `request`."""
+        if decoded is None and self._forwarding is None:
+            found = self._remembered(message)
+            if found is not None:
+                if found[0].short is not None and self._answered_at_once(call, *found):
+                    return None
+                return InferRequest(found[0].head, found[1], self._reply, call)
+        return self.request(message, call, self._reply, call, decoded)
+
     def request(
         self,
         message: Buffer,
@@ -113,9 +141,9 @@ class GrpcInference:
             forwarded = self._forwarding.of_metadata(call.head.metadata)
         # what the metadata adds is not in the message: its start does not tell the head then
         if decoded is None and not forwarded:
-            known = self._remembered(message)
-            if known is not None:
-                return InferRequest(known[0], known[1], reply, context)
+            found = self._remembered(message)
+            if found is not None:
+                return InferRequest(found[0].head, found[1], reply, context)
         if decoded is None:
             decoded = self._decoded(message)
         if forwarded:
@@ -136,6 +164,17 @@ class GrpcInference:
             self._remember(bytes(message), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
+    def _answered_at_once(self, call: ServerCall, known: _KnownHead, tensors: list[Buffer]) -> bool:
+        """Compute a request the short way and answer it, if that can be."""
+        short, plane = known.short, self._plane
+        if short is None or plane.stopping or plane.tracer.on:
+            return False
+        outputs = short.compute_one(tensors[0])
+        if outputs is None:
+            return False
+        call.respond(known.answer(short, outputs))
+        return True
+
     def _decoded(self, message: Buffer) -> DecodedRequest:
         """Raises Postponed for explicit contents that take long to decode."""
         split = split_raw_inputs(message, 0)
@@ -144,7 +183,7 @@ class GrpcInference:
             raise Postponed(self._plane.offload, split[0], decode)
         return decode()
 
-    def _remembered(self, message: Buffer) -> tuple[RequestHead, list[Buffer]] | None:
+    def _remembered(self, message: Buffer) -> tuple[_KnownHead, list[Buffer]] | None:
         """Head and tensors, if the message begins as one before and has the sizes that this implies."""
         if self._generation != self._plane.generation:
             self._heads.clear()
@@ -160,7 +199,7 @@ class GrpcInference:
             return None
         if known.head.shared is not None:
             shared = known.head.shared.again(known.head)
-            return None if shared is None else (known.head, shared)
+            return None if shared is None else (known, shared)
         view = memoryview(message)
         buffers: list[Buffer] = []
         for frame, bound in zip(known.frames, known.head.inputs, strict=True):
@@ -169,12 +208,13 @@ class GrpcInference:
                 return None
             size = start + bound.size
             buffers.append(view[start:size])
-        return known.head, buffers
+        return known, buffers
 
     def _remember(self, start: bytes, head: RequestHead, method: Method) -> None:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
-        known = self._heads[start] = _KnownHead(head)
+        plain = len(head.inputs) == 1 and head.shared is None
+        known = self._heads[start] = _KnownHead(head, self._plane.short_way(head) if plain else None)
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]

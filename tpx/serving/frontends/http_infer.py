@@ -21,7 +21,7 @@ from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane
+from tpx.serving.dataplane import InferencePlane, ShortWay
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
@@ -51,6 +51,26 @@ _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
+class _KnownHead:
+    """A remembered JSON head, and the short way of its requests with what all their answers begin with."""
+
+    __slots__ = ("_bound", "_headers", "_start", "head", "short")
+
+    def __init__(self, head: RequestHead, short: ShortWay | None) -> None:
+        self.head = head
+        self.short = short
+        self._bound: object = None
+        self._headers = self._start = b""
+
+    def answer(self, short: ShortWay, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
+        """Return headers and body for outputs that the short way has computed."""
+        if self._bound is not short.bound:
+            self._bound = short.bound
+            rendered = _render(self.head, short.outputs(), None)
+            self._headers, self._start = rendered.headers, rendered.pieces[0]
+        return self._headers, [self._start, *outputs]
+
+
 class InferRoute:
     """The meaning of an HTTP head of inference requests, and the JSON heads that came behind it."""
 
@@ -76,7 +96,7 @@ class InferRoute:
         self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
         forwarding = inference.forwarding
         self.forwarded = forwarding.of_head(head) if forwarding is not None else None
-        self.heads: dict[bytes, RequestHead] = {}
+        self.heads: dict[bytes, _KnownHead] = {}
         self.remembers_all = False
         """Some of them are of requests that are JSON only: their inputs are in shared memory."""
         self.generation = -1
@@ -131,7 +151,11 @@ class HttpInference:
         size = route.head_size
         infer = None
         if decoded is None and (size or route.remembers_all):
-            infer = self._remembered(request, route, body, size or len(body))
+            known = route.heads.get(bytes(body[:size] if size else body))
+            if known is not None:
+                if known.short is not None and self._answered_at_once(request, known, body[size:]):
+                    return
+                infer = self._remembered(request, known.head, body, size or len(body))
         if infer is None:
             try:
                 if decoded is None:
@@ -150,13 +174,21 @@ class HttpInference:
         """Go on with a request that was decoded, or read from shared memory, beside the event loop."""
         attempt(request, partial(self._compute, request, route, body, decoded))
 
+    def _answered_at_once(self, request: HttpRequest, known: _KnownHead, tensors: Buffer) -> bool:
+        """Compute a request the short way and answer it, if that can be."""
+        short, plane = known.short, self._plane
+        if short is None or len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
+            return False
+        outputs = short.compute_one(tensors)
+        if outputs is None:
+            return False
+        _respond(request, known.answer(short, outputs))
+        return True
+
     def _remembered(
-        self, request: HttpRequest, route: InferRoute, body: Buffer, size: int
+        self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
     ) -> InferRequest | None:
-        """The request, if its JSON head is known and its body has the length that the head implies."""
-        head = route.heads.get(bytes(body[:size]))
-        if head is None:
-            return None
+        """The request with a known head, if its body has the length that the head implies."""
         if head.shared is not None:
             shared = head.shared.again(head) if len(body) == size else None
             return None if shared is None else InferRequest(head, shared, self._reply, request)
@@ -205,7 +237,7 @@ class HttpInference:
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
     def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
-        route.heads[start] = head
+        route.heads[start] = _KnownHead(head, self._plane.short_way(head) if head.shared is None else None)
         self._remembered_heads.append((route, start))
         if len(self._remembered_heads) > _REMEMBERED_HEADS:
             oldest, forgotten = self._remembered_heads.popleft()

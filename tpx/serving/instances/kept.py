@@ -114,6 +114,10 @@ class BoundRows:
         """Return the memory of an output. Raises ExecutionError if it differs from the configuration."""
         return self._outputs.get(spec.name) or self._output(spec)
 
+    def wanted(self, head: RequestHead) -> list[memoryview]:
+        """Return the memory of the outputs that a request wants. Raises ExecutionError."""
+        return [self.output(bound.spec).data for bound in head.outputs]
+
     def compute(self, batch: Batch) -> None:
         """Compute a batch. Raises ExecutionError, and ValueError for buffers of another size."""
         requests = batch.requests

@@ -338,6 +338,12 @@ class RemotePlane:
 
     # inference
 
+    stopping = False
+    """The engine refuses requests when it stops."""
+
+    def short_way(self, head: RequestHead) -> None:
+        """Return None: the engine computes."""
+
     def infer(self, infer: InferRequest) -> None:
         """Have the engine compute; the answer comes through the request's `reply`. Raises NotReady."""
         channel = self._channel

@@ -138,3 +138,11 @@ def test_the_binding_that_was_made_first_makes_room(tmp_path: Path) -> None:
     assert scene.executor.executed == executed
     scene.answers([[1.0]])
     assert scene.executor.executed == executed + 1
+
+
+def test_without_a_batch_dimension_each_length_has_its_own_memory(tmp_path: Path) -> None:
+    scene = Scene(doubling("length"), tmp_path, rows=False)
+    for number in range(8):
+        assert scene.answers([number, 1]) == [[2 * number, 2]]
+        assert scene.answers([number, 1, 2]) == [[2 * number, 2, 4]]
+    assert scene.executor.executed == 4

@@ -1,0 +1,143 @@
+"""Requests that the event loop computes as they come, past the scheduler: the same answers."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.serving.live import Live, eventually, floats, infer_message, outputs_of, serving
+from tests.serving.onnx_files import doubling, graph, node, value, write_model
+from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.tracing.flags import trace_flag
+
+MANY = 40
+"""Shapes are bound when they come for the second time, and models have to show that they are short."""
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "double", doubling(2))
+    write_model(repository, "batched", config="max_batch_size: 8 dynamic_batching {}")
+    two = graph(
+        [node("Add", ["a", "b"], ["sum"]), node("Sub", ["a", "b"], ["difference"])],
+        [value("a", "FP32", 2), value("b", "FP32", 2)],
+        [value("sum", "FP32", 2), value("difference", "FP32", 2)],
+    )
+    write_model(repository, "two", two)
+    mode = {"model_control_mode": "explicit", "load_model": ("*",)}
+    trace = tuple(map(trace_flag, (f"triton,file={repository}.json", "rate=1", "level=OFF")))
+    with serving(repository, inline_below_us=10_000_000, trace_config=trace, **mode) as running:
+        yield running
+
+
+def vector(*values: float) -> npt.NDArray[np.float32]:
+    """An FP32 array without a batch dimension."""
+    return np.array(values, np.float32)
+
+
+def computed_at_once(live: Live, model: str, *arrays: npt.NDArray[Any]) -> Sequence[bytes] | None:
+    """What the short way gives for inputs of "double" or "two", if it is open."""
+
+    def compute() -> None:
+        plane = live.server.plane
+        names = ("a", "b") if model == "two" else ("x",)
+        tensors = [Tensor.from_numpy(name, array) for name, array in zip(names, arrays, strict=True)]
+        head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=tensors))
+        short = plane.short_way(head)
+        done.set_result(None if short is None else short.compute_one(b"".join(t.data for t in tensors)))
+
+    done: Future[Sequence[bytes] | None] = Future()
+    live.loop.call_soon_threadsafe(compute)
+    return done.result(20)
+
+
+def inferences(live: Live, model: str) -> tuple[int, int, int]:
+    """How many requests have succeeded, and the rows and executions of a model."""
+    [stats] = live.get(f"/v2/models/{model}/stats").json["model_stats"]
+    return stats["inference_stats"]["success"]["count"], stats["inference_count"], stats["execution_count"]
+
+
+def test_every_request_over_http_gets_the_answer_to_its_own_tensors(live: Live) -> None:
+    before = inferences(live, "double")
+    answers = [live.infer_binary("double", {"x": vector(n, 1)}) for n in range(MANY)]
+    for number, answer in enumerate(answers):
+        assert answer.status == 200
+        size = int(answer.headers["inference-header-content-length"])
+        assert np.frombuffer(answer.body[size:], np.float32).tolist() == [2 * number, 2]
+    assert len({answer.body[:100] for answer in answers}) == 1
+    assert len({tuple(sorted(answer.headers)) for answer in answers}) == 1
+    assert computed_at_once(live, "double", vector(3, 4)) == [vector(6, 8).tobytes()]
+    after = inferences(live, "double")
+    assert [b - a for a, b in zip(before, after, strict=True)] == [MANY + 1] * 3
+
+
+def test_every_request_over_grpc_gets_the_answer_to_its_own_tensors(live: Live) -> None:
+    with live.channel() as channel:
+        answers = [channel.infer("double", {"x": vector(n, 1)}) for n in range(MANY)]
+    for number, answer in enumerate(answers):
+        assert outputs_of(answer) == {"y": [2 * number, 2]}
+        assert (answer.model_name, answer.model_version) == ("double", "1")
+    assert computed_at_once(live, "double", vector(1, 2)) is not None
+
+
+def test_tensors_of_several_inputs_and_outputs_keep_their_places(live: Live) -> None:
+    for number in range(MANY):
+        answer = live.infer_binary("two", {"a": vector(number, 5), "b": vector(1, 2)})
+        size = int(answer.headers["inference-header-content-length"])
+        values = np.frombuffer(answer.body[size:], np.float32).tolist()
+        assert values == [number + 1, 7, number - 1, 3]
+    assert computed_at_once(live, "two", vector(5, 6), vector(1, 2)) == [
+        vector(6, 8).tobytes(),
+        vector(4, 4).tobytes(),
+    ]
+
+
+def test_what_a_scheduler_batches_does_not_go_past_it(live: Live) -> None:
+    for number in range(MANY):
+        live.infer_binary("batched", {"x": floats([number, 1])})
+    assert computed_at_once(live, "batched", floats([1, 2])) is None
+
+
+def test_outputs_as_json_are_answered_as_before(live: Live) -> None:
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+    for _ in range(MANY):
+        assert live.infer("double", body).json["outputs"][0]["data"] == [2, 4]
+
+
+def test_a_model_that_is_unloaded_refuses_and_another_that_is_loaded_answers(live: Live) -> None:
+    request = infer_message("double", {"x": vector(3, 1)})
+    with live.channel() as channel:
+        for _ in range(MANY):
+            channel.send("ModelInfer", request)
+        assert live.infer_binary("double", {"x": vector(3, 1)}).status == 200
+        assert live.http("POST", "/v2/repository/models/double/unload").status == 200
+        assert live.infer_binary("double", {"x": vector(3, 1)}).status == 404
+        assert channel.outcome("ModelInfer", request) != "OK"
+        assert live.http("POST", "/v2/repository/models/double/load").status == 200
+        assert live.infer_binary("double", {"x": vector(3, 1)}).status == 200
+        assert channel.outcome("ModelInfer", request) == "OK"
+
+
+def test_traced_requests_go_the_usual_way(live: Live) -> None:
+    def infer(level: str, count: int) -> None:
+        settings = f'{{"trace_level": ["{level}"], "log_frequency": "1"}}'
+        assert live.http("POST", "/v2/trace/setting", settings.encode()).status == 200
+        for _ in range(count):
+            assert live.infer_binary("double", {"x": vector(3, 1)}).status == 200
+
+    infer("OFF", MANY)
+    infer("TIMESTAMPS", 3)
+    infer("OFF", 0)
+    file = Path(live.server.tracer.setting().trace_file)
+    eventually(lambda: _traced(file) == 3)
+
+
+def _traced(file: Path) -> int:
+    """How many computations the trace files have."""
+    return sum(each.read_text().count("COMPUTE_START") for each in file.parent.glob(file.name + "*"))
