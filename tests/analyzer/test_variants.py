@@ -166,7 +166,7 @@ def test_nothing_but_variants_is_ever_removed(source: Path, tmp_path: Path, entr
     path = tmp_path / "output" / entry
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(UsageError, match="no variant that a run wrote"):
+    with pytest.raises(UsageError, match="not a variant that a run wrote"):
         OutputRepository(tmp_path / "output", source, override=True)
     assert path.read_text() == "mine"
 
