@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.analyzer.reports.rendered import render, view_of
-from tests.analyzer.test_asking import ENSEMBLE, run
-from tpx.analyzer.asking import groups_of, spec_of
+from tests.analyzer.test_search_specs import ENSEMBLE, run
 from tpx.analyzer.objectives import rank
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.reports.files import junit_text
 from tpx.analyzer.reports.tables import inference_table
 from tpx.analyzer.results.measurement import Variant

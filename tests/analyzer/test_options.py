@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.options.models import ModelToProfile
+from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.results.goals import Constraint
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.variants import ModelFacts

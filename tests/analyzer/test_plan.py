@@ -12,9 +12,9 @@ import pytest
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx import examples
-from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
+from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.profile import ModelPlanned, Profile
 from tpx.analyzer.results.goals import WeightedObjective
 from tpx.analyzer.results.journal import Journal, read_last_run

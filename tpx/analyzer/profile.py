@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
 from tpx.analyzer.objectives import unmeasured
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.spec import ModelGroup, groups_of, members_of, spec_of
 from tpx.analyzer.provenance import fingerprint, provenance
 from tpx.analyzer.results.journal import (
     SCHEMA,

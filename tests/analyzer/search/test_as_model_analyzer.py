@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver

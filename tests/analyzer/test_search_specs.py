@@ -8,10 +8,10 @@ import pytest
 
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import Noise, OfflineRunner, SimulatedServer, Surface
-from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
+from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.profile import Event, Observer, Profile, TrialStarted
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
