@@ -138,7 +138,7 @@ def test_two_runs_are_compared_at_the_loads_that_both_have(run: tpx.PerfRun, tmp
     with pytest.raises(UsageError, match=r"cannot read .*nothing\.json"):
         tpx.compare(tmp_path / "nothing.json", run)
     kept.write_text("{")
-    with pytest.raises(UsageError, match="is no JSON"):
+    with pytest.raises(UsageError, match="is not JSON"):
         tpx.compare(kept, run)
     assert set(found.to_pandas()["load"]) == {"concurrency 1", "concurrency 2"}
 

@@ -176,17 +176,17 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
     ("words", "told"),
     [
         (["-u", "c:1"], "-u names a server"),
-        (["-f", "a.csv"], "-f is of one server's levels"),
-        (["--html", "a.html"], "--html is of one server's levels"),
-        (["--jsonl", "a.jsonl"], "--jsonl is of one server's levels"),
-        (["--knee"], "--knee is of one server's levels"),
+        (["-f", "a.csv"], "-f applies to levels of one server"),
+        (["--html", "a.html"], "--html applies to levels of one server"),
+        (["--jsonl", "a.jsonl"], "--jsonl applies to levels of one server"),
+        (["--knee"], "--knee applies to levels of one server"),
         (["--dry-run"], "--dry-run looks at one server"),
         (["--require-stable"], "--require-stable has no say"),
         (["--ci-width", "2%"], "--ci-width has no say"),
         (["-s", "5"], "-s has no say"),
         (["-r", "3"], "-r has no say"),
-        (["-l", "20"], "-l is of one server's levels"),
-        (["--percentile", "99"], "--percentile is of one server's levels"),
+        (["-l", "20"], "-l applies to levels of one server"),
+        (["--percentile", "99"], "--percentile applies to levels of one server"),
     ],
 )
 def test_ab_refuses_what_says_nothing_of_a_comparison(

@@ -49,5 +49,5 @@ def test_what_a_server_never_said_that_it_has_is_to_be_left_out(extension: str) 
 
 
 def test_a_stream_for_every_request_is_of_streams() -> None:
-    with grpc_server(Behaviour()) as url, pytest.raises(UsageError, match="is of --streaming over gRPC"):
+    with grpc_server(Behaviour()) as url, pytest.raises(UsageError, match="requires --streaming over gRPC"):
         ran("-i", "grpc", "-u", url, *COUNTED, "--stream-per-request")

@@ -92,7 +92,7 @@ RULES: tuple[OptionRule, ...] = (
     ),
     OptionRule(
         lambda s: s.wire.stream_per_request and not (_streams(s) and _kind(s, "triton")),
-        "--stream-per-request is of --streaming over gRPC (-i grpc)",
+        "--stream-per-request requires --streaming over gRPC (-i grpc)",
     ),
     OptionRule(
         lambda s: s.wire.compression and (s.target.protocol != "grpc" or _kind(s, "inprocess")),
