@@ -33,7 +33,7 @@ class AnalysisRun:
 
     run: Run
     directory: Path
-    """Where the journal and the variants of configurations are."""
+    """Directory of the journal and of the configuration variants."""
 
     @property
     def verdicts(self) -> tuple[ModelVerdict, ...]:

@@ -38,17 +38,17 @@ P99_NS = 1_000_000
 STABLE_WINDOWS = 1
 MOST_WINDOWS = 3
 WINDOW_SHARE = 1.2
-"""A window and its warm-up last so many times its interval."""
+"""Duration of a window with its warm-up, in measurement intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long one measurement takes, by its windows."""
+    """Time that one measurement takes, by its number of windows."""
 
     stable_ns: int
-    """Where the first window tells the throughput."""
+    """Time if the first window suffices."""
     longest_ns: int
-    """Where it takes all of them."""
+    """Time if it takes every window."""
 
 
 def plan(argv: Sequence[str]) -> int:

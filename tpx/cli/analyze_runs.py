@@ -12,7 +12,7 @@ from tpx.errors import UsageError
 
 
 def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
-    """The options of a run, once stderr has a line for each that changes nothing."""
+    """Return the options of a run; warn on stderr of each that has no effect."""
     config = read_options(argv)
     for line in config.warnings:
         complain(f"warning: {line}")
@@ -20,16 +20,19 @@ def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
 
 
 def journal_of(path: Path) -> Path:
-    """The run.jsonl that a path means: itself, its directory, or the export path above its results."""
+    """Return the run.jsonl of a path: itself, or in its directory, or in results below an export path."""
     places = (path, path / JOURNAL, path / "results" / JOURNAL, path / "checkpoints" / JOURNAL)
     for place in places:
         if place.is_file():
             return place
-    raise UsageError(f"{path}: no run here: expected {JOURNAL}, results/{JOURNAL} or the file itself")
+    raise UsageError(
+        f"{path}: no run here, neither {JOURNAL} nor results/{JOURNAL}: name the --export-path of "
+        "`tpx analyze profile`, or the journal itself"
+    )
 
 
 def show_written(written: Sequence[tuple[str, Path]]) -> None:
-    """A line for each report; of single configurations how many there are, and where."""
+    """Print a line per report; of reports of single configurations only their number and directory."""
     details = [path for label, path in written if label == "Details"]
     for label, path in written:
         if label != "Details":

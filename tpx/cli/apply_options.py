@@ -12,7 +12,7 @@ _CONFIRM = "Confirmation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyConfig:
-    """Which configuration, and into which repository."""
+    """Configuration to apply, and its repository."""
 
     configuration: str | None = option(
         None,
@@ -37,7 +37,7 @@ class ApplyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackConfig:
-    """Which models get their former configuration back."""
+    """Models whose previous configuration is restored."""
 
     models: tuple[str, ...] = option(
         (),

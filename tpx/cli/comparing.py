@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSpec:
-    """How sure a difference has to be, how large, and where all of them are written."""
+    """Required significance and size of a difference, and the files to write."""
 
     alpha: float = option(
         0.05, "significance level: probability of reporting a difference where there is none"

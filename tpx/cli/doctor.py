@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fault(found: Inspection, name: str) -> str:
-    """Why a name that is required cannot be used, or "". Raises UsageError for one that means nothing."""
+    """Return why a required name cannot be used, or "". Raises UsageError for an unknown one."""
     finding = found.finding(name)
     if finding is None:
         names = [each.name for each in (*found.backends, *found.features)]
@@ -71,7 +71,7 @@ def _fault(found: Inspection, name: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """As JSON has it."""
+    """Return the JSON form."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

@@ -157,7 +157,7 @@ def remote_addresses(config: ProfileSpec) -> Addresses:
 
 
 def _load_generator(config: ProfileSpec) -> LoadGenerator:
-    """How load is made, and where every level is reported."""
+    """Options of the load generator, and the observer that every level is reported to."""
     file = config.measurement.perf_output_path
     if file is None and not config.measurement.perf_output:
         return LoadGenerator(sessions=config.sessions)
@@ -187,7 +187,7 @@ def launch_of(config: ProfileSpec, name: str) -> Launch:
 
 
 def _starter(config: ProfileSpec) -> StartServer:
-    """How the server of a launch mode is started, or found."""
+    """Return the runner that starts, or finds, the server of a launch mode."""
     if config.server.triton_launch_mode == "remote":
         addresses = remote_addresses(config)
         control = open_control(config, addresses)

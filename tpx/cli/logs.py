@@ -99,7 +99,7 @@ class _LogFile(logging.FileHandler):
 
 
 class _Console(logging.StreamHandler[TextIO]):
-    """A stream that may lead to a full disk, or to nobody: that is told once, and the server goes on."""
+    """A stream that may fail (full disk, closed pipe): reported once, and the server keeps running."""
 
     _told = False
 

@@ -26,7 +26,7 @@ def main() -> None:
     except KeyboardInterrupt:
         status = Exit.INTERRUPTED
     except BrokenPipeError:
-        # whoever read our output has gone (`tpx perf | head`): nothing to say, and nobody to say it to
+        # the reader has closed our output (`tpx perf | head`), so there is nowhere to report it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     sys.exit(status)

@@ -13,7 +13,7 @@ from tpx.report.text import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickstartConfig:
-    """Where the example models go, and which."""
+    """Target repository and selection of the example models."""
 
     directory: Path = option(Path("models"), "model repository to write", positional=True, metavar="DIR")
     models: tuple[str, ...] = option(

@@ -67,7 +67,7 @@ def _plot(name: str, value: Any) -> Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportConfig:
-    """Which run, which configurations, in which formats."""
+    """Run, configurations and formats to report."""
 
     config_file: Path | None = option(
         None, "YAML file with these options as keys", "-f", section=_RUN, metavar="FILE"

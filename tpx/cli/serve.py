@@ -218,5 +218,5 @@ def _tell(config: ServeConfig, text: str) -> None:
     if config.logging.log_format == "json":
         log.info("%s", text)
         return
-    with suppress(OSError):  # a full disk, or nobody reads: the log has told
+    with suppress(OSError):  # a full disk or a closed pipe, which the log has reported
         print(wrapped(text, terminal_width()), flush=True)
