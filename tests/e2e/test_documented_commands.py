@@ -43,6 +43,7 @@ NOT_HERE = {
     "tpx serve --model-repository gs:": "needs Google's object store",
     "tpx serve --model-repository as:": "needs Azure's object store",
     "tpx cluster ": "needs Ray and several machines; tests/cluster runs it in namespaces",
+    "tpx analyze profile --launch-mode ray": "as above",
     "export RAY_ADDRESS": "as above",
     "RAY_ADDRESS=": "as above",
     "genai-perf ": "takes 1 GB to install; tests/perf/test_under_genai_perf.py runs it where it is",

@@ -37,12 +37,12 @@ class AnalysisRun:
 
     @property
     def verdicts(self) -> tuple[ModelVerdict, ...]:
-        """The verdict on each model, with the recommended configuration as `best`."""
+        """Return the verdict on each model, with the recommended configuration as `best`."""
         return tuple(judge(model, self.run.started.goals) for model in self.run.models)
 
     @property
     def verdict(self) -> str:
-        """One sentence for each model."""
+        """Return one sentence per model."""
         return " ".join(f"{each.sentence}." for each in self.verdicts)
 
     def to_json(self) -> str:

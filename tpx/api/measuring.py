@@ -36,12 +36,12 @@ class PerfRun:
 
     @property
     def levels(self) -> tuple[LevelResult, ...]:
-        """Every level that was measured, in the order in which it was."""
+        """Return the measured levels, in the order of measurement."""
         return self.report.levels
 
     @property
     def best(self) -> LevelResult | None:
-        """The level of the highest throughput that met the limits; None where none did."""
+        """Return the level with the highest throughput among those that met the limits, if any."""
         return self.report.best
 
     @property
@@ -51,7 +51,7 @@ class PerfRun:
 
     @property
     def verdict(self) -> str:
-        """One sentence on what the run showed."""
+        """Return the result of the run as one sentence."""
         return conclude(self.report).sentence
 
     def to_json(self) -> str:
@@ -177,7 +177,7 @@ def _spec(
     request_rate: float | Sequence[float] | None,
     options: dict[str, object],
 ) -> SessionSpec:
-    """The groups of options of a run. Raises UsageError."""
+    """Return the groups of options of a run. Raises UsageError."""
     given = given_in_mapping(SessionSpec, options, source="tpx.measure")
     given["model"] = model
     if isinstance(target, RunningServer):

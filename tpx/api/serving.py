@@ -185,7 +185,7 @@ class _ProcessServer:
 
 
 def _words(name: str, value: object) -> list[str]:
-    """An option as command-line words; of a list one for each."""
+    """Return an option as command-line words, one per element of a list."""
     flag = f"--{name.replace('_', '-')}"
     values = value if isinstance(value, list | tuple) else [value]
     return [f"{flag}={str(each).lower() if isinstance(each, bool) else each}" for each in values]

@@ -196,7 +196,7 @@ class SearchProgress:
             self.say(f"{self._place} at {load}: {rounded(outcome.throughput)} infer/s{p99}{stable}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         width = self._console.width if self._console.is_terminal else None
         self._console.print(fitted(text, width), markup=False, soft_wrap=True)
 

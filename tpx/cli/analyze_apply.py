@@ -93,7 +93,7 @@ def _confirmed(changes: Sequence[ConfigChange], question: str, *, yes: bool, dry
 
 
 def choose(run: Run, config: ApplyConfig) -> Configuration:
-    """The configuration that is named, or that the run is sure to recommend. Raises UsageError."""
+    """Return the configuration that is named, or that the run is sure to recommend. Raises UsageError."""
     models = [model for model in run.models if config.model in (None, model.model)]
     if not models:
         names = [model.model for model in run.models]

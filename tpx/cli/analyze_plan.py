@@ -77,7 +77,7 @@ def _planned(config: ProfileSpec, pace: Pace) -> Run:
 
 
 async def _follow(config: ProfileSpec, pace: Pace, place: Path) -> None:
-    """The search over made up measurements, its journal in `place`."""
+    """Run the search over invented measurements, with its journal in `place`."""
     count = 0
 
     def observe(event: Event) -> None:

@@ -73,7 +73,7 @@ def _check_names(run: Run, names: Sequence[str]) -> None:
 
 
 def _only(run: Run, name: str) -> Run:
-    """The run as far as one configuration goes, beside the default that it is compared with."""
+    """Return the part of the run about one configuration and the default it is compared with."""
     models = []
     for model in run.models:
         if any(variant.variant.name == name for variant in model.variants):
@@ -83,7 +83,7 @@ def _only(run: Run, name: str) -> Run:
 
 
 def _write_whole(view: ReportView, config: ReportConfig) -> None:
-    """Every report of the run, in these formats, where `profile` writes them."""
+    """Write every report of the run in these formats, to the places that `profile` uses."""
     place, wanted = config.export_path, set(config.output_formats)
 
     def named(name: str) -> Path | None:
@@ -105,7 +105,7 @@ def _write_whole(view: ReportView, config: ReportConfig) -> None:
 
 
 def _write_detailed(view: ReportView, config: ReportConfig) -> None:
-    """A report of each configuration in these formats."""
+    """Write a report of each configuration in these formats."""
     _check_names(view.run, [wanted.name for wanted in config.report_model_configs])
     lacking = sorted(set(config.output_formats) - {"html", "pdf", "csv"})
     if lacking:

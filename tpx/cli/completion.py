@@ -147,7 +147,7 @@ def _values(
 
 
 def _given(fields: Sequence[Field], words: Sequence[str], name: str) -> str | None:
-    """The last value that the words give an option."""
+    """Return the last value that the words give an option."""
     spellings = next((field.spellings for field in fields if field.name == name), ())
     value = None
     for word, behind in zip(words, [*words[1:], ""], strict=True):

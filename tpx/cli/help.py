@@ -81,7 +81,7 @@ def choices_of(field: Field) -> list[str]:
 
 
 def _listed(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
-    """The commands of a group; from the top also those of the commands that have options of their own."""
+    """Return the commands of a group; at the top also subcommands of commands that have options."""
     for words, command in COMMANDS.items():
         if words[: len(path)] == path and len(words) > len(path):
             parent = words[:-1]
@@ -90,12 +90,12 @@ def _listed(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
 
 
 def _common(fields: Sequence[Field]) -> list[Field]:
-    """The options for a first look: those marked as common, all where none is."""
+    """Return the options of the short help: those marked as common, or all."""
     return [field for field in fields if field.option.common] or list(fields)
 
 
 def _about(fields: Sequence[Field], topic: str) -> list[Field]:
-    """The options of the sections whose titles have the topic, else those that have it themselves."""
+    """Return the options of sections whose titles contain the topic, else options that contain it."""
     word = topic.lower()
     found = [field for field in fields if word == field.section.lower()]
     found = found or [field for field in fields if word in field.section.lower()]
@@ -164,7 +164,7 @@ class _Page:
             self.lines += [self._bold("Examples:"), *(f"  {example}" for example in examples), ""]
 
     def options(self, fields: Sequence[Field]) -> None:
-        """A section for each heading, in the order of the fields."""
+        """Add a section per heading, in the order of the fields."""
         sections: dict[str, list[Row]] = {}
         for field in fields:
             title = "Arguments" if field.option.positional else field.section
@@ -173,7 +173,7 @@ class _Page:
             self.rows(title, rows)
 
     def rows(self, title: str, rows: Sequence[Row]) -> None:
-        """Two columns below a heading; the first is as wide as its cells ask for, within bounds."""
+        """Add two columns below a heading; the first is as wide as its cells ask for, within bounds."""
         if not rows:
             return
         most = min(COLUMN_MOST, round(self._width * COLUMN_SHARE))
@@ -205,7 +205,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _row(field: Field) -> Row:
-    """The spellings of an option and its help."""
+    """Return the spellings of an option and its help."""
     if field.option.positional:
         return _metavar(field), field.option.help
     spelled = ", ".join(sorted(field.spellings, key=lambda name: (name.startswith("--"), name != field.flag)))

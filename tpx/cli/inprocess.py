@@ -36,7 +36,7 @@ ANSWERED, REFUSED = 0, 1
 
 
 def connect(endpoint: Endpoint) -> Connections:
-    """The engine over the model repositories of an endpoint; it starts when it is first asked something."""
+    """Return the engine over the repositories of an endpoint; it starts with the first request."""
     if endpoint.headers:
         raise UsageError("-H: --service-kind inprocess has no network, so requests have no headers")
     engine = InProcessEngine(endpoint)

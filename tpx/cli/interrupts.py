@@ -30,7 +30,7 @@ class ServerSignals:
             asyncio.get_running_loop().add_signal_handler(number, self.heard, number)
 
     def heard(self, number: signal.Signals) -> None:
-        """A signal has come."""
+        """Handle a signal."""
         if number is signal.SIGINT:
             now_ns, earlier_ns = self._clock(), self._interrupted_ns
             self._interrupted_ns = now_ns

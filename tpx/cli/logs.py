@@ -52,7 +52,7 @@ class TritonFormatter(logging.Formatter):
         return text
 
     def _json(self, record: logging.LogRecord, block: str) -> str:
-        """One object on one line, whatever the record has."""
+        """Return one JSON object on one line, whatever the record has."""
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,
@@ -74,12 +74,12 @@ class TritonFormatter(logging.Formatter):
         return f"{letter}{when:%m%d %H:%M:%S.%f} {where}"
 
     def _indented(self, trace: str) -> str:
-        """A traceback, none of whose lines can be taken for the start of another record."""
+        """Return a traceback without any line that looks like the start of another record."""
         return "\n".join("    " + line.translate(_CONTROLS) for line in trace.splitlines())
 
 
 def _escaped(message: str) -> str:
-    """A JSON string on one line, in one direction."""
+    """Return a JSON string on one line, without characters that change the text direction."""
     return json.dumps(message, ensure_ascii=False).translate(_UNSEEN)
 
 

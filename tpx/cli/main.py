@@ -16,7 +16,7 @@ _COMPLETION = {"--install-completion", "--show-completion"}
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     if "_TPX_COMPLETE" in os.environ or _HELP_FLAGS.intersection(sys.argv):
         # nothing is computed: a third of the time would go to threads of BLAS and to the collector
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -161,7 +161,7 @@ def exit_status(report: Report) -> Exit:
 
 
 async def _run(config: SessionSpec) -> Report | None:
-    """The report, or None when the run was interrupted twice."""
+    """Return the report, or None if the run was interrupted twice."""
     with Terminal(config) as terminal:
         interrupts = Interrupts(lambda: terminal.measuring, terminal.notice)
         measuring = run(config, observer=terminal, stop=interrupts.stop, in_process=IN_PROCESS)
@@ -178,6 +178,6 @@ async def _run(config: SessionSpec) -> Report | None:
 
 
 def _allow_many_connections() -> None:
-    """A connection is an open file, and the usual soft limit of those is far below the hard one."""
+    """Raise the soft limit of open files to the hard one: every connection is an open file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

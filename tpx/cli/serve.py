@@ -95,7 +95,7 @@ async def _serve_frontend(config: ServeConfig, logs: LogControl, seat: FrontendS
 
 
 def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
-    """One line for each option that does not do what its name promises, and for deprecated ones."""
+    """Return a line per option that does not do what its name promises or is deprecated."""
     for field in fields_of(ServeConfig):
         instead = _DEPRECATED.get(field.name)
         if instead is not None and field.of(config) != field.default:
@@ -119,7 +119,7 @@ def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
 
 
 def _allow_many_connections(count: int) -> None:
-    """A connection is an open file, and the usual soft limit of those is far below the hard one."""
+    """Raise the soft limit of open files: every connection is an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * count + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

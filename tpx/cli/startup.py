@@ -53,7 +53,7 @@ def table(headers: Row, rows: Iterable[Row], width: int | None = None) -> str:
 
 
 def _laid_out(row: Row, widths: Sequence[int]) -> Iterator[str]:
-    """The lines of a row, whose cells are broken where they are wider than their columns."""
+    """Return the lines of a row; cells wider than their column are wrapped."""
     cells = [
         textwrap.wrap(cell, width, break_on_hyphens=False) if len(cell) > width else [cell]
         for cell, width in zip(row, widths, strict=True)
@@ -63,7 +63,7 @@ def _laid_out(row: Row, widths: Sequence[int]) -> Iterator[str]:
 
 
 def model_rows(entries: Sequence[RepositoryEntry]) -> list[Row]:
-    """Every version with its state, and why it is not ready."""
+    """Return a row per version with its state, or the reason why it is not ready."""
     return [
         (entry.model, entry.version or "-", f"{entry.state}: {entry.reason}" if entry.reason else entry.state)
         for entry in entries
@@ -71,7 +71,7 @@ def model_rows(entries: Sequence[RepositoryEntry]) -> list[Row]:
 
 
 def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
-    """The options that Triton lists, in its order."""
+    """Return the options that Triton lists, in its order."""
     paths = [*config.repository.model_repository, *config.repository.models]
     return [
         ("server_id", config.server.id),
@@ -99,7 +99,7 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
 
 
 def _agent_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
-    """The agents that look after the models that are served."""
+    """Return the repository agents of the served models."""
     asked = {
         each.name for model in server.plane.served() for each in model.config.model_repository_agents.agents
     }
@@ -107,7 +107,7 @@ def _agent_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
 
 
 def _backend_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
-    """The backends of the models that are served, and what --backend-config told them."""
+    """Return the backends of the served models with their --backend-config."""
     backends = {model.config.backend for model in server.plane.served()}
     names = sorted(backends - {""})  # ensembles have none
     rows: list[Row] = []
