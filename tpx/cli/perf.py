@@ -16,8 +16,7 @@ from tpx.options import nearest
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.words import read_words, spelled_out, spread_servers
 from tpx.perf.report.console import answer_line, answers_text, summary
-from tpx.perf.report.figures import load_name
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, load_name
 from tpx.perf.run import event_loop, run
 from tpx.perf.settings import without_secrets
 from tpx.report.files import STEP_SUMMARY, step_summary_path

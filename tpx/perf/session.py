@@ -13,8 +13,7 @@ from tpx.errors import UsageError
 from tpx.perf.connecting import ConnectedModel, open_model
 from tpx.perf.inputs.requests import check_conversations
 from tpx.perf.levels import Level
-from tpx.perf.loads.base import Load, LoadRequest, open_load
-from tpx.perf.loads.limits import check_openable, workers_for
+from tpx.perf.loads.base import Load, LoadRequest, check_openable, open_load, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
 from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, RequestsCollector

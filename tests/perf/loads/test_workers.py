@@ -15,8 +15,7 @@ from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.levels import Level, LevelRange
-from tpx.perf.loads.base import Loadable, LoadRequest
-from tpx.perf.loads.limits import workers_for
+from tpx.perf.loads.base import Loadable, LoadRequest, workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec

@@ -5,7 +5,6 @@ intended time, which its row keeps, and goes out as soon as one is.
 """
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ import numpy as np
 from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.levels import Level
-from tpx.perf.loads.base import Load, Loadable, LoadRequest
+from tpx.perf.loads.base import Load, Loadable, LoadRequest, slots_ahead
 from tpx.perf.loads.pacing import Alarm, alarm
 from tpx.perf.loads.schedules import NEVER, Offsets, Timetable, at_once, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.plan import LATE_NS, LatePolicy, PaceSpec
+from tpx.perf.plan import LATE_NS, LatePolicy
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import OpenLoop
 from tpx.perf.statistics.latency import summarize
@@ -33,11 +31,6 @@ SLOTS_A_STEP = 8
 """New slots are taken into use in steps of this size; more at a time would delay what is due."""
 GROWTH_RETRY_S = 1.0
 """Pause after a slot could not be opened."""
-FEWEST_AHEAD, MOST_AHEAD = 16, 512
-"""Bounds of the connections that an open loop holds ready; servers commonly take 1024 open files."""
-AHEAD_S = 1.0
-"""An open loop holds connections ready for all requests that are due in this time, so that a server which
-stalls for as long holds none of them back: a stalled server accepts no new connections either."""
 
 
 async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
@@ -81,19 +74,6 @@ async def _open(
             in_turn=settings.sequences > 0,
         ),
     )
-
-
-def slots_ahead(level: Level, pace: PaceSpec, times_ns: Sequence[int] = ()) -> int:
-    """Return how many slots an open loop holds ready, all workers together: enough for what is due in
-    AHEAD_S. `times_ns` is a fixed schedule."""
-    if level.kind.at_once:
-        return pace.max_connections
-    due = max(level.value * AHEAD_S, pace.burst_size)
-    if times_ns:
-        times = np.asarray(times_ns, np.int64)
-        ends = np.searchsorted(times, times + int(AHEAD_S * 1e9), side="right")
-        due = int((ends - np.arange(len(times))).max())
-    return min(pace.max_connections, max(FEWEST_AHEAD, math.ceil(min(due, MOST_AHEAD))))
 
 
 def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:

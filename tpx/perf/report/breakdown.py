@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.perf.report.figures import level_name
+from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.report.document import Picture
 from tpx.report.html import part_entry, render_svg

@@ -6,8 +6,7 @@ from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.figures import level_name, load_name, percentile_name, rate, usec
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, level_name, load_name, percentile_name, rate, usec
 from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
 from tpx.report.digits import latency, rounded
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
-from tpx.perf.report.figures import average_us, percentile_name, rate, usec
 from tpx.perf.report.level_text import composing_in_order, has_response_cache
+from tpx.perf.report.model import average_us, percentile_name, rate, usec
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown
 from tpx.perf.statistics.latency import LatencySummary, reported_percentiles
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpx.perf.report.csv import composing_files, csv_text
-from tpx.perf.report.figures import load_name, rate, usec
 from tpx.perf.report.json import json_text
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, load_name, rate, usec
 from tpx.perf.results import LevelResult, Verdict
 from tpx.report import markdown
 from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each, write_text

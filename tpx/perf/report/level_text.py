@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tpx.perf.measure.verdict import BUSY_SHARE
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
-from tpx.perf.report.figures import average_us, level_title, percentile_name, rate, usec
+from tpx.perf.report.model import average_us, level_title, percentile_name, rate, usec
 from tpx.perf.results import (
     ClientTimes,
     Estimates,

@@ -12,7 +12,7 @@ from tpx.perf.levels import Level, LevelRange
 from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.figures import average_us, load_name
+from tpx.perf.report.model import average_us, load_name
 from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.report.digits import latency, rounded

@@ -1,4 +1,5 @@
-"""The report of a run: what its text, files and pages are made from."""
+"""The report of a run, which its text, files and pages are made from, and its figures as scripts read them:
+whole microseconds, each truncated by itself, rates of six digits."""
 
 from dataclasses import dataclass
 
@@ -66,3 +67,38 @@ class Report:
     def only_unstable(self) -> bool:
         """Return whether levels were measured and none of them was stable."""
         return bool(self.levels) and all(r.verdict is Verdict.UNSTABLE for r in self.levels)
+
+
+def usec(duration_ns: float) -> int:
+    """Whole microseconds, truncated."""
+    return int(duration_ns) // 1000
+
+
+def average_us(total_ns: int, count: int) -> int:
+    """Whole microseconds of each of `count`; 0 of none."""
+    return total_ns // (count * 1000) if count else 0
+
+
+def rate(value: float) -> str:
+    """A rate as C++ prints a double: six significant digits."""
+    return f"{value:.6g}"
+
+
+def percentile_name(percentile: float) -> str:
+    """p99, p99.9"""
+    return f"p{percentile:g}"
+
+
+def level_title(level: Level) -> str:
+    """Return the line above a level's figures; perf_analyzer has none over a user's own schedule."""
+    return level.kind.title.format(label=level.kind.label, value=level.value)
+
+
+def level_name(level: Level) -> str:
+    """Return what stands before a level in the summary: `Concurrency: 4`."""
+    return f"{level.kind.label}: {rate(level.value)}"
+
+
+def load_name(level: Level) -> str:
+    """Return a load within a sentence: `concurrency 16`, `request rate 250`."""
+    return f"{level.kind.unit or level.kind.text} {rate(level.value)}"

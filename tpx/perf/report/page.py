@@ -13,7 +13,6 @@ from tpx.perf.objectives import Objective
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.console import answers_text
-from tpx.perf.report.figures import level_name, load_name, percentile_name
 from tpx.perf.report.grids import (
     errors_grid,
     levels_grid,
@@ -23,7 +22,7 @@ from tpx.perf.report.grids import (
     server_grid,
 )
 from tpx.perf.report.level_text import waited_before
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, level_name, load_name, percentile_name
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import LevelResult, Verdict
 from tpx.report.digits import latency, rounded

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from tpx.perf.objectives import Objective
-from tpx.perf.report.figures import level_name
+from tpx.perf.report.model import level_name
 from tpx.perf.results import Estimates, LevelResult, Verdict, Window
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, quantiles
 from tpx.report.chart import Axis, Bar, Chart, Dot, Line, Mark
