@@ -31,7 +31,7 @@ _PURGE_S = 0.05
 """Between purges of cancelled requests: clients leave many at a time, and queues are long."""
 
 
-class Answers(Protocol):
+class AnswerSink(Protocol):
     """Takes what comes of requests, on the event loop."""
 
     def answered(self, batch: Batch) -> None:
@@ -61,7 +61,9 @@ class InstanceQueue:
         "threads",
     )
 
-    def __init__(self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: Answers) -> None:
+    def __init__(
+        self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: AnswerSink
+    ) -> None:
         self.index = index
         self.admission = admission
         self.threads: ThreadQueue = ThreadQueue()
@@ -122,7 +124,7 @@ class Dispatcher:
         self,
         scheduler: Scheduler,
         loop: asyncio.AbstractEventLoop,
-        answers: Answers,
+        answers: AnswerSink,
         limiter: Limiter,
         *,
         inline_below_ns: int,

@@ -7,7 +7,7 @@ from functools import partial
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
-from tpx.serving.backends.python.connection import Connection, error_entry
+from tpx.serving.backends.python.connection import WorkerConnection, error_entry
 from tpx.serving.backends.python.encoding import as_json, code_number
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Head
@@ -22,7 +22,7 @@ _DECOUPLED = (
 )
 
 
-class _Call:
+class _ModelCall:
     """A request made by a model, with the number of response bytes that the model has not read yet."""
 
     __slots__ = ("_ahead", "_stalled", "request")
@@ -46,11 +46,11 @@ class _Call:
 class ModelCalls:
     """Calls in progress of one process."""
 
-    def __init__(self, connection: Connection, host: Host) -> None:
+    def __init__(self, connection: WorkerConnection, host: Host) -> None:
         self._connection = connection
         self._host = host
         self._heads = frames.Heads()
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _ModelCall] = {}
 
     def begin(self, body: memoryview, trace_of: Callable[[int], RequestTrace | None]) -> None:
         """Handle a CALL frame. Failures are sent as responses."""
@@ -69,7 +69,7 @@ class ModelCalls:
             parent = trace_of(head.extra["parent"]) if head.extra["parent"] else None
             if parent is not None:
                 request.trace = parent.child(request)
-            self._calls[number] = _Call(request)
+            self._calls[number] = _ModelCall(request)
             self._submit(model, request)
         except TpxError as exc:
             self._calls.pop(number, None)

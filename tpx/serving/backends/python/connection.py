@@ -19,7 +19,7 @@ _PROGRESS_BYTES = 4096
 OnFrame = Callable[[int, memoryview], None]
 
 
-class Connection:
+class WorkerConnection:
     """Frames in both directions and the shared memory for their tensors; used on the event loop only.
 
     A frame's body is valid only until its handler returns. `on_gone` is called once, when the process has

@@ -89,7 +89,7 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") 
     return frames.encode_head(tensors, extra)
 
 
-class Answers:
+class AnswerDecoder:
     """Reads answers of one model; what the same words mean for the same request head is remembered."""
 
     def __init__(self, sequences: SequenceTensors) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from tpx.errors import Code, ExecutionError, LoadError
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import CompletionSink
-from tpx.serving.backends.python.connection import Connection
-from tpx.serving.backends.python.encoding import Answers, encode_null, encode_request
+from tpx.serving.backends.python.connection import WorkerConnection
+from tpx.serving.backends.python.encoding import AnswerDecoder, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
 from tpx.serving.backends.python.process import ChildProcess, short_of
 from tpx.serving.backends.python.restarts import Restarts
@@ -64,10 +64,10 @@ class PythonExecutor:
         self._loop = loop
         self._restarts = Restarts()
         self._process: ChildProcess | None = None
-        self._connection: Connection | None = None
+        self._connection: WorkerConnection | None = None
         self._services: Services | None = None
         self._sequences = SequenceTensors()
-        self._answers = Answers(self._sequences)
+        self._answers = AnswerDecoder(self._sequences)
         self._initialized: asyncio.Future[JsonObject] | None = None
         self._finalized: asyncio.Future[None] | None = None
         self._asked: asyncio.Future[bool] | None = None
@@ -105,7 +105,7 @@ class PythonExecutor:
             raise LoadError(f"{self._settings.name} is not wanted any more")
         self._initialized = self._loop.create_future()
         try:
-            connection = Connection(self._loop, process.socket, self._frame, self._gone)
+            connection = WorkerConnection(self._loop, process.socket, self._frame, self._gone)
         except OSError as exc:
             process.socket.close()
             process.kill()
@@ -235,7 +235,7 @@ class PythonExecutor:
 
     def use(self, stacking: Stacking) -> None:
         self._sequences = SequenceTensors.of(stacking, batched=self._settings.batched)
-        self._answers = Answers(self._sequences)
+        self._answers = AnswerDecoder(self._sequences)
 
     def submit(self, batch: Batch, sink: CompletionSink) -> None:
         connection = self._connection
@@ -276,7 +276,7 @@ class PythonExecutor:
             if held.request.cancelled:  # cancelled while it waited for a process
                 held.end()
 
-    def _add_null(self, request: InferRequest, parts: list[Buffer], connection: Connection) -> None:
+    def _add_null(self, request: InferRequest, parts: list[Buffer], connection: WorkerConnection) -> None:
         """Add an empty row to the batch of `request`; its response is dropped."""
         self._numbers += 1
         added = self._sequences.added_to_null(request)

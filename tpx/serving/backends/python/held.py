@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.contract import CompletionSink
-from tpx.serving.backends.python.connection import Connection
+from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backpressure import RESPONSE_BYTES, ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
@@ -186,7 +186,7 @@ class Held:
     )
 
     def __init__(
-        self, owner: HeldBatch, index: int, request: InferRequest, handle: int, connection: Connection
+        self, owner: HeldBatch, index: int, request: InferRequest, handle: int, connection: WorkerConnection
     ) -> None:
         self.handle = handle
         self.request = request

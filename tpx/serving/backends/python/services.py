@@ -10,7 +10,7 @@ from typing import Any
 from tpx.errors import TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.python.calls import ModelCalls
-from tpx.serving.backends.python.connection import Connection
+from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.custom_metrics import KINDS, CustomFamily, CustomSeries, Labels
 from tpx.serving.host import Host
@@ -24,7 +24,7 @@ _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 class Services:
     """Serves one process, on the event loop, until it is closed."""
 
-    def __init__(self, connection: Connection, host: Host, model: str) -> None:
+    def __init__(self, connection: WorkerConnection, host: Host, model: str) -> None:
         self._connection = connection
         self._host = host
         self._model = model
