@@ -18,7 +18,7 @@ from tpx.perf.clients.model import (
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Conversation, Feed, MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
-from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
+from tpx.perf.inputs.shared_memory import TensorRegions, shared_tensors
 from tpx.perf.options import SessionSpec
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
 from tpx.protocol.v2 import RequestedOutput
@@ -253,7 +253,7 @@ def _check_kind(model: ModelDescription, spec: SessionSpec) -> None:
 
 
 def _feed_settings(
-    spec: SessionSpec, model: ModelDescription, tree: ModelTree, shared: SharedTensors | None
+    spec: SessionSpec, model: ModelDescription, tree: ModelTree, shared: TensorRegions | None
 ) -> FeedSettings:
     if model.outputs:
         check_names("--output", spec.inputs.output, model, "output")

@@ -18,7 +18,7 @@ from tpx.errors import MeasurementError, UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.base import Region
 from tpx.perf.connecting import open_model
-from tpx.perf.inputs.shared_memory import CudaMemory, SharedTensors, SystemMemory
+from tpx.perf.inputs.shared_memory import CudaMemory, SystemMemory, TensorRegions
 from tpx.perf.options import SessionSpec
 from tpx.perf.run import event_loop, run
 from tpx.protocol.tensors import Tensor
@@ -144,7 +144,7 @@ class Refusing:
 def test_a_region_that_is_refused_takes_the_others_with_it() -> None:
     async def scene() -> None:
         registrar = Refusing()
-        shared = SharedTensors(registrar, "system", 64)
+        shared = TensorRegions(registrar, "system", 64)
         shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
         shared._reserved("outputs", 8)
         with pytest.raises(MeasurementError, match="no more"):
@@ -169,7 +169,7 @@ def test_a_region_that_is_still_in_use_is_given_up_a_little_later() -> None:
 
     async def scene() -> None:
         registrar = Busy()
-        shared = SharedTensors(registrar, "system", 64)
+        shared = TensorRegions(registrar, "system", 64)
         shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
         await shared.publish()
         await shared.close()
@@ -189,7 +189,7 @@ def test_an_interrupt_does_not_keep_regions_from_going() -> None:
 
     async def scene() -> None:
         registrar = Slow()
-        shared = SharedTensors(registrar, "system", 64)
+        shared = TensorRegions(registrar, "system", 64)
         shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
         shared._reserved("outputs", 8)
         await shared.publish()
@@ -205,7 +205,7 @@ def test_an_interrupt_does_not_keep_regions_from_going() -> None:
 
 
 def test_inputs_lie_apart_and_aligned(tmp_path: Path) -> None:
-    shared = SharedTensors(Refusing(), "system", 64)
+    shared = TensorRegions(Refusing(), "system", 64)
     tensors = [Tensor(name, "INT8", (size,), bytes([size]) * size) for name, size in (("a", 3), ("b", 70))]
     places = shared.place_inputs([*tensors, Tensor("empty", "INT8", (0,), b"")])
     try:

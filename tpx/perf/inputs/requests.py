@@ -16,7 +16,7 @@ from tpx.perf.inputs.sequences import (
     SequenceStream,
     needed_flags,
 )
-from tpx.perf.inputs.shared_memory import SharedTensors
+from tpx.perf.inputs.shared_memory import TensorRegions
 from tpx.perf.inputs.steps import DataSet, DataStream, Step, named, stacked
 from tpx.perf.inputs.validation import Expectation, Validator
 from tpx.perf.results import DataSummary
@@ -43,7 +43,7 @@ class FeedSettings:
     scheduled: bool = False
     conversing: bool = False
     tolerance: Tolerance | None = None
-    shared: SharedTensors | None = None
+    shared: TensorRegions | None = None
     """Where tensors go that the server is to find in shared memory."""
     seed: int = 0
 

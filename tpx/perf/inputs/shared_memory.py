@@ -97,7 +97,7 @@ def _write(fd: int, offset: int, data: Buffer) -> None:
         view, offset = view[count:], offset + count
 
 
-class SharedTensors:
+class TensorRegions:
     """The inputs of all requests in one region, their outputs in another one, which they all overwrite."""
 
     def __init__(self, registrar: Registrar, kind: SharedMemoryKind, output_bytes: int) -> None:
@@ -185,14 +185,14 @@ class SharedTensors:
 @asynccontextmanager
 async def shared_tensors(
     control: Control, kind: SharedMemoryKind, output_bytes: int
-) -> AsyncIterator[SharedTensors | None]:
+) -> AsyncIterator[TensorRegions | None]:
     """Where tensors go that are shared, until the end of the context; None for the kind none."""
     if kind == "none":
         yield None
         return
     if not isinstance(control, Registrar):
         raise UsageError("--shared-memory: only servers of the v2 protocol have shared memory")
-    shared = SharedTensors(control, kind, output_bytes)
+    shared = TensorRegions(control, kind, output_bytes)
     try:
         yield shared
     finally:
