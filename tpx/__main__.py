@@ -1,4 +1,4 @@
-"""`python -m tpx` is `tpx`."""
+"""Run `tpx` as `python -m tpx`."""
 
 from tpx.cli.main import main
 

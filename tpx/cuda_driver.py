@@ -1,6 +1,6 @@
-"""The CUDA driver, by its C functions.
+"""The CUDA driver, through its C functions.
 
-Only the driver library is needed, which every machine with a GPU has; no toolkit and no Python package.
+Needs only the driver library, which every machine with a GPU has; no toolkit and no Python package.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 
 class CudaError(InvalidRequest):
-    """A function of the driver has failed."""
+    """A driver function failed."""
 
 
 class CudaDriver:
-    """The functions of libcuda that are needed, each of which raises CudaError where it fails."""
+    """Functions of libcuda; each raises CudaError on failure."""
 
     def __init__(self, path: str) -> None:
-        """Raises Unsupported on a machine without a driver or a GPU."""
+        """Load the driver. Raises Unsupported on a machine without a driver or a GPU."""
         try:
             self._library = ctypes.CDLL(path)
         except OSError as exc:
@@ -40,7 +40,7 @@ class CudaDriver:
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:
-        """Work on a device: its primary context is this thread's until the end, then again the one before."""
+        """Make a device's primary context current in this thread, and restore the previous one afterwards."""
         self.call("cuCtxPushCurrent_v2", self._context(device))
         try:
             yield
@@ -48,21 +48,21 @@ class CudaDriver:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
 
     @classmethod
     def devices(cls, path: str = LIBRARY) -> list[int]:
-        """Return those that there are; none on a machine without a driver."""
+        """Return the devices; none on a machine without a driver."""
         try:
             return list(range(cls(path).device_count()))
         except (Unsupported, CudaError):
             return []
 
     def compute_capability(self, device: int) -> str:
-        """Return the compute capability of a device, as in `8.6`."""
+        """Return the compute capability of a device, such as `8.6`."""
         handle, value = ctypes.c_int(), ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
         numbers = []

@@ -34,81 +34,83 @@ T = TypeVar("T")
 
 TRUE_WORDS = frozenset({"true", "on", "1", "yes"})
 PART_LEAST = 3
-"""A word of so many letters is looked for inside of names."""
+"""Minimum letters of a word that is searched for inside names."""
 FALSE_WORDS = frozenset({"false", "off", "0", "no"})
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a config field, beside the type and default of the field."""
+    """Option of a config field, in addition to the field's type and default."""
 
     help: str
     names: tuple[str, ...] = ()
-    """Further spellings with their dashes: ("-u", "--url")."""
+    """Additional spellings with their dashes: ("-u", "--url")."""
     section: str = ""
-    """Heading of the help; that of its group when not given."""
+    """Heading in the help; by default that of its group."""
     metavar: str = ""
     positional: bool = False
     comma: bool = False
-    """A tuple field that also takes "a,b,c" in one value."""
+    """True for a tuple field that also accepts "a,b,c" in one value."""
     parse: Callable[[str], Any] | None = None
-    """From the text of the flag to the value; raises ValueError with what was expected."""
+    """Converts the flag's text to the value; raises ValueError with what was expected."""
     read: Callable[[Any], Any] | None = None
-    """From the value of a YAML key, where that is more than text or a list of texts; raises ValueError."""
+    """Converts the value of a YAML key, if that is more than text or a list of texts; raises ValueError."""
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
-    """Bounds of a number, or of each of several: `minimum` and `maximum` are included, `above` is not."""
+    """Bounds of a number, or of each of several: `minimum` and `maximum` are inclusive, `above` is
+    exclusive.
+    """
     default_text: str = ""
-    """The default as help and documents show it, where its value says too little."""
+    """The default as shown in help and documentation, if its value says too little."""
     counted: bool = False
-    """An integer option that is a switch: its value is how often it is given."""
+    """True for an integer option that is a switch: its value is the number of occurrences."""
     inert: bool = False
-    """Accepted for compatibility; setting it warns that it changes nothing here."""
+    """True if accepted for compatibility only; setting it logs a warning."""
     common: bool = False
-    """Among the options of a command that most people use, which its short help shows."""
+    """True for common options, which the short help shows."""
     completes: Literal["", "models", "served models", "files"] = ""
-    """Where a shell's completion finds values, where the type does not say it."""
+    """What shell completion offers as values, if the type does not say it."""
 
 
 def option(default: T, help: str, *names: str, **more: Any) -> T:  # noqa: A002 (as Option has it)
-    """A field with this default that is an option; `more` are further fields of Option."""
+    """Return a field with this default that is an option; `more` are additional fields of Option."""
     metadata = {"option": Option(help, names, **more)}
-    if type(default).__hash__ is None:  # a mapping, which is never changed
+    if type(default).__hash__ is None:  # a mapping; it is never modified
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def required(help: str, *names: str, **more: Any) -> Any:  # noqa: A002 (as Option has it)
-    """A field without a default that is an option."""
+    """Return a field without a default that is an option."""
     return dataclasses.field(metadata={"option": Option(help, names, **more)})
 
 
 def group(kind: type[C], section: str = "") -> C:
-    """A field that holds a config dataclass of its own, whose options are in this section of the help."""
+    """Return a field that holds a nested config dataclass, whose options form this section of the help."""
     return dataclasses.field(default_factory=kind, metadata={"group": kind, "section": section})
 
 
 def flag_of(name: str) -> str:
-    """The flag of an option by its name."""
+    """Return the flag of an option by its name."""
     return "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One option of a config dataclass: its Option with the name, type and default of the field."""
+    """An option of a config dataclass: its Option with the field's name, type, and default."""
 
     name: str
     type: Any
     default: Any
     option: Option
     section: str
-    """Heading of the help that it is under."""
+    """Heading in the help."""
     groups: tuple[str, ...]
-    """The fields that lead from the config to the group that has it."""
+    """Fields that lead from the config to the option's group."""
 
     def of(self, config: Any) -> Any:
-        """Its value in a config."""
+        """Return its value in a config."""
         for name in (*self.groups, self.name):
             config = getattr(config, name)
         return config
@@ -123,7 +125,7 @@ class Field:
 
     @property
     def item_type(self) -> Any:
-        """The type of one value: inside Optional and tuple[T, ...]."""
+        """Return the type of one value, inside Optional and tuple[T, ...]."""
         kind = _without_none(self.type)
         return get_args(kind)[0] if get_origin(kind) is tuple else kind
 
@@ -144,7 +146,7 @@ def _without_none(kind: object) -> object:
 
 
 def fields_of(config: type) -> list[Field]:
-    """The options of a config dataclass, in the order they were written, those that do nothing last."""
+    """Return the options of a config dataclass in definition order, inert ones last."""
     return list(_sorted(config))
 
 
@@ -168,13 +170,13 @@ def _fields(config: type, groups: tuple[str, ...] = (), section: str = "") -> It
 
 
 def given(config: Any) -> dict[str, Any]:
-    """The options of a config that differ from their defaults, by name."""
+    """Return the options of a config that differ from their defaults, by name."""
     values = ((field, field.of(config)) for field in fields_of(type(config)))
     return {field.name: value for field, value in values if value != field.default}
 
 
 def refuse(flag: str, reason: str) -> NoReturn:
-    """Raise the message for a bad value of a flag."""
+    """Raise UsageError for an invalid value of a flag."""
     raise UsageError(f"Failed to parse {flag}. {reason}")
 
 
@@ -194,7 +196,9 @@ def check_range(
 
 
 def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
-    """Reads one of some words, in any case; the message for all others has a place for the word."""
+    """Return a parser that accepts one of these words in any case; `message` has a place for the
+    refused word.
+    """
 
     def parse(text: str) -> str:
         if text.lower() not in choices:
@@ -205,7 +209,7 @@ def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str],
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or an empty string where no name is alike or has the word in it."""
+    """Return ` (did you mean 'x'?)`, or "" if no name is similar or contains the word."""
     names = sorted(known, key=len)
     begin_alike = difflib.get_close_matches(word, [name[: len(word) + 1] for name in names], n=1, cutoff=0.85)
     close = [name for name in names if begin_alike and name.startswith(begin_alike[0])]
@@ -216,14 +220,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def from_mapping(config: type[C], values: Mapping[str, object], *, source: str = "configuration") -> C:
-    """A config from a YAML mapping; keys are field names, with underscores or dashes."""
+    """Return a config from a YAML mapping; keys are field names, with underscores or dashes."""
     return build(config, given_in_mapping(config, values, source=source))
 
 
 def given_in_mapping(
     config: type, values: Mapping[str, Any], *, source: str = "configuration"
 ) -> dict[str, Any]:
-    """The values that a YAML mapping gives, by field; a key without a value gives none."""
+    """Return the values in a YAML mapping, by field; a key without a value gives none."""
     by_name = {f.name: f for f in fields_of(config)}
     chosen: dict[str, Any] = {}
     for key, value in values.items():
@@ -244,12 +248,14 @@ def given_in_mapping(
 
 
 def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, object] | None = None) -> C:
-    """A config from command-line words; `base` holds values that the words override (a YAML file, say)."""
+    """Return a config from command-line arguments; they override the values in `base`, such as a YAML
+    file's.
+    """
     return build(config, {**(base or {}), **given_in_argv(config, argv)})
 
 
 def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
-    """The values that command-line words give, by field."""
+    """Return the values in command-line arguments, by field."""
     chosen: dict[str, Any] = {}
     given: dict[str, list[object]] = {}
     for field, name, text in _Words(fields_of(config), argv).pairs():
@@ -259,20 +265,20 @@ def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _together(field: Field, given: Sequence[Any]) -> Any:
-    """The value of an option that is given several times."""
+    """Return the value of an option that was given several times."""
     if field.option.counted:
         return sum(given) if given[-1] else 0
     return _collect(field, given) if field.repeatable else given[-1]
 
 
 def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
-    """The given options that are accepted for compatibility only, for one warning each."""
+    """Return the given options that are accepted for compatibility only."""
     given = {field.name: field for field, _, _ in _Words(fields_of(config), argv).pairs()}
     return [field for field in given.values() if field.option.inert]
 
 
 def build(config: type[C], chosen: Mapping[str, object]) -> C:
-    """A config of these values; UsageError where one is missing that has no default."""
+    """Return a config with these values. Raises UsageError if one without a default is missing."""
     missing = [
         f.option.metavar or f.flag
         for f in fields_of(config)
@@ -292,7 +298,7 @@ def build(config: type[C], chosen: Mapping[str, object]) -> C:
 
 
 def _made(config: type[C], left: dict[str, object]) -> C:
-    """A config of its part of the values, which is taken out of `left`."""
+    """Return a config from its part of the values, which is removed from `left`."""
     values: dict[str, object] = {}
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         if "group" in field.metadata:
@@ -353,14 +359,14 @@ def _in_range(field: Field, name: str, value: Any) -> Any:
 def _number(kind: type, text: str) -> object:
     try:
         if "_" in text or text != text.strip():
-            raise ValueError(text)  # Python would read 1_000, which is nobody's number
+            raise ValueError(text)  # int() would accept 1_000
         return kind(text)
     except ValueError:
         raise ValueError("expected an integer" if kind is int else "expected a number") from None
 
 
 def _scalar(kind: object, text: str) -> object:
-    """One value of a field's item type; ValueError says what was expected."""
+    """Return one value of a field's item type; ValueError says what was expected."""
     if kind is bool:
         word = text.lower()
         if word not in TRUE_WORDS | FALSE_WORDS:
@@ -382,7 +388,7 @@ def _scalar(kind: object, text: str) -> object:
 
 
 class _Words:
-    """The words of a command line, read against the known options."""
+    """Command-line arguments, matched with the known options."""
 
     def __init__(self, fields: Sequence[Field], argv: Sequence[str]) -> None:
         self._argv = list(argv)
@@ -390,7 +396,7 @@ class _Words:
         self._by_spelling = {s: f for f in fields if not f.option.positional for s in f.spellings}
 
     def pairs(self) -> Iterable[tuple[Field, str, str]]:
-        """Yields (field, spelling used, text of its value)."""
+        """Yield (field, spelling used, text of its value)."""
         words = list(reversed(self._argv))
         positionals = list(self._positionals)
         options = True
@@ -442,7 +448,7 @@ class _Words:
         name = word[:2]
         field = self._by_spelling.get(name)
         if field is None:
-            meant = nearest("-" + word, self._by_spelling) if len(word) > 2 else ""  # a dash was left out
+            meant = nearest("-" + word, self._by_spelling) if len(word) > 2 else ""  # a missing dash
             raise UsageError(f"Invalid short option '{name}'{meant}")
         attached = word[2:].removeprefix("=")
         if attached and field.is_switch:
@@ -451,7 +457,7 @@ class _Words:
         return field, name, attached or self._value(field, name, words)
 
     def _value(self, field: Field, name: str, words: list[str]) -> str:
-        """The next word where the option needs one; a switch takes it only if it reads as a boolean."""
+        """Return the next argument if the option needs one; a switch takes it only if it is a boolean."""
         boolean = field.item_type is bool or field.option.counted
         if boolean and not (words and words[-1].lower() in TRUE_WORDS | FALSE_WORDS):
             return "true"

@@ -1,4 +1,4 @@
-"""How many processors this process may use: what it may run on, and what its container is allowed."""
+"""Number of cores that this process may use, by affinity and by container limit."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,17 @@ _LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def schedulable_processors() -> int:
-    """Return how many processors this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_processors(limit: Path = _LIMIT) -> float:
-    """A container that is allowed half of a processor has 0.5; `limit` is the file that says so."""
+    """Return the cores that this process may use, 0.5 with a container limit of half a core; `limit` is
+    the limit's file.
+    """
     count = float(schedulable_processors())
     try:
         quota, period = limit.read_text(encoding="ascii").split()
         return min(count, int(quota) / int(period))
-    except (OSError, ValueError):  # there is none: not in a container, or "max"
+    except (OSError, ValueError):  # no limit: not in a container, or "max"
         return count

@@ -1,4 +1,4 @@
-"""The connection of this process to a Ray cluster, with messages that say what is missing."""
+"""Connection of this process to a Ray cluster, with messages that name what is missing."""
 
 import os
 import shutil
@@ -15,7 +15,9 @@ ROOM_BYTES = 1 << 20
 
 @contextmanager
 def connected(address: str = "") -> Iterator[None]:
-    """Connect to a Ray cluster. Raises Unsupported without Ray installed, UsageError where none answers."""
+    """Connect to a Ray cluster. Raises Unsupported if Ray is not installed, UsageError if no cluster
+    answers.
+    """
     try:
         import ray
     except ImportError as exc:
@@ -38,7 +40,7 @@ def connected(address: str = "") -> Iterator[None]:
 
 
 def _refuse_full() -> None:
-    """Raise UsageError where Ray's directory has no room: Ray itself waits for workers that never start."""
+    """Raise UsageError if Ray's directory is full: Ray itself would wait for workers that never start."""
     import ray
 
     folder = ray._private.worker.global_worker.node.get_session_dir_path()  # Ray has no public way to ask
@@ -49,7 +51,7 @@ def _refuse_full() -> None:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise UsageError soon where nothing listens; Ray itself tries for a minute."""
+    """Raise UsageError at once if nothing listens; Ray itself would retry for a minute."""
     if address in ("auto", "local") or address.startswith("ray://"):
         return
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""`tpx.analyze`: the search of `tpx analyze profile`, with its run as a value."""
+"""`tpx.analyze`: the search of `tpx analyze profile`, with the run as its result."""
 
 import asyncio
 import tempfile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AnalysisRun:
-    """Everything that a search measured, and its verdicts."""
+    """The measurements and verdicts of a search."""
 
     run: Run
     directory: Path
@@ -50,12 +50,12 @@ class AnalysisRun:
         return report_text(ReportView.of(self.run))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per measurement, with the columns of Model Analyzer's table; the best come first."""
+        """Return one row per measurement, with the columns of Model Analyzer's table, best first."""
         table = inference_table(self.run, with_memory=True)
         return data_frame([dict(zip(table.headers, row, strict=True)) for row in table.rows])
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """Return the report as one page, and write it to `path` where that is given."""
+        """Return the report as one page; write it to `path` if given."""
         view = ReportView.of(self.run, repository=self.directory / "variants", export_path=self.directory)
         page = html.render(build(view))
         if path is not None:
@@ -107,7 +107,7 @@ def analyze(
 
 
 async def _carried_out(spec: ProfileSpec, stop: asyncio.Event) -> None:
-    """Run the search, to the measurement in progress where `stop` is set."""
+    """Run the search; stop after the current measurement once `stop` is set."""
     with open_search(spec, _silent, _silent) as search:
         if search is None:
             return
@@ -121,4 +121,4 @@ async def _carried_out(spec: ProfileSpec, stop: asyncio.Event) -> None:
 
 
 def _silent(_: Event | str) -> None:
-    """Take what the command line would show."""
+    """Ignore a line that the command line would print."""

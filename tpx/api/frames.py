@@ -1,4 +1,4 @@
-"""pandas, and pages in notebooks, for results of the API."""
+"""DataFrames and notebook output for results of the API."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -13,7 +13,7 @@ FRAME_HEIGHT_PX = 720
 
 
 def data_frame(rows: Sequence[Mapping[str, object]]) -> "pd.DataFrame":
-    """Return rows as a DataFrame. Raises UsageError where pandas is not installed."""
+    """Return rows as a DataFrame. Raises UsageError if pandas is not installed."""
     try:
         import pandas as pd
     except ImportError as exc:
@@ -22,7 +22,7 @@ def data_frame(rows: Sequence[Mapping[str, object]]) -> "pd.DataFrame":
 
 
 def embedded(page: str) -> str:
-    """Return a whole page as HTML for a notebook's cell, in a frame of its own."""
+    """Return a whole page as HTML for a notebook cell, in an iframe."""
     return (
         f'<iframe srcdoc="{escape(page, quote=True)}" style="width:100%;height:{FRAME_HEIGHT_PX}px;'
         'border:0"></iframe>'

@@ -1,4 +1,4 @@
-"""`tpx.measure`: what `tpx perf` does, with its result as a value; `tpx.compare`: two results compared."""
+"""`tpx.measure`: `tpx perf` with the result as a value; `tpx.compare`: two results compared."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PerfRun:
-    """The levels of one measurement, and what they say."""
+    """The levels of one measurement and their verdict."""
 
     report: Report
 
@@ -46,7 +46,7 @@ class PerfRun:
 
     @property
     def meets_slo(self) -> bool:
-        """False where an objective of `slo` is missed."""
+        """Return whether the objectives of `slo` were met."""
         return not self.report.breaks_slo
 
     @property
@@ -63,7 +63,7 @@ class PerfRun:
         return data_frame([_row(level) for level in self.levels])
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """Return the report as one page, and write it to `path` where that is given."""
+        """Return the report as one page; write it to `path` if given."""
         page = html.render(build_page(self.report, ("tpx.measure",)))
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
@@ -104,19 +104,19 @@ async def measure_async(
     stop: asyncio.Event | None = None,
     **options: object,
 ) -> PerfRun:
-    """Measure on the running event loop, which should have nothing else to do; else as `measure`."""
+    """Measure on the running event loop, which should be otherwise idle; see `measure`."""
     return PerfRun(await run(_spec(target, model, concurrency, request_rate, options), stop=stop))
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """The changes from one measurement to another, with significance."""
+    """Differences between two measurements, with significance."""
 
     comparison: Comparison
 
     @property
     def verdict(self) -> str:
-        """`worse`, `better` or `same`: worse where anything became significantly worse."""
+        """Return `worse`, `better`, or `same`: worse if anything is significantly worse."""
         findings = {difference.finding for difference in self.comparison.differences}
         return "worse" if "worse" in findings else "better" if "better" in findings else "same"
 
@@ -147,10 +147,9 @@ def compare(
     alpha: float = 0.05,
     min_effect: float = 0.02,
 ) -> RunComparison:
-    """Compare two measurements at the loads that both have; a path is a file of `to_json()`.
+    """Compare two measurements at their common loads; a path is a file of `to_json()`.
 
-    Differences below `min_effect`, a share, do not count. Raises UsageError where nothing can
-    be compared.
+    Relative differences below `min_effect` are ignored. Raises UsageError if nothing can be compared.
     """
     levels = [_levels(each, name) for each, name in ((before, "before"), (after, "after"))]
     found = compare_levels(levels[0], levels[1], Strictness(alpha=alpha, min_effect=min_effect))

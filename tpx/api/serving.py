@@ -1,4 +1,4 @@
-"""`tpx.serve`: a server in this process or in one of its own."""
+"""`tpx.serve`: a server in this process or in a separate one."""
 
 import asyncio
 import re
@@ -45,7 +45,7 @@ def serve(
 
 
 class RunningServer:
-    """A server that is ready; a context manager that stops it."""
+    """A running server; a context manager that stops it."""
 
     def __init__(self, running: "_ThreadServer | _ProcessServer", addresses: Mapping[str, str]) -> None:
         self._running = running
@@ -53,23 +53,23 @@ class RunningServer:
 
     @property
     def http(self) -> str:
-        """host:port of the HTTP endpoint. Raises UsageError where it is off."""
+        """Return host:port of the HTTP endpoint. Raises UsageError if it is disabled."""
         return self._address("HTTPService")
 
     @property
     def grpc(self) -> str:
-        """host:port of the gRPC endpoint. Raises UsageError where it is off."""
+        """Return host:port of the gRPC endpoint. Raises UsageError if it is disabled."""
         return self._address("GRPCInferenceService")
 
     @property
     def metrics(self) -> str:
-        """host:port of the metrics page. Raises UsageError where it is off."""
+        """Return host:port of the metrics page. Raises UsageError if it is disabled."""
         return self._address("Metrics Service")
 
     def client(self, protocol: Literal["http", "grpc"] = "grpc") -> Any:
-        """Return a tritonclient for this server, which the caller closes.
+        """Return a tritonclient for this server; the caller closes it.
 
-        Raises UsageError where tritonclient is not installed.
+        Raises UsageError if tritonclient is not installed.
         """
         try:
             if protocol == "grpc":
@@ -81,7 +81,7 @@ class RunningServer:
         return InferenceServerClient(self.grpc if protocol == "grpc" else self.http)
 
     def stop(self) -> None:
-        """Stop accepting, answer what is in flight, end."""
+        """Stop accepting requests, finish those in flight, and end."""
         self._running.stop()
 
     def __enter__(self) -> Self:
@@ -146,7 +146,7 @@ class _ThreadServer:
 
 
 class _ProcessServer:
-    """`tpx serve` in a process of its own, its log in a file."""
+    """`tpx serve` in a separate process, with its log in a file."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         from_mapping(ServeConfig, options, source="tpx.serve")  # raises UsageError here, not in the process

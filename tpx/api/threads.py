@@ -1,4 +1,4 @@
-"""Running asynchronous work for callers who have no event loop, or one that runs already, as notebooks do."""
+"""Asynchronous work for callers without an event loop, or with a running one, as in notebooks."""
 
 import asyncio
 import threading
@@ -9,13 +9,13 @@ from tpx.perf.loops import event_loop
 
 T = TypeVar("T")
 JOIN_S = 0.2
-"""Between two looks for Ctrl-C, which only the main thread gets."""
+"""Interval between checks for Ctrl-C, which only the main thread receives."""
 
 
 def run_in_thread(work: Callable[[asyncio.Event], Coroutine[object, object, T]]) -> T:
-    """Run `work` to its end on an event loop of its own, in a thread of its own.
+    """Run `work` to its end on a new event loop in a new thread.
 
-    It is given an event that Ctrl-C sets, on which it should end with what it has.
+    Its argument is an event set by Ctrl-C, after which it should end with what it has.
     """
     results: list[T] = []
     failures: list[BaseException] = []

@@ -1,1 +1,1 @@
-"""The command line: flags in, exit status out; the only place that prints."""
+"""The command line: parses options, prints results, and returns exit codes; nothing else prints."""

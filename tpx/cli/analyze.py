@@ -1,4 +1,4 @@
-"""`tpx analyze`: options in, tables and the verdict on stdout, progress on stderr, exit status out."""
+"""`tpx analyze`: tables and the verdict on stdout, progress on stderr."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `tpx analyze` with these words; returns the exit status."""
+    """Run `tpx analyze` with these arguments; return the exit code."""
     try:
         mode, argv = _mode_of(argv)
         if not argv:
@@ -79,13 +79,15 @@ def profile(argv: Sequence[str]) -> int:
     complain("Everything measured before is kept: --resume goes on from there.")
     try:
         _write_reports(view, config)
-    except TpxError as exc:  # what the journal has no room for, the report may have none for either
+    except TpxError as exc:  # a disk too full for the journal may be too full for the report
         complain(f"note: no report: {exc}")
     return Exit.FAILED
 
 
 def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError | None:
-    """Run it; what is returned kept the run from its end, but the journal has what was measured before."""
+    """Run the search; return the run and the error that cut it short, if any. The journal has what was
+    measured before it.
+    """
     try:
         with (
             SearchProgress(
@@ -102,17 +104,17 @@ def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError
 
 
 def analyze(argv: Sequence[str]) -> int:
-    """`tpx analyze analyze`: Model Analyzer's former command, which is `profile` now."""
+    """`tpx analyze analyze`: Model Analyzer's former name for `profile`."""
     complain("note: analyze is the same as profile, and deprecated")
     return profile(argv)
 
 
 WITH_MODE = frozenset({"profile", "analyze", "plan", "doctor", "report"})
-"""What Model Analyzer's `-m online`, before the command, says something to."""
+"""Commands that accept Model Analyzer's global `-m online`."""
 
 
 def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Model Analyzer's global option, as an option of the command; and the words after it."""
+    """Return Model Analyzer's global option as an option of the command, and the remaining arguments."""
     words = list(argv)
     if not words or not words[0].startswith("-"):
         return [], words
@@ -130,9 +132,9 @@ def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def exit_status(
     run: Run, verdicts: Sequence[ModelVerdict], require: Sequence[Gate] = (), *, allow_partial: bool = False
 ) -> Exit:
-    """Return the exit code of a run: a verdict that was reached is a success, if it is what is required.
+    """Return the exit code of a run: 0 if a verdict was reached and satisfies `require`.
 
-    A run that Ctrl-C or a lost server cut short is judged by its verdict only with `allow_partial`.
+    A run cut short by Ctrl-C or a lost server is judged by its verdict only with `allow_partial`.
     """
     findings = {verdict.finding for verdict in verdicts}
     if run.outcome != "complete" and not allow_partial:
@@ -147,10 +149,10 @@ def exit_status(
 
 
 class SearchProgress:
-    """A line on stderr for every measurement, and on a terminal a status line for the one in progress."""
+    """A line on stderr per measurement, and on a terminal a status line for the current one."""
 
     def __init__(self, *, quiet: bool, outlook: Callable[[ModelPlanned], str]) -> None:
-        """`outlook` says of a search how long it may take."""
+        """Create the progress; `outlook` estimates the duration of a search."""
         self._quiet = quiet
         self._outlook = outlook
         self._console = Console(stderr=True, highlight=False)

@@ -1,4 +1,6 @@
-"""`tpx analyze apply` and `rollback`: the winning configuration into the model repository, and out again."""
+"""`tpx analyze apply` and `rollback`: write the winning configuration into the model repository, and
+undo it.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,7 @@ from tpx.options import from_argv, nearest
 
 
 def apply(argv: Sequence[str]) -> int:
-    """`tpx analyze apply`: 0 when it was written or nothing had to be, 1 when it was not confirmed."""
+    """`tpx analyze apply`: return 0 if it was written or nothing had to change, 1 if it was not confirmed."""
     config = from_argv(ApplyConfig, argv)
     records = read_last_run(journal_of(config.export_path))
     run = Run.from_records(records)
@@ -41,7 +43,9 @@ def apply(argv: Sequence[str]) -> int:
 
 
 def rollback(argv: Sequence[str]) -> int:
-    """`tpx analyze rollback`: 0 when the former configuration is back, 1 when it was not confirmed."""
+    """`tpx analyze rollback`: return 0 if the former configuration was restored, 1 if it was not
+    confirmed.
+    """
     config = from_argv(RollbackConfig, argv)
     run = None
     if config.export_path is not None:
@@ -82,7 +86,7 @@ def _list_applied(models: Mapping[str, str], repository: Path) -> int:
 
 
 def _confirmed(changes: Sequence[ConfigChange], question: str, *, yes: bool, dry_run: bool) -> bool:
-    """Show what would change and ask; without a terminal to ask on only --yes is a yes."""
+    """Show the changes and ask for confirmation; without a terminal only --yes confirms."""
     for change in changes:
         print(change.diff)
     if dry_run or yes:

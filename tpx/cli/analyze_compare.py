@@ -1,4 +1,4 @@
-"""`tpx analyze compare A B`: what changed between two runs, and an exit status for continuous integration."""
+"""`tpx analyze compare A B`: differences between two runs, and an exit code for CI."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -17,7 +17,7 @@ NAMES_SHOWN = 5
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Print what changed; 5 where something became worse, else 0."""
+    """Print the differences; return 5 if anything regressed, else 0."""
     config = from_argv(AnalyzeCompareConfig, argv)
     before, after = (Run.from_records(read_last_run(journal_of(path))) for path in config.runs)
     found = compare_runs(before, after, config.comparison.strictness)
@@ -30,7 +30,7 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def _pairs(found: AnalysisComparison) -> Iterator[Against]:
-    """Yield the differences configuration by configuration, and last what only one run has."""
+    """Yield the differences by configuration, and last what only one run has."""
     for (before, after, recommended), pairs in groupby(
         found.pairs, key=lambda pair: (pair.before, pair.after, pair.recommended)
     ):
@@ -50,7 +50,7 @@ def _pairs(found: AnalysisComparison) -> Iterator[Against]:
 
 
 def _document(found: AnalysisComparison) -> dict[str, object]:
-    """Return the differences as JSON has them."""
+    """Return the differences as JSON."""
     differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, object]] = [
         {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference

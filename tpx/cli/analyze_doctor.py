@@ -1,4 +1,4 @@
-"""`tpx analyze doctor`: whether a run with these options can be made, told before hours are spent on it."""
+"""`tpx analyze doctor`: check that a run with these options can work before hours are spent on it."""
 
 import asyncio
 import sys
@@ -23,7 +23,7 @@ _STYLES = {CheckState.OK: "green", CheckState.DOUBTFUL: "yellow", CheckState.FAI
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """`tpx analyze doctor`, with the options of `profile`: 1 where something would stop the run."""
+    """`tpx analyze doctor`, with the options of `profile`; return 1 if something would stop the run."""
     config = merge_options(argv)
     with Console(stderr=True).status("Looking at what the run needs"):
         checks = [*_options(config), *check_machine(config)]
@@ -70,7 +70,9 @@ async def _asked(config: ProfileSpec) -> list[Check]:
 
 
 async def _on_nodes(config: ProfileSpec) -> list[Check]:
-    """Return which nodes of Ray take part, why others do not, and whether the models can be served there."""
+    """Return the Ray nodes that take part, the reasons why others do not, and whether they can serve
+    the models.
+    """
     left_out: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="tpx-doctor-") as scratch,

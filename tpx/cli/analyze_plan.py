@@ -1,7 +1,7 @@
-"""`tpx analyze plan`, and `profile --dry-run`: what would be measured, how much of it, and for how long.
+"""`tpx analyze plan` and `profile --dry-run`: what would be measured, and how long it would take.
 
-It is the run itself over a runner that says that more is always better, so that the search takes every step
-that it might take.
+The run itself is executed with a runner whose measurements always improve, so that the search takes
+every step it might take.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000
-"""A plan goes no further; what would follow is said to follow."""
+"""Maximum trials of a plan; it says if more would follow."""
 GROWTH = 1.1
 P99_NS = 1_000_000
 STABLE_WINDOWS = 1
@@ -57,7 +57,7 @@ def plan(argv: Sequence[str]) -> int:
 
 
 def show_plan(config: ProfileSpec) -> int:
-    """Print the plan of a run: 0, or 1 where there is nothing to measure of some model."""
+    """Print the plan of a run; return 1 if there is nothing to measure for some model, else 0."""
     pace = pace_of_run(config)
     with Console(stderr=True).status("Reading the models' own configurations"):
         found = _planned(config, pace)
@@ -97,7 +97,7 @@ async def _follow(config: ProfileSpec, pace: Pace, place: Path) -> None:
 
 
 def pace_of_run(config: ProfileSpec) -> Pace:
-    """Return the pace of the measurements of a run."""
+    """Return the durations of a run's measurements."""
     return pace_of(
         interval_ms=config.measurement.measurement_interval,
         max_windows=config.measurement.max_trials,
@@ -106,7 +106,7 @@ def pace_of_run(config: ProfileSpec) -> Pace:
 
 
 def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
-    """Return the pace of measurements with these windows, which are cut off after `limit_s`."""
+    """Return the durations of measurements with these windows, which end after `limit_s`."""
     window_ns = interval_ms * WINDOW_SHARE * 1e6
     limit_ns = limit_s * 1e9
     return Pace(
@@ -116,7 +116,7 @@ def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
 
 
 def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
-    """Return in a sentence what the search of a model may measure, and how long that takes."""
+    """Return a sentence on what the search of a model may measure, and how long that takes."""
     pace = pace_of_run(config)
     search = SearchDriver(planned.mode, planned.spec)
     made_up = MadeUp(pace)
@@ -138,14 +138,14 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
 
 
 class MadeUp:
-    """Measurements that are each better than all before, so that a search takes every step it might take."""
+    """Measurements that improve each time, so that a search takes every step it might take."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._throughput = 1.0
 
     def measurement(self, load: LoadPoint) -> Measurement:
-        """Return the next one."""
+        """Return the next measurement."""
         self._throughput *= GROWTH
         value = self._throughput
         return Measurement(
@@ -160,7 +160,7 @@ class MadeUp:
 
 
 class PlanningRunner:
-    """Implements Runner: configurations are those of a real runner, measurements are made up."""
+    """Implements Runner with the configurations of a real runner and made-up measurements."""
 
     def __init__(self, runner: Runner, pace: Pace) -> None:
         self._runner = runner
@@ -174,7 +174,7 @@ class PlanningRunner:
         return await self._runner.default_config(model)
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
-        """Load nothing."""
+        """Do nothing: a plan loads no model."""
 
     async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:  # noqa: ARG002
         return self._made_up.measurement(load)
@@ -184,7 +184,7 @@ class PlanningRunner:
 
 
 def repetitions(model: ModelRun) -> int:
-    """Return the number of measurements of the final rounds."""
+    """Return the number of measurements in the final rounds."""
     return sum(len(variant.repetitions) for variant in model.variants)
 
 
@@ -220,7 +220,7 @@ def _configuration_text(configuration: Configuration) -> str:
 
 
 def _loads_text(variant: VariantRun) -> str:
-    """`concurrency 1, 2, 4`, of each batch size."""
+    """Return text such as `concurrency 1, 2, 4`, per batch size."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for load in (measured.load for measured in variant.measurements):
         groups.setdefault((load.kind.replace("_", " "), load.batch_sizes), []).append(

@@ -1,4 +1,6 @@
-"""`tpx analyze report`: the reports of a finished run again, of all of it or of single configurations."""
+"""`tpx analyze report`: write the reports of a finished run again, for the whole run or single
+configurations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +24,7 @@ from tpx.report.pdf import require_typst, write_pdf
 
 
 def report(argv: Sequence[str]) -> int:
-    """`tpx analyze report`: 0 when every report is written."""
+    """`tpx analyze report`: return 0 if all reports were written."""
     config = _read(argv)
     path = journal_of(config.checkpoint_directory or config.export_path)
     run = Run.from_records(read_last_run(path))
@@ -36,7 +38,7 @@ def report(argv: Sequence[str]) -> int:
 
 
 def _view(run: Run, config: ReportConfig) -> ReportView:
-    """Return the view that the run asks for, where the command says nothing else."""
+    """Return the view of the command's options; the run's own options are the defaults."""
     own = run.started.settings
     repository = Path(str(own.get("output_model_repository_path", "output_model_repository")))
     asked: dict[str, object] = {"mode": config.mode} if config.mode else {}
@@ -59,7 +61,7 @@ def _read(argv: Sequence[str]) -> ReportConfig:
 
 
 def _check_names(run: Run, names: Sequence[str]) -> None:
-    """Raise UsageError for a configuration that was not measured, and for those of several models."""
+    """Raise UsageError for a configuration that was not measured, or for configurations of several models."""
     models = {v.variant.name: model.model for model in run.models for v in model.measured}
     for name in names:
         if name not in models:

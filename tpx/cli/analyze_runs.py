@@ -1,5 +1,4 @@
-"""Shared parts of the commands of `tpx analyze`: options with their warnings, the place of a run, its
-reports."""
+"""Shared by the commands of `tpx analyze`: options with warnings, the location of a run, its reports."""
 
 from collections.abc import Sequence
 from pathlib import Path

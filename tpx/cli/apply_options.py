@@ -1,4 +1,4 @@
-"""The options of `tpx analyze apply` and `rollback`, apart from what carries them out: help imports them."""
+"""Options of `tpx analyze apply` and `rollback`, apart from the code, so that help imports only them."""
 
 from dataclasses import dataclass
 from pathlib import Path

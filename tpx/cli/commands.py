@@ -1,4 +1,4 @@
-"""Every command: what runs it, the options it takes, and what its help says."""
+"""Table of commands: the function, the options, and the texts of the help."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import cast
 from tpx.cli.exits import ANALYZE, COMPARE, DONE, PERF, PERF_COMPARE, Exit
 
 Path = tuple[str, ...]
-"""The words of a command: ("analyze", "profile")."""
+"""Words of a command: ("analyze", "profile")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command, or a group of them; modules are named, and imported when they are needed."""
+    """A command or a group of commands; modules are named here and imported on use."""
 
     run: str
-    """`module:function`, which takes the words behind the command and returns the exit status."""
+    """`module:function`, which takes the remaining arguments and returns the exit code."""
     summary: str
     config: str = ""
     """`module:class` of the options; empty for a group."""
@@ -25,7 +25,7 @@ class Command:
     exits: tuple[Exit, ...] = DONE
 
     def function(self) -> Callable[[Sequence[str]], int]:
-        """Import what runs it."""
+        """Import and return the function."""
         module, _, name = self.run.partition(":")
         return cast("Callable[[Sequence[str]], int]", getattr(import_module(module), name))
 
@@ -185,10 +185,10 @@ COMMANDS: dict[Path, Command] = {
 
 
 def below(path: Path) -> list[str]:
-    """Return the names of the commands of a group; those of tpx for an empty path."""
+    """Return the names of a group's commands; the top-level ones for an empty path."""
     return [words[-1] for words in COMMANDS if words[:-1] == path]
 
 
 def command_of(argv: Sequence[str]) -> Path:
-    """Return the longest command that these words begin with, empty where they begin with none."""
+    """Return the longest command that these arguments begin with; empty if there is none."""
     return max((path for path in ((), *COMMANDS) if tuple(argv[: len(path)]) == path), key=len)

@@ -1,4 +1,4 @@
-"""The common part of the comparing commands: what counts as a difference, and how differences are told."""
+"""Shared by the comparing commands: what counts as a difference, and how differences are reported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ class ComparisonSpec:
 
     @property
     def strictness(self) -> "Strictness":
-        """Return the rule of what counts."""
-        from tpx.perf.answers.compare import Strictness  # late: help needs the options alone
+        """Return the rule for what counts as a difference."""
+        from tpx.perf.answers.compare import Strictness  # late: help needs only the options
 
         return Strictness(alpha=self.alpha, min_effect=self.min_effect)
 

@@ -1,7 +1,7 @@
-"""Shell completion of commands, options, choices and model names, from the tables that help has.
+"""Shell completion of commands, options, choices, and model names, from the tables of the help.
 
-click brings the scripts of the shells and their ways of asking; the words are ours, since options are read
-with getopt's rules.
+click provides the scripts of the shells and their protocol; candidates are computed here, because
+options follow getopt's rules.
 """
 
 import http.client
@@ -22,7 +22,7 @@ from tpx.options import Field, nearest
 
 VARIABLE = "_TPX_COMPLETE"
 ASKING_S = 0.2
-"""How long a server is waited for that is asked for its models."""
+"""Timeout for asking a server for its models."""
 _PLACES = ("FILE", "PATH", "DIR")
 _SHELLS = ("bash", "zsh", "fish")
 _FILES = {
@@ -32,13 +32,15 @@ _FILES = {
         ".zshrc",
         '(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}; source "{path}"',
     ),
-    "fish": (".config/fish/completions/tpx.fish", "", ""),  # fish reads it by itself
+    "fish": (".config/fish/completions/tpx.fish", "", ""),  # fish loads it automatically
 }
-"""The file with the script, below the home directory, and the line that makes a start-up file read it."""
+"""By shell: the file with the script, below the home directory, and the line that makes a start-up file
+load it.
+"""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer a shell that completes, or show or install the script that makes it ask."""
+    """Answer a completing shell, or show or install the completion script."""
     asked = os.environ.get(VARIABLE, "")
     shell, _, what = asked.partition("_")
     if asked:
@@ -59,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _installed(shell: str, source: str) -> str:
-    """Write the script and make the shell read it; return what was done."""
+    """Write the script and make the shell load it; return what was done."""
     script, startup, line = _FILES[shell]
     path = Path.home() / script
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,7 @@ def _shell(name: str) -> ShellComplete:
 
 
 def candidates(args: Sequence[str], incomplete: str) -> Iterator[CompletionItem]:
-    """Yield what the incomplete word behind these may become."""
+    """Yield completions of the incomplete word after these arguments."""
     words, incomplete, lead = _split(args, incomplete)
     path = command_of(words)
     fields = options_of(COMMANDS[path]) if path in COMMANDS else []
@@ -107,9 +109,9 @@ def candidates(args: Sequence[str], incomplete: str) -> Iterator[CompletionItem]
 
 
 def _split(args: Sequence[str], incomplete: str) -> tuple[list[str], str, str]:
-    """Take --name=value apart: the words before the value, what there is of it, and what stands before it."""
+    """Split --name=value: the arguments before the value, the partial value, and the prefix before it."""
     words = list(args)
-    if words[-1:] == ["="]:  # bash makes three words of it
+    if words[-1:] == ["="]:  # bash splits it into three words
         return words[:-1], incomplete, ""
     if incomplete == "=":
         return words, "", ""
@@ -131,7 +133,7 @@ def _flags(path: tuple[str, ...], fields: Sequence[Field], incomplete: str) -> I
 def _values(
     field: Field, fields: Sequence[Field], words: Sequence[str], incomplete: str, lead: str
 ) -> Iterator[CompletionItem]:
-    """Return what an option may be given: its choices, models, or files."""
+    """Return the values that an option accepts: choices, models, or files."""
     found = choices_of(field)
     head, comma, tail = "", "", incomplete
     if field.option.completes in _NAMES:

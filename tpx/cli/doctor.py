@@ -1,4 +1,4 @@
-"""`tpx doctor`: what of tpx can be used on this machine, and the one command that would enable the rest."""
+"""`tpx doctor`: what works on this machine, and the command that would enable the rest."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ class DoctorConfig:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `tpx doctor` with these words; returns the exit status."""
+    """Run `tpx doctor` with these arguments; return the exit code."""
     try:
         config = from_argv(DoctorConfig, argv)
         with Console(stderr=True).status("Looking at what is installed"):
@@ -102,7 +102,7 @@ def _print(found: Inspection, console: Console) -> None:
         console.print()
         console.print(Text("What would help", style="bold"))
         for each in remedies:
-            # on one line however long it is: it is there to be copied
+            # on one line regardless of its length, so that it can be copied
             console.print(Text(f"  {each.name}: {each.remedy}"), soft_wrap=True)
 
 
@@ -135,7 +135,7 @@ def _table(title: str, findings: Sequence[InspectedPart]) -> Table:
 
 
 def _told(finding: InspectedPart) -> str:
-    """Describe it: what it computes with and where, or why it does not."""
+    """Describe a part: what it computes with and where, or why it does not work."""
     parts = [finding.what]
     if finding.origin:
         parts.append(f"from {finding.origin}")

@@ -1,11 +1,11 @@
-"""The exit codes of every command: one table, in which a number means the same everywhere."""
+"""Exit codes of all commands: one table in which a number has one meaning."""
 
 from collections.abc import Mapping
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes. 0, 2, 3 and 99 are perf_analyzer's; 0 and 1 are Model Analyzer's and Triton's."""
+    """Exit codes. 0, 2, 3, and 99 are perf_analyzer's; 0 and 1 are Model Analyzer's and Triton's."""
 
     OK = 0
     FAILED = 1

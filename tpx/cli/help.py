@@ -1,7 +1,7 @@
-"""`--help`: pages made from the table of commands and the options of their config dataclasses.
+"""`--help`: pages generated from the table of commands and the options of their config dataclasses.
 
-`--help` shows the options that most people use, `--help-all` every one, `--help WORD` those of a section, or
-those whose name or text has the word.
+`--help` shows the common options, `--help-all` all of them, and `--help WORD` those of a section, or
+those whose name or text contains the word.
 """
 
 import os
@@ -29,7 +29,7 @@ Row = tuple[str, str]
 
 
 def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
-    """Print the help of a command or a group; 1 where it has nothing about the topic."""
+    """Print the help of a command or group; return 1 if nothing matches the topic."""
     page = _Page()
     fields = options_of(COMMANDS[path]) if path in COMMANDS else []
     if topic:
@@ -75,7 +75,7 @@ def options_of(command: Command) -> list[Field]:
 
 
 def choices_of(field: Field) -> list[str]:
-    """Return the words that an option takes, where they are listed."""
+    """Return the choices of an option, if they are listed."""
     given = get_args(field.item_type) if get_origin(field.item_type) is Literal else ()
     return [str(choice) for choice in given if choice != ""]
 
@@ -124,7 +124,7 @@ def _nothing_about(path: tuple[str, ...], topic: str) -> None:
 
 
 def _more(path: tuple[str, ...], *, shown: int) -> str:
-    """Say how to see the options that are not shown."""
+    """Print how to see the options that are not shown."""
     name = " ".join(("tpx", *path))
     if path not in COMMANDS or not COMMANDS[path].config:
         return f"More about a command: {name} COMMAND --help"
@@ -139,7 +139,7 @@ def _more(path: tuple[str, ...], *, shown: int) -> str:
 
 
 class _Page:
-    """The lines of a help page, as wide and as colourful as the terminal that shows it."""
+    """The lines of a help page, in the width and colors of the terminal."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

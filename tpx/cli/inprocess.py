@@ -1,6 +1,6 @@
-"""The engine in this process as a service of the load generator: no network, no second process.
+"""The in-process engine as a service of the load generator: no network, no second process.
 
-The two wings do not know each other; here, above both, one is put in the place of a server for the other.
+Server and load generator do not import each other; this module, above both, connects them.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class InProcessEngine:
         self._server: InferenceServer | None = None
 
     async def server(self) -> InferenceServer:
-        """Running, with its models loaded. Raises LoadError."""
+        """Return the running server with its models loaded. Raises LoadError."""
         if self._server is None:
             server = InferenceServer(self._config)
             await server.start()
@@ -77,7 +77,7 @@ class InProcessEngine:
 
 
 class EngineRequest:
-    """A request that is validated and bound to its model."""
+    """A validated request bound to its model."""
 
     __slots__ = ("buffers", "head")
 
@@ -99,7 +99,7 @@ class EngineSequence:
 
 
 class Answer:
-    """Implements StreamedResponse: what has come for a request so far."""
+    """Implements StreamedResponse: the responses received so far."""
 
     __slots__ = (
         "arrivals", "end_ns", "error", "first_byte_ns", "on_response", "sending", "status", "units",
@@ -108,7 +108,9 @@ class Answer:
     def __init__(self, on_response: OnResponse) -> None:
         self.on_response = on_response
         self.sending = True
-        """The request is on its way to the model: an answer that comes now waits for the next turn."""
+        """True while the request is being submitted: a response that arrives meanwhile waits for the
+        next turn.
+        """
         self.status = ANSWERED
         self.error: TpxError | None = None
         self.first_byte_ns = 0
@@ -171,7 +173,7 @@ class EngineClient:
         return self._slots
 
     async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (no slot is ever lost)
-        """Replace a request that was given up, for which no caller waits."""
+        """Replace an abandoned request."""
         if isinstance(call, InferRequest):
             call.cancel()
 
@@ -233,7 +235,7 @@ class EngineControl:
         return model_counters({"model_stats": list(plane.statistics(model.name, model.version))})
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
-        """Nothing is sent: the command line refuses trace settings for this kind."""
+        """Do nothing: the command line refuses trace settings for this service."""
 
     async def close(self) -> None:
         await self._engine.stop()

@@ -1,4 +1,4 @@
-"""Ctrl-C and the signals of supervisors: they ask a run or a server to end, and may come twice."""
+"""Ctrl-C and signals of supervisors: they ask a run or a server to end, and may come twice."""
 
 import asyncio
 import logging
@@ -11,12 +11,13 @@ log = logging.getLogger(__name__)
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 SAME_NS = 100_000_000
-"""Some programs give a signal to their child and to its whole group: what comes so soon is the same one."""
+"""Some programs send a signal to a child and to its process group: a second one this soon is the same."""
 
 
 class ServerSignals:
-    """SIGTERM or SIGINT has a server end in order. A second SIGINT, pressed at a terminal, ends it now; a
-    second SIGTERM, which some supervisors send, changes nothing."""
+    """SIGTERM or SIGINT shuts the server down. A second SIGINT ends it at once; a second SIGTERM, which
+    some supervisors send, has no effect.
+    """
 
     def __init__(self, on_now: Callable[[], None], clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.stop = asyncio.Event()
@@ -25,7 +26,7 @@ class ServerSignals:
         self._interrupted_ns: int | None = None
 
     def watch(self) -> None:
-        """Listen for signals on the running event loop."""
+        """Handle signals on the running event loop."""
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self.heard, number)
 
@@ -45,8 +46,11 @@ class ServerSignals:
 
 
 class Interrupts:
-    """The first one lets what has `begun` end, and its results be written; the second ends the run at once.
-    So does the first where nothing has begun."""
+    """Ctrl-C during a run: the first lets measurements in progress finish and writes results; the
+    second ends the run at once.
+
+    The first also ends it at once if nothing has begun.
+    """
 
     def __init__(
         self,
@@ -62,12 +66,12 @@ class Interrupts:
         self._heard_ns = -SAME_NS
 
     def watch(self, work: "asyncio.Future[Any]") -> None:
-        """Listen for signals while `work` is done."""
+        """Handle signals while `work` runs."""
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self.interrupt, work)
 
     def unwatch(self) -> None:
-        """Listen no more."""
+        """Stop handling signals."""
         for number in ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
 
