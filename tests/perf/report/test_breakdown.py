@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.perf.report.breakdown import COMPACT, WIDE, BarFrame, breakdown_of_levels, lay_out, parts_of
+from tpx.perf.report.breakdown import COMPACT, WIDE, BarFrame, Part, breakdown_of_levels, lay_out, parts_of
 from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown
 
 
@@ -74,3 +74,13 @@ def test_segments_lie_end_to_end_and_none_is_outside(frame: BarFrame) -> None:
 
 def test_nothing_is_drawn_of_levels_without_a_latency() -> None:
     assert breakdown_of_levels([make_level(latency=None, client=None)]) is None
+
+
+def test_bars_are_labelled_as_tables_write_latencies_whatever_the_axis_counts() -> None:
+    named = [
+        ("a", [Part(kind="queue", duration_ns=870_000)]),
+        ("b", [Part(kind="queue", duration_ns=1_260_000)]),
+    ]
+    drawn = lay_out("k", named, WIDE)
+    assert drawn.x_title == "Mean latency (ms)"
+    assert [row.total for row in drawn.rows] == ["870 us", "1.26 ms"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
+from tpx.report.digits import latency
 from tpx.report.document import Picture
 from tpx.report.html import part_entry, render_svg
 from tpx.report.layout import Tick
@@ -167,7 +168,7 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
     """Lay the bars out, in microseconds up to a millisecond, else in milliseconds."""
     known = [(name, parts) for name, parts in named if parts]
     totals = [sum(part.duration_ns for part in parts) for _, parts in known]
-    unit, unit_ns, digits = ("us", 1e3, 0) if max(totals, default=0) < 1e6 else ("ms", 1e6, 2)
+    unit, unit_ns = ("us", 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
     scale = linear_scale([total / unit_ns for total in totals])
 
     def x(duration_ns: float) -> float:
@@ -178,12 +179,13 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
         at, segments = 0, []
         for part in parts:
             kind, color = KINDS[part.kind]
-            title = f"{kind}: {part.duration_ns / unit_ns:,.{max(digits, 1)}f} {unit}"
+            title = f"{kind}: {latency(part.duration_ns)}"
             width = round(x(at + part.duration_ns) - x(at), 1)
             segments.append(BarSegment(kind=part.kind, color=color, x=x(at), width=width, title=title))
             at += part.duration_ns
-        text = f"{total / unit_ns:,.{digits}f} {unit}"
-        rows.append(BarRow(y=TOP + number * frame.row, name=name, total=text, segments=tuple(segments)))
+        rows.append(
+            BarRow(y=TOP + number * frame.row, name=name, total=latency(total), segments=tuple(segments))
+        )
     return Breakdown(
         key=key,
         frame=frame,
