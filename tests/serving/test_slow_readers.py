@@ -252,12 +252,12 @@ def test_a_reader_as_slow_as_its_model_is_not_taken_for_a_deaf_one(
     repository = tmp_path_factory.mktemp("models")
     write_streaming_models(repository)
     with (
-        serving(repository, write_timeout_secs=3) as strict,
+        serving(repository, write_timeout_secs=2) as strict,
         Events(strict, "lone", repeat_body([1] * ENDLESS), receive=4096) as client,
     ):
         client.head()
         settled(strict)
-        for _ in range(50):
+        for _ in range(30):
             assert client.socket.recv(20_000)
             time.sleep(0.14)
         assert counters(strict, "lone")["CANCELED"] == 0

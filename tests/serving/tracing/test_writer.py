@@ -37,6 +37,10 @@ def numbered(path: Path) -> list[list[int]]:
     return [ids(path.with_name(f"{path.name}.{index}")) for index in range(count)]
 
 
+def portion(file: TraceFile, setting: TraceSetting) -> TracePortion:
+    return TracePortion(file, setting, TraceWriter(file.path))
+
+
 @contextmanager
 def no_file_over(size: int) -> Iterator[None]:
     """The disk becomes full at this size of a file."""
@@ -65,8 +69,8 @@ def test_the_file_is_complete_after_every_write(path: Path) -> None:
 
 
 def test_every_so_many_go_to_the_next_numbered_file(path: Path) -> None:
-    group = TracePortion(TraceFile(path), setting(log_frequency=2))
-    assert [group.add(text, complete=False) for text in texts(1, 2, 3, 4, 5)] == [0, 2, 0, 2, 0]
+    group = portion(TraceFile(path), setting(log_frequency=2))
+    assert [group.take(text, complete=False) for text in texts(1, 2, 3, 4, 5)] == [0, 2, 0, 2, 0]
     assert group.flush() == 1
     assert numbered(path) == [[1, 2], [3, 4], [5]]
     assert not path.exists()
@@ -74,21 +78,21 @@ def test_every_so_many_go_to_the_next_numbered_file(path: Path) -> None:
 
 
 def test_without_an_end_in_sight_they_go_to_the_file_as_they_come(path: Path) -> None:
-    group = TracePortion(TraceFile(path), setting())
+    group = portion(TraceFile(path), setting())
     for number, text in enumerate(texts(1, 2, 3), 1):
-        assert group.add(text, complete=False) == 1
+        assert group.take(text, complete=False) == 1
         assert ids(path)[-1] == number
 
 
 def test_a_counted_setting_that_is_complete_goes_to_a_numbered_file(path: Path) -> None:
-    group = TracePortion(TraceFile(path), setting(trace_count=3))
-    assert [group.add(text, complete=text == texts(3)[0]) for text in texts(1, 2, 3)] == [0, 0, 3]
+    group = portion(TraceFile(path), setting(trace_count=3))
+    assert [group.take(text, complete=text == texts(3)[0]) for text in texts(1, 2, 3)] == [0, 0, 3]
     assert numbered(path) == [[1, 2, 3]]
 
 
 def test_a_counted_setting_that_ends_early_goes_to_the_file(path: Path) -> None:
-    group = TracePortion(TraceFile(path), setting(trace_count=3))
-    group.add(texts(1)[0], complete=False)
+    group = portion(TraceFile(path), setting(trace_count=3))
+    group.take(texts(1)[0], complete=False)
     assert not path.exists()
     group.flush()
     assert ids(path) == [1]
@@ -96,18 +100,18 @@ def test_a_counted_setting_that_ends_early_goes_to_the_file(path: Path) -> None:
 
 def test_what_is_held_back_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_MAX_HELD_BYTES", 20)
-    group = TracePortion(TraceFile(path), setting(trace_count=1000))
-    assert [group.add(text, complete=False) for text in texts(1, 2, 3, 4)] == [0, 0, 3, 0]
+    group = portion(TraceFile(path), setting(trace_count=1000))
+    assert [group.take(text, complete=False) for text in texts(1, 2, 3, 4)] == [0, 0, 3, 0]
     assert ids(path) == [1, 2, 3]
 
 
 def test_groups_share_the_file_and_its_numbers(path: Path) -> None:
     file = TraceFile(path)
-    one, other = (TracePortion(file, setting(log_frequency=1)) for _ in range(2))
-    plain = TracePortion(file, setting())
-    one.add(texts(1)[0], complete=False)
-    other.add(texts(2)[0], complete=False)
-    plain.add(texts(3)[0], complete=False)
+    one, other = (portion(file, setting(log_frequency=1)) for _ in range(2))
+    plain = portion(file, setting())
+    one.take(texts(1)[0], complete=False)
+    other.take(texts(2)[0], complete=False)
+    plain.take(texts(3)[0], complete=False)
     assert (numbered(path), ids(path)) == ([[1], [2]], [3])
 
 
@@ -122,11 +126,11 @@ def test_a_file_that_outgrows_the_disk_stays_what_it_was(path: Path) -> None:
 
 
 def test_a_numbered_file_that_outgrows_the_disk_is_not_there(path: Path) -> None:
-    group = TracePortion(TraceFile(path), setting(log_frequency=1))
+    group = portion(TraceFile(path), setting(log_frequency=1))
     with no_file_over(64), pytest.raises(OSError, match="File too large"):
-        group.add(b'{"id":1,"more":"' + b"x" * 200 + b'"}', complete=False)
+        group.take(b'{"id":1,"more":"' + b"x" * 200 + b'"}', complete=False)
     assert list(path.parent.iterdir()) == []
-    group.add(texts(2)[0], complete=False)
+    group.take(texts(2)[0], complete=False)
     assert numbered(path) == [[2]]
 
 
@@ -151,34 +155,50 @@ def trace(number: int, *, size: int = 0, gate: threading.Event | None = None) ->
     return made
 
 
-def add(writer: TraceWriter, group: TracePortion, *numbers: int) -> None:
+def add(group: TracePortion, *numbers: int) -> None:
     for number in numbers:
-        writer.add(group, trace(number), complete=False)
+        group.add(trace(number), complete=False)
 
 
 def test_traces_are_written_in_a_thread_of_their_own_which_ends(path: Path) -> None:
-    writer, file = TraceWriter(), TraceFile(path)
-    group = TracePortion(file, setting(trace_count=9))
+    writer = TraceWriter(path)
+    group = writer.group(setting(trace_count=9))
     assert "trace-writer" not in [thread.name for thread in threading.enumerate()]
-    add(writer, group, 1, 2)
+    add(group, 1, 2)
     assert "trace-writer" in [thread.name for thread in threading.enumerate()]
-    writer.end(group)
-    writer.close([file])
+    group.end()
+    writer.close()
     assert ids(path) == [1, 2]
     assert "trace-writer" not in [thread.name for thread in threading.enumerate()]
-    add(writer, group, 3)
+    add(group, 3)
     assert ids(path) == [1, 2]
 
 
-def test_a_full_disk_is_told_once_and_its_end_too(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+class MakesDirectory(threading.Event):
+    """A gate in the writer's thread: a directory is there from then on."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._directory.mkdir()
+        return True
+
+
+def test_a_disk_that_refuses_is_told_once_and_its_end_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "tpx")
-    full, there = TraceFile(Path("/dev/full")), TraceFile(path)
-    writer = TraceWriter()
-    add(writer, TracePortion(full, setting()), 1, 2, 3)
-    add(writer, TracePortion(there, setting()), 4, 5)
-    writer.close([full, there])
+    path = tmp_path / "later" / "trace.json"
+    writer = TraceWriter(path)
+    group = writer.group(setting())
+    add(group, 1, 2, 3)
+    group.add(trace(4, gate=MakesDirectory(path.parent)), complete=False)
+    add(group, 5)
+    writer.close()
     assert [record.getMessage() for record in caplog.records] == [
-        "failed to write trace file '/dev/full': No space left on device; traces are dropped until it can be "
+        f"failed to write trace file '{path}': No such file or directory; traces are dropped until it can be "
         "written again",
         f"trace file '{path}' is written again",
     ]
@@ -186,11 +206,10 @@ def test_a_full_disk_is_told_once_and_its_end_too(path: Path, caplog: pytest.Log
 
 
 def test_a_directory_that_has_gone_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = TraceFile(tmp_path / "gone" / "trace.json")
-    writer = TraceWriter()
-    add(writer, TracePortion(file, setting()), 1, 2)
-    add(writer, TracePortion(file, setting(log_frequency=1)), 3)
-    writer.close([file])
+    writer = TraceWriter(tmp_path / "gone" / "trace.json")
+    add(writer.group(setting()), 1, 2)
+    add(writer.group(setting(log_frequency=1)), 3)
+    writer.close()
     [told] = [record.getMessage() for record in caplog.records]
     assert "No such file or directory" in told
 
@@ -200,12 +219,12 @@ def test_a_disk_that_does_not_keep_up_costs_traces_not_memory(
 ) -> None:
     monkeypatch.setattr(writing, "MAX_WAITING", 4)
     gate = threading.Event()
-    writer, file = TraceWriter(), TraceFile(path)
-    group = TracePortion(file, setting())
+    writer = TraceWriter(path)
+    group = writer.group(setting())
     for number in range(1, 21):
-        writer.add(group, trace(number, gate=gate), complete=False)
+        group.add(trace(number, gate=gate), complete=False)
     gate.set()
-    writer.close([file])
+    writer.close()
     assert len(ids(path)) in (4, 5)  # one may be in the thread's hands
     assert [record.getMessage() for record in caplog.records] == [
         "a trace is dropped: the disk does not keep up (0 before)"
@@ -217,11 +236,11 @@ def test_the_tensors_that_wait_are_bounded(
 ) -> None:
     monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 100)
     gate = threading.Event()
-    writer, file = TraceWriter(), TraceFile(path)
-    group = TracePortion(file, setting())
+    writer = TraceWriter(path)
+    group = writer.group(setting())
     for number in (1, 2, 3):
-        writer.add(group, trace(number, size=50, gate=gate), complete=False)
+        group.add(trace(number, size=50, gate=gate), complete=False)
     gate.set()
-    writer.close([file])
+    writer.close()
     assert ids(path) == [1, 2]
     assert "too many tensors wait to be written" in caplog.text

@@ -293,7 +293,6 @@ def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
 
 def _sequences(config: ModelConfig) -> Scheduler:
     batching = config.sequence_batching
-    oldest = batching.HasField("oldest")
     rows = max(1, config.max_batch_size)
     slots = batching.oldest.max_candidate_sequences or rows
     table = SequenceTable(
@@ -305,18 +304,11 @@ def _sequences(config: ModelConfig) -> Scheduler:
         varying_shapes=varying_shapes_of(config),
         iterative=batching.iterative_sequence,
     )
-    return _oldest(batching, table, rows) if oldest else _direct(batching, table, rows)
-
-
-def _direct(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> Scheduler:
-    direct = batching.direct
-    delay_ns = direct.max_queue_delay_microseconds * 1000
-    return DirectSequences(table, rows, delay_ns, direct.minimum_slot_utilization)
-
-
-def _oldest(batching: ModelSequenceBatching, table: SequenceTable, rows: int) -> Scheduler:
-    settings = batching.oldest
-    preferred, delay_ns = list(settings.preferred_batch_size), settings.max_queue_delay_microseconds * 1000
+    settings = batching.oldest if batching.HasField("oldest") else batching.direct
+    delay_ns = settings.max_queue_delay_microseconds * 1000
+    if not batching.HasField("oldest"):
+        return DirectSequences(table, rows, delay_ns, batching.direct.minimum_slot_utilization)
+    preferred = list(batching.oldest.preferred_batch_size)
     return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))
 
 

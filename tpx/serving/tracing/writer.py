@@ -87,22 +87,29 @@ def _write(descriptor: int, data: bytes, at: int) -> None:
 
 
 class TracePortion:
-    """Traces of one setting waiting for their portion; used by the writer's thread."""
+    """Implements TraceGroup: traces of one setting waiting for their portion."""
 
-    __slots__ = ("_file", "_frequency", "_held", "_immediate", "_size")
+    __slots__ = ("_file", "_frequency", "_held", "_immediate", "_size", "_writer")
 
-    def __init__(self, file: TraceFile, setting: TraceSetting) -> None:
+    def __init__(self, file: TraceFile, setting: TraceSetting, writer: "TraceWriter") -> None:
         self._file = file
+        self._writer = writer
         self._frequency = setting.log_frequency
         self._immediate = not setting.log_frequency and setting.trace_count < 0
         self._held: list[bytes] = []
         self._size = 0
 
-    @property
-    def path(self) -> Path:
-        return self._file.path
+    # called on the event loop
 
-    def add(self, text: bytes, *, complete: bool) -> int:
+    def add(self, trace: Trace, *, complete: bool) -> None:
+        self._writer.add(self, trace, complete=complete)
+
+    def end(self) -> None:
+        self._writer.enqueue(self.flush)
+
+    # called by the writer's thread
+
+    def take(self, text: bytes, *, complete: bool) -> int:
         """Add a trace, the last of its setting if `complete`; return how many were written."""
         self._held.append(text)
         self._size += len(text)
@@ -124,16 +131,21 @@ class TracePortion:
 
 
 class TraceWriter:
-    """Receives traces on the event loop and writes them in a thread, which starts with the first."""
+    """Implements TraceSink: receives traces on the event loop and writes them in a thread, which starts with
+    the first."""
 
-    def __init__(self) -> None:
-        self._queue: Queue[Callable[[], None] | None] = Queue(MAX_WAITING)
+    def __init__(self, path: Path) -> None:
+        self._file = TraceFile(path)
+        self._queue: Queue[Callable[[], int] | None] = Queue(MAX_WAITING)
         self._lock = threading.Lock()
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
         self._closed = False
         self._failing = False
         self._dropped = 0
+
+    def group(self, setting: TraceSetting) -> TracePortion:
+        return TracePortion(self._file, setting, self)
 
     def add(self, group: TracePortion, trace: Trace, *, complete: bool) -> None:
         """Queue a trace to be written with its portion; `complete` marks the last one. Never blocks."""
@@ -145,22 +157,12 @@ class TraceWriter:
             return
         with self._lock:
             self._waiting_bytes += size
-        try:
-            self._enqueue(lambda: self._write(group, trace, size, complete=complete))
-        except Full:
+        if not self.enqueue(lambda: self._write(group, trace, size, complete=complete)):
             with self._lock:
                 self._waiting_bytes -= size
-            self._drop("the disk does not keep up")
 
-    def end(self, group: TracePortion) -> None:
-        """End a group: no further trace follows."""
-        try:
-            self._enqueue(lambda: self._attempt(group, group.flush))
-        except Full:
-            self._drop("the disk does not keep up")
-
-    def close(self, files: Sequence[TraceFile], timeout_s: float = 5) -> None:
-        """Write all queued traces, close the files, and end the thread; blocks for a bounded time."""
+    def close(self, timeout_s: float = 5) -> None:
+        """Write all queued traces, close the file, and end the thread; blocks for a bounded time."""
         self._closed = True
         if self._thread is None:
             return
@@ -170,34 +172,36 @@ class TraceWriter:
         if self._thread.is_alive():
             log.error("traces are lost: they could not be written within %d s", timeout_s)
             return
-        for file in files:
-            file.close()
+        self._file.close()
 
-    def _enqueue(self, work: Callable[[], None]) -> None:
-        self._queue.put_nowait(work)
+    def enqueue(self, write: Callable[[], int]) -> bool:
+        """Have the thread write something, if the disk keeps up; `write` returns how many traces it wrote."""
+        try:
+            self._queue.put_nowait(write)
+        except Full:
+            self._drop("the disk does not keep up")
+            return False
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="trace-writer", daemon=True)
             self._thread.start()
+        return True
 
     def _work(self) -> None:
-        while True:
-            work = self._queue.get()
-            if work is None:
-                return
-            work()
+        while (write := self._queue.get()) is not None:
+            self._attempt(write)
 
-    def _write(self, group: TracePortion, trace: Trace, size: int, *, complete: bool) -> None:
+    def _write(self, group: TracePortion, trace: Trace, size: int, *, complete: bool) -> int:
         try:
             text = encode(trace)
         except (ValueError, TypeError):  # the next trace may succeed
             log.exception("trace %d could not be encoded", trace.id)
-            return
+            return 0
         finally:
             with self._lock:
                 self._waiting_bytes -= size
-        self._attempt(group, lambda: group.add(text, complete=complete))
+        return group.take(text, complete=complete)
 
-    def _attempt(self, group: TracePortion, write: Callable[[], int]) -> None:
+    def _attempt(self, write: Callable[[], int]) -> None:
         """Log a full disk once, and its recovery once."""
         try:
             written = write()
@@ -206,13 +210,13 @@ class TraceWriter:
                 self._failing = True
                 log.error(
                     "failed to write trace file '%s': %s; traces are dropped until it can be written again",
-                    group.path,
+                    self._file.path,
                     exc.strerror,
                 )
             return
         if written and self._failing:
             self._failing = False
-            log.info("trace file '%s' is written again", group.path)
+            log.info("trace file '%s' is written again", self._file.path)
 
     def _drop(self, why: str) -> None:
         """Log the first dropped trace, and then every thousandth."""
@@ -221,36 +225,6 @@ class TraceWriter:
         self._dropped += 1
 
 
-class TraceFiles:
-    """Implements TraceSink with one file and its writer thread."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = TraceFile(path)
-        self._writer = TraceWriter()
-
-    def group(self, setting: TraceSetting) -> "_Group":
-        return _Group(TracePortion(self._file, setting), self._writer)
-
-    def close(self) -> None:
-        self._writer.close([self._file])
-
-
-class _Group:
-    """Implements TraceGroup."""
-
-    __slots__ = ("_portion", "_writer")
-
-    def __init__(self, portion: TracePortion, writer: TraceWriter) -> None:
-        self._portion = portion
-        self._writer = writer
-
-    def add(self, trace: Trace, *, complete: bool) -> None:
-        self._writer.add(self._portion, trace, complete=complete)
-
-    def end(self) -> None:
-        self._writer.end(self._portion)
-
-
-def open_files(setting: TraceSetting) -> TraceFiles:
+def open_files(setting: TraceSetting) -> TraceWriter:
     """Return the sink; files are created with their first trace."""
-    return TraceFiles(Path(setting.trace_file))
+    return TraceWriter(Path(setting.trace_file))

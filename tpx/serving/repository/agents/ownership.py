@@ -43,14 +43,14 @@ CLASS = "RepositoryAgent"
 
 def agent(name: str, directory: Path) -> RepositoryAgent:
     """A new agent of this name. Raises LoadError, and ConfigError where there is none."""
-    file = _file(name, directory)
+    file = _below(name, directory, "agent.py")
     if file is not None:
         return _from_file(name, file)
     found = make(AGENTS, name)
     if found is not None:
         return cast("RepositoryAgent", found)
     fault = f"unable to find repository agent '{name}' of model_repository_agents.agents"
-    if _library(name, directory):
+    if _below(name, directory, f"libtritonrepoagent_{name}.so") is not None:
         fault += (
             f": '{directory / name}' has a library of Triton's, tpx takes only agents in Python, agent.py"
         )
@@ -60,7 +60,7 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
 
 def whereabouts(name: str, directory: Path) -> str:
     """Where the code of an agent is, or an empty string. Raises LoadError where two packages have one."""
-    file = _file(name, directory)
+    file = _below(name, directory, "agent.py")
     if file is not None:
         return str(file)
     found = AGENTS.known.get(name) or offer_of(AGENTS, name)
@@ -72,14 +72,6 @@ def _below(name: str, directory: Path, file: str) -> Path | None:
         return None
     path = directory / name / file
     return path if path.is_file() else None
-
-
-def _file(name: str, directory: Path) -> Path | None:
-    return _below(name, directory, "agent.py")
-
-
-def _library(name: str, directory: Path) -> bool:
-    return _below(name, directory, f"libtritonrepoagent_{name}.so") is not None
 
 
 def _from_file(name: str, file: Path) -> RepositoryAgent:

@@ -86,6 +86,14 @@ Settings = dict[str, object]
 """Settings of a store, by the names that obstore has for them."""
 
 _FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
+_AWS_MEMBERS = {
+    "key_id": "AWS_ACCESS_KEY_ID",
+    "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+    "region": "AWS_DEFAULT_REGION",
+    "profile": "AWS_PROFILE",
+}
+_AZURE_MEMBERS = {"account_str": "AZURE_STORAGE_ACCOUNT", "account_key": "AZURE_STORAGE_KEY"}
 _AZURE_TYPES = {
     "": "",
     "default": "auto",
@@ -100,13 +108,13 @@ def settings_of(place: StorePlace, environment: Mapping[str, str], home: Path) -
     path = environment.get(_FILE, "")
     entry = _entry(Path(path), place) if path else None
     if place.scheme == "s3":
-        return _s3(place, environment if entry is None else _aws_environment(entry), home)
+        return _s3(place, environment if entry is None else _renamed(entry, _AWS_MEMBERS), home)
     if place.scheme == "gs":
         if entry is not None and not isinstance(entry, str):
             raise UsageError(f"{_FILE} '{path}': an entry of 'gs' must be the path of a file")
         credentials = environment.get("GOOGLE_APPLICATION_CREDENTIALS", "") if entry is None else entry
         return _said({"application_credentials": credentials})
-    return _azure(place, environment if entry is None else _azure_environment(entry))
+    return _azure(place, environment if entry is None else _renamed(entry, _AZURE_MEMBERS))
 
 
 def _s3(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
@@ -199,23 +207,6 @@ def _begins(url: str, beginning: str) -> bool:
     """Tell whether a URL is a place or below it: `s3://models` is no beginning of `s3://models-of-others`."""
     place = beginning.rstrip("/")
     return not place or url == place or url.startswith(place + "/")
-
-
-def _aws_environment(entry: object) -> dict[str, str]:
-    return _renamed(
-        entry,
-        {
-            "key_id": "AWS_ACCESS_KEY_ID",
-            "secret_key": "AWS_SECRET_ACCESS_KEY",
-            "session_token": "AWS_SESSION_TOKEN",
-            "region": "AWS_DEFAULT_REGION",
-            "profile": "AWS_PROFILE",
-        },
-    )
-
-
-def _azure_environment(entry: object) -> dict[str, str]:
-    return _renamed(entry, {"account_str": "AZURE_STORAGE_ACCOUNT", "account_key": "AZURE_STORAGE_KEY"})
 
 
 def _renamed(entry: object, names: Mapping[str, str]) -> dict[str, str]:
