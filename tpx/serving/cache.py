@@ -16,11 +16,11 @@ from tpx.serving.statistics import ModelStatistics
 
 _clock = time.perf_counter_ns
 _ENTRY_BYTES = 512
-"""What an entry costs beside its tensors."""
+"""Overhead of an entry beside its tensors."""
 
 
 class ResponseCache:
-    """Shared by all models that use it; on the event loop."""
+    """Cache shared by the models that use it; on the event loop."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -34,12 +34,12 @@ class ResponseCache:
         return len(self._entries)
 
     def new_load(self) -> int:
-        """A number for a model that was loaded, be it again: it has nothing in the cache yet."""
+        """Return a number for a loaded model; a reload has a new one, so it starts with no entries."""
         self._loads += 1
         return self._loads
 
     def get(self, key: bytes) -> InferResponse | None:
-        """The answer to the request with this key, if it is still here."""
+        """Return the response for a key, None if it is not cached."""
         began_ns = _clock()
         entry = self._entries.get(key)
         if entry is None:
@@ -51,7 +51,7 @@ class ResponseCache:
         return _copy(entry[0], entry[0].outputs) if entry is not None else None
 
     def put(self, key: bytes, response: InferResponse) -> None:
-        """Keep a copy of an answer, if it is not larger than the whole cache; older ones make room."""
+        """Store a copy of a response unless it exceeds the whole cache; evicts older entries."""
         began_ns = _clock()
         size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs)
         if response.parameters:
@@ -68,7 +68,7 @@ class ResponseCache:
 
 
 class CachedModel:
-    """The cache as one model uses it, counted in its statistics."""
+    """The cache as used by one model, counted in its statistics."""
 
     def __init__(self, cache: ResponseCache, statistics: ModelStatistics) -> None:
         self._cache = cache
@@ -76,11 +76,11 @@ class CachedModel:
         self._load = cache.new_load()
 
     def renew(self) -> None:
-        """Answers given so far are not those that would be given now."""
+        """Invalidate the responses cached so far."""
         self._load = self._cache.new_load()
 
     def answer(self, request: InferRequest) -> InferResponse | None:
-        """The answer that was given before; without one the request remembers that it has to be kept."""
+        """Return the cached response; on a miss, mark the request so that its response is stored."""
         began_ns = _clock()
         key = _key_of(request, self._load)
         response = self._cache.get(key)
@@ -96,7 +96,7 @@ class CachedModel:
         return response
 
     def keep(self, request: InferRequest, response: InferResponse) -> None:
-        """A request that was not found has its answer; errors are not kept."""
+        """Store the response of a request that missed; errors are not stored."""
         miss: Miss = request.cache_miss
         began_ns = _clock()
         if response.error is None:
@@ -106,7 +106,7 @@ class CachedModel:
 
 
 class Miss:
-    """A request that was not found: where its answer goes, and how long it took to find that out."""
+    """A cache miss: the key for the response, and the duration of the lookup."""
 
     __slots__ = ("key", "lookup_ns")
 
@@ -116,14 +116,16 @@ class Miss:
 
 
 def _copy(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:
-    """An answer with these outputs, and what else was said."""
+    """Return a response with these outputs and otherwise the same fields."""
     other = InferResponse(list(outputs))
     other.parameters = response.parameters
     return other
 
 
 def _key_of(request: InferRequest, load: int) -> bytes:
-    """The load of the model, inputs with their types and shapes, wanted outputs, parameters; not the id."""
+    """Return the key: load number, inputs with datatypes and shapes, requested outputs, parameters; not
+    the id.
+    """
     head = request.head
     hashed = hashlib.blake2b(digest_size=24)
     tensors = sorted(zip(head.inputs, request.buffers, strict=True), key=lambda pair: pair[0].spec.name)
@@ -140,7 +142,9 @@ def _key_of(request: InferRequest, load: int) -> bytes:
 
 
 def parse_cache_config(flags: Sequence[str], size_bytes: int = 0) -> ResponseCache | None:
-    """The cache of `--cache-config local,size=BYTES`, or of --response-cache-byte-size. Raises UsageError."""
+    """Return the cache of `--cache-config local,size=BYTES` or --response-cache-byte-size. Raises
+    UsageError.
+    """
     caches: dict[str, dict[str, str]] = {}
     for flag in flags:
         name, comma, pair = flag.partition(",")

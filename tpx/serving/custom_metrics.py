@@ -20,7 +20,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class CustomSeries:
-    """The value of one set of labels, or its distribution over `bounds`."""
+    """The value of one label set, or its distribution over `bounds`."""
 
     __slots__ = ("bounds", "counts", "references", "sum", "value")
 
@@ -29,17 +29,17 @@ class CustomSeries:
         self.value = 0.0
         self.bounds = tuple(map(float, bounds))
         self.counts = [0] * (len(self.bounds) + 1)
-        """Of observations up to each bound and above the one before; the last: above all."""
+        """Observations per bucket; the last one is above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Add to the distribution."""
+        """Add an observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 class CustomFamily:
-    """Series of one name and kind."""
+    """Series with one name and kind."""
 
     __slots__ = ("help", "kind", "name", "references", "series")
 
@@ -52,15 +52,15 @@ class CustomFamily:
 
 
 class CustomMetrics:
-    """All of them, by name."""
+    """All custom metrics, by name."""
 
     def __init__(self) -> None:
         self.families: dict[str, CustomFamily] = {}
 
     def hold_family(self, name: str, description: str, kind: Kind) -> CustomFamily:
-        """Return a new family, or the one of this name and kind with the description that it has.
+        """Return a new family, or the existing one of this name and kind with its description.
 
-        Raises InvalidRequest for a name that no family can have, AlreadyExists for one of another kind.
+        Raises InvalidRequest for an invalid name, AlreadyExists if the name has another kind.
         """
         family = self.families.get(name)
         if family is None:
@@ -76,7 +76,7 @@ class CustomMetrics:
         return family
 
     def drop_family(self, family: CustomFamily) -> None:
-        """Drop one reference."""
+        """Release one reference."""
         family.references -= 1
         if not family.references:
             self.families.pop(family.name, None)
@@ -84,9 +84,9 @@ class CustomMetrics:
     def hold_series(
         self, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float]
     ) -> tuple[Labels, CustomSeries]:
-        """Return the series of these labels; of a histogram, a last bound of infinity is implied.
+        """Return the series of these labels; a histogram has an implicit last bound of infinity.
 
-        Raises InvalidRequest for labels or bounds that a series cannot have.
+        Raises InvalidRequest for invalid labels or bounds.
         """
         for name in labels:
             if not _LABEL.fullmatch(name):
@@ -109,7 +109,7 @@ class CustomMetrics:
         return key, series
 
     def drop_series(self, family: CustomFamily, key: Labels) -> None:
-        """Drop one reference."""
+        """Release one reference."""
         series = family.series[key]
         series.references -= 1
         if not series.references:

@@ -1,4 +1,4 @@
-"""Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
+"""Every verb of the v2 protocol once, independent of transport: plain values in and out, errors raised."""
 
 import asyncio
 import math
@@ -45,7 +45,7 @@ from tpx.serving.tracing.tracer import Tracer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
-    """An input or output, its shape with the batch dimension in front where there is one."""
+    """An input or output; its shape includes the batch dimension if there is one."""
 
     name: str
     datatype: str
@@ -74,7 +74,7 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryEntry:
-    """A version of a model in the repository index; without a version where none could be named."""
+    """A version of a model in the repository index; without a version if none is known."""
 
     name: str
     version: str
@@ -84,20 +84,20 @@ class RepositoryEntry:
 
     @property
     def model(self) -> str:
-        """As the log names it."""
+        """Return the model's name as logged."""
         return str(ModelId(self.name, self.namespace))
 
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """Observers of requests that are being served."""
+    """Observers of requests in progress."""
 
     tracer: Tracer
     logs: LogControl
 
 
 class WireTrace(RequestTrace, Protocol):
-    """A trace as frontends see it: they add what happens on the wire."""
+    """A trace as seen by frontends, which add the wire's timestamps."""
 
     def stamp(self, name: str, ns: int = 0) -> None: ...
     def begin(self, request: InferRequest) -> None: ...
@@ -105,15 +105,15 @@ class WireTrace(RequestTrace, Protocol):
 
 
 class TraceSource(Protocol):
-    """Decides which requests are traced."""
+    """Selects the requests to trace."""
 
     @property
     def on(self) -> bool:
-        """False while no request can be."""
+        """Return False while no request can be traced."""
 
     @property
     def hears_callers(self) -> bool:
-        """The headers of a request may say that it is to be traced."""
+        """True if a request's headers can ask for a trace."""
 
     def sample(self, model: str, caller: Caller | None = None) -> WireTrace | None:
         """Return the trace of a request, None if it has none."""
@@ -157,7 +157,7 @@ class InferencePlane(Protocol):
 
 
 class DataPlane:
-    """The verbs that frontends call. `generation` changes when a remembered RequestHead may be stale."""
+    """The verbs called by frontends. `generation` changes when a cached RequestHead may be stale."""
 
     def __init__(
         self,
@@ -178,13 +178,13 @@ class DataPlane:
         self._server_name = server_name
         self._strict_readiness = strict_readiness
         self.max_string_elements = max_string_elements
-        """Of the BYTES inputs of a request."""
+        """Maximum elements in the BYTES inputs of a request."""
         self.offload = Offload()
         self.started = False
         self.exiting = False
-        """Not ready any more, and still serving."""
+        """True while draining: not ready, but still serving."""
         self.stopping = False
-        """New requests are refused."""
+        """True once new requests are refused."""
 
     @property
     def generation(self) -> int:
@@ -196,21 +196,24 @@ class DataPlane:
         return self.started
 
     def ready(self) -> bool:
-        """Started, not on the way out and, if strict, every model ready."""
+        """Return whether the server has started, is not draining, and, if strict, all models are ready."""
         if not self.started or self.exiting:
             return False
         return self._repository.all_ready() or not self._strict_readiness
 
     async def says_ready(self) -> bool:
-        """Tell whether the server is ready and, if strict, every model with a readiness hook says so, too."""
+        """Return `ready` and, if strict, whether every model with a readiness hook reports ready."""
         if not self.ready() or not self._strict_readiness:
             return self.ready()
         asked = [model.says_ready() for model in self._repository.served() if model.has_readiness_hook]
         return not asked or all(await asyncio.gather(*asked))
 
     async def model_says_ready(self, name: str, version: str) -> bool:
-        """Tell whether a request would be answered, perhaps after loading the model; false while the server
-        ends. A model with a readiness hook says so itself."""
+        """Return whether a request would be answered, possibly after loading the model; False during
+        shutdown.
+
+        A model with a readiness hook decides itself.
+        """
         if self.exiting:
             return False
         if not self._repository.is_ready(name, version):
@@ -235,14 +238,14 @@ class DataPlane:
         )
 
     def model_config(self, name: str, version: str) -> ModelConfig:
-        """The complete ModelConfig message."""
+        """Return the complete ModelConfig message."""
         return self.model(name, version).config
 
     # the model repository
 
     @property
     def tasks(self) -> Tasks:
-        """The owner of work that answers later."""
+        """Return the owner of tasks that respond later."""
         return self.control.tasks
 
     def check_explicit(self) -> None:
@@ -251,14 +254,14 @@ class DataPlane:
 
     @staticmethod
     def refuse_repository(name: str | None) -> None:
-        """Raise Unsupported for a verb that names one of the repositories."""
+        """Raise Unsupported for a verb that names a repository."""
         if name:
             raise Unsupported("'repository_name' specification is not supported")
 
     def index(
         self, *, ready_only: bool, on_disk: Mapping[ModelId, str] | None = None
     ) -> list[RepositoryEntry]:
-        """Every version that is, was or should be loaded; and the models that lie `on_disk`."""
+        """Return every version that is, was, or should be loaded, and the models `on_disk`."""
         return [
             RepositoryEntry(
                 name=model.name,
@@ -272,11 +275,12 @@ class DataPlane:
         ]
 
     async def complete_index(self) -> list[RepositoryEntry]:
-        """Everything that there is, loaded or not."""
+        """Return all models, loaded or not."""
         return self.index(ready_only=False, on_disk=await self.control.names_on_disk())
 
     async def load(self, name: str, parameters: Mapping[str, LoadParameter]) -> None:
-        """Load a model as it lies in the repository, or as the parameters `config` and `file:<path>` say.
+        """Load a model from the repository, with the overrides in the parameters `config` and
+        `file:<path>`.
 
         Raises InvalidRequest, NotReady.
         """
@@ -285,9 +289,10 @@ class DataPlane:
         await self.control.load(name, override)
 
     async def unload(self, name: str, parameters: Mapping[str, object], wrong_type: str) -> None:
-        """Stop serving a model, as the parameter `unload_dependents` says also those that it is made of.
+        """Unload a model, and its composing models if the parameter `unload_dependents` is true.
 
-        Raises NotReady, and InvalidRequest: in the words `wrong_type` where the parameter is no boolean.
+        Raises NotReady, and InvalidRequest with the text `wrong_type` if the parameter is not a
+        boolean.
         """
         for key, value in parameters.items():
             if key != "unload_dependents":
@@ -299,8 +304,11 @@ class DataPlane:
     # statistics
 
     def statistics(self, name: str, version: str) -> Iterator[JsonObject]:
-        """Make the members of `model_stats`: of one version, of all of a model, or with an empty name of all
-        models. Raises InvalidRequest."""
+        """Return the entries of `model_stats` for one version, all versions of a model, or, with an
+        empty name, all models.
+
+        Raises InvalidRequest.
+        """
         served = self._repository.served()
         if not name:
             return map(_model_statistics, served)
@@ -318,7 +326,7 @@ class DataPlane:
         return map(_model_statistics, chosen)
 
     def served(self) -> list[Served]:
-        """The models whose counters the metrics page shows."""
+        """Return the models shown on the metrics page."""
         return self._repository.served()
 
     # inference
@@ -328,8 +336,11 @@ class DataPlane:
         return self.model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """The validated head of a request. Raises NotFound, NotReady, InvalidRequest, and Postponed where it
-        must be bound again after work that takes long."""
+        """Return the validated head of a request.
+
+        Raises NotFound, NotReady, InvalidRequest, and Postponed if long work has to be done before
+        binding again.
+        """
         model = self.model(request.model_name, request.model_version)
         if request.shared_inputs and not request.regions:
             return self._bind_shared(model, request)
@@ -343,7 +354,9 @@ class DataPlane:
         return head
 
     def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
-        """The head of a request with inputs in shared memory. Raises Postponed where reading takes long."""
+        """Return the head of a request with inputs in shared memory. Raises Postponed if reading takes
+        long.
+        """
         inputs = self.shared_memory.inputs(request.shared_inputs)
         for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
             tensor.data = there.memory
@@ -367,7 +380,7 @@ class DataPlane:
     def _bind_strings(
         self, model: Served, request: DecodedRequest, inputs: Sequence[SharedInput], size: int
     ) -> RequestHead:
-        """Check strings in shared memory as far as is quickly done. Raises Postponed."""
+        """Validate strings in shared memory if that is quick. Raises Postponed."""
         if size <= LONG_BYTES:
             for there in inputs:
                 there.read()
@@ -382,7 +395,7 @@ class DataPlane:
         raise self._postponed(request, inputs, size)
 
     def _postponed(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
-        """Have inputs read beside the event loop; the request is bound again then."""
+        """Read inputs beside the event loop; the request is then bound again."""
 
         def read() -> DecodedRequest:
             for there in inputs:
@@ -392,12 +405,12 @@ class DataPlane:
         return Postponed(self.offload, size, read)
 
     def _reads_later(self, head: RequestHead) -> bool:
-        """Return whether the instances of a model read a request's inputs; traces want to see them before."""
+        """Return whether instances read a request's inputs; traces need them earlier."""
         later = cast("Served", head.model).reads_inputs and head.total_size > CHECKED_AT_ONCE_BYTES
         return later and not self.tracer.on
 
     def _fill(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
-        """Read inputs, or leave that to the instance: it need not be done on the event loop."""
+        """Read inputs, or leave that to the instance, off the event loop."""
         if self._reads_later(head):
             head.unread = inputs
             return
@@ -405,13 +418,15 @@ class DataPlane:
             there.read()
 
     def _check_strings(self, head: RequestHead) -> None:
-        """Raise InvalidRequest for more strings than one request may have."""
+        """Raise InvalidRequest for more strings than a request may have."""
         for bound in head.inputs:
             if bound.size < 0:
                 check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
     def model(self, name: str, version: str) -> Served:
-        """Return what serves. Raises NotFound, NotReady, InvalidRequest; NotLoaded if a request loads it."""
+        """Return the model that serves. Raises NotFound, NotReady, InvalidRequest; NotLoaded if a
+        request loads it.
+        """
         try:
             return self._repository.get(name, version)
         except (NotFound, NotReady):
@@ -438,7 +453,7 @@ class DataPlane:
         return express if express is not None and express.most == 1 else None
 
     def infer(self, request: InferRequest) -> None:
-        """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""
+        """Submit a request; responses come through its `reply`. Raises NotReady, Overloaded."""
         head, used = request.head, None
         if head.regions:
             request.reply = used = RegionsInUse(head.regions, request.reply)
@@ -456,8 +471,9 @@ class DataPlane:
             raise
 
     def _check_continues(self, head: RequestHead) -> None:
-        """Refuse what is new: neither a further request of a sequence nor one that waited for its model to be
-        loaded. Raises NotReady."""
+        """Raise NotReady for a new request; requests of a started sequence, or that waited for a load,
+        may continue.
+        """
         model = cast("Served", head.model)
         if self.control.on_demand.pinned(model.name):
             return
@@ -478,9 +494,11 @@ class DataPlane:
     def trace_setting(
         self, model: str, given: Mapping[str, Sequence[str] | None] | None = None, *, got: str = "got: "
     ) -> dict[str, list[str]]:
-        """Return the setting of a model, or with an empty name that of all, after changing what is `given`.
+        """Return the trace setting of a model, or with an empty name the server's, after applying
+        `given`.
 
-        None clears a value; `got` introduces a count that is too small. Raises InvalidRequest, Unsupported.
+        None clears a value; `got` introduces a count that is too small. Raises InvalidRequest,
+        Unsupported.
         """
         if model and not self._repository.is_ready(model, ""):
             raise InvalidRequest(f"Request for unknown model : {model}")

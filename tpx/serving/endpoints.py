@@ -1,4 +1,4 @@
-"""The endpoints of a server: HTTP, gRPC and metrics, each with its listener, limits and TLS."""
+"""The endpoints of a server: HTTP, gRPC, and metrics, with their listeners, limits, and TLS."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ from tpx.serving.options import ServeConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundEndpoint:
-    """Where a service listens."""
+    """Address of a listening service."""
 
     service: str
     address: str
@@ -38,32 +38,32 @@ class BoundEndpoint:
 
     @property
     def where(self) -> str:
-        """Address and port as a URL has them."""
+        """Return address and port as in a URL."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 class EndpointRelay(HttpRelay, GrpcRelay, Protocol):
-    """Hands requests of both protocols on."""
+    """Forwards requests of both protocols."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Service:
-    """A service before it listens."""
+    """A service that does not listen yet."""
 
     name: str
     flag: str
-    """Its flags begin with this."""
+    """Prefix of its flags."""
     address: str
     port: int
     reuse_port: bool = False
     tls: ssl.SSLContext | None = None
     connect: Callable[[Listener], Any]
-    """Makes the factory of its connections."""
+    """Returns the factory of its connections."""
     observe: Callable[[Any], None]
 
 
 class Endpoints:
-    """Listens for the services that the options allow."""
+    """Listens for the enabled services."""
 
     def __init__(
         self,
@@ -75,9 +75,12 @@ class Endpoints:
         relay: EndpointRelay | None = None,
         bound: Mapping[str, Sequence[socket.socket]] | None = None,
     ) -> None:
-        """`metrics` makes the metrics page, once models are loaded; a frontend has none. `relay` answers all
-        but inference where `plane` does not; `bound` are sockets to listen at, by the flag of their service.
-        Raises UsageError."""
+        """Create the endpoints.
+
+        `metrics` renders the metrics page once models are loaded; a frontend has none. `relay` handles
+        all verbs except inference if `plane` does not; `bound` has open sockets by the flag of their
+        service. Raises UsageError.
+        """
         self._config = config
         self._plane = plane
         self._metrics = metrics
@@ -88,7 +91,7 @@ class Endpoints:
         self.listeners: list[tuple[Listener, Callable[[Any], None]]] = []
         """All listeners, each with its observer of requests."""
         self.serving: list[Listener] = []
-        """The listeners of HTTP and gRPC; metrics are served to the end."""
+        """Listeners of HTTP and gRPC; metrics are served until the end."""
         self._services = self._allowed(AccessLog(plane.logs))
 
     def _allowed(self, access: AccessLog) -> list[_Service]:
@@ -164,7 +167,7 @@ class Endpoints:
         return services
 
     async def probe(self) -> None:
-        """Bind every port and release it. Raises UsageError for one that is in use, before models load."""
+        """Bind and release every port, before models load. Raises UsageError for a port in use."""
         for service in self._services:
             if service.flag in self._bound:
                 continue
@@ -176,7 +179,7 @@ class Endpoints:
                 raise _in_use(service, exc) from exc
 
     async def listen(self) -> list[BoundEndpoint]:
-        """Begin to accept connections. Raises UsageError for a port that is in use."""
+        """Accept connections. Raises UsageError for a port in use."""
         return [await self._listen(service) for service in self._services]
 
     async def _listen(self, service: _Service) -> BoundEndpoint:
@@ -205,7 +208,7 @@ class Endpoints:
         return BoundEndpoint(service=service.name, address=service.address, port=bound)
 
     def observe(self) -> None:
-        """Have the listeners report requests while they are traced or logged."""
+        """Report requests to their observers while they are traced or logged."""
         wanted = self._plane.tracer.on or self._plane.logs.verbose
         for listener, observer in self.listeners:
             listener.observer = observer if wanted else None
@@ -254,7 +257,7 @@ def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
 
 
 def _refuse_unused(what: str, *files: Path | None) -> None:
-    """Raise UsageError for certificates that TLS, which is off, would not use."""
+    """Raise UsageError for certificates given while TLS is off."""
     if any(files):
         raise UsageError(
             f"certificates are given for {what}, but not --{what}-use-ssl, which makes use of them"
@@ -328,7 +331,7 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
 
 
 def check_ports(config: ServeConfig) -> None:
-    """Raise UsageError where two endpoints would listen to the same port."""
+    """Raise UsageError if two endpoints have the same port."""
     services = [
         ("HTTP", config.http.allow_http, config.http.http_address, config.http.http_port),
         ("GRPC", config.grpc.allow_grpc, config.grpc.grpc_address, config.grpc.grpc_port),

@@ -1,5 +1,6 @@
-"""Classes found by name and imported late: those of tpx in a table, and those that installed packages add by
-entry points."""
+"""Classes found by name and imported late: tpx's own in a table, those of installed packages by entry
+point.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,29 +15,29 @@ from tpx.options import nearest
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A class of tpx, imported when it is first needed."""
+    """A class of tpx, imported on first use."""
 
     target: str
-    """Module and class."""
+    """`module:class`."""
     package: str = ""
-    """What it needs beside tpx, as it is imported."""
+    """Import name of an additional package that it needs."""
     install: str = ""
-    """The command that brings it."""
+    """Command that installs the package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A class that a package adds under a name."""
+    """A class that a package registers under a name."""
 
     name: str
     target: str
-    """`module:attribute`, as the package wrote it."""
+    """`module:attribute` as given by the package."""
     package: str
     version: str
 
     @property
     def origin(self) -> str:
-        """The package and what it names, for messages."""
+        """Return the package and the target, for messages."""
         return f"the package {self.package} {self.version}".rstrip() + f" (entry point {self.target})"
 
 
@@ -45,21 +46,23 @@ class ExtensionKind:
     """A kind of extension: backends or repository agents."""
 
     noun: str
-    """For messages."""
+    """Noun for messages."""
     group: str
-    """Of entry points."""
+    """Group of entry points."""
     known: Mapping[str, Known]
     needs: Sequence[str]
-    """The attributes that make one."""
+    """Attributes that the class must have."""
 
 
 def names(kind: ExtensionKind) -> list[str]:
-    """Return the names that tpx has, then those that packages add."""
+    """Return tpx's names, followed by those of packages."""
     return [*kind.known, *sorted({offer.name for offer in offers(kind.group)} - kind.known.keys())]
 
 
 def make(kind: ExtensionKind, name: str) -> object:
-    """Make an object of this name; None if there is none. Raises LoadError with what is missing or wrong."""
+    """Return an object of this name, None if there is none. Raises LoadError with what is missing or
+    wrong.
+    """
     if name in kind.known:
         return _made(kind, name, kind.known[name])
     offer = offer_of(kind, name)
@@ -67,19 +70,19 @@ def make(kind: ExtensionKind, name: str) -> object:
 
 
 def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = ()) -> str:
-    """Return an error about an unknown name: the known ones, and the one that may be meant."""
+    """Return an error for an unknown name, with the known ones and the most similar."""
     there = [*names(kind), *others]
     return f"{fault} (tpx has: {', '.join(there)}){nearest(name, there)}"
 
 
 def offers(group: str) -> list[Offer]:
-    """Return what the installed packages add to a group, by name; nothing is imported."""
+    """Return the registrations of installed packages in a group, by name; imports nothing."""
     found = {_offer(entry) for entry in entry_points(group=group)}
     return sorted(found, key=lambda offer: (offer.name, offer.package, offer.target))
 
 
 def offer_of(kind: ExtensionKind, name: str) -> Offer | None:
-    """Return what a package adds under a name. Raises LoadError where several do."""
+    """Return the registration of a name. Raises LoadError if several packages have one."""
     mine = [offer for offer in offers(kind.group) if offer.name == name]
     if len({offer.target for offer in mine}) > 1:
         origins = " and ".join(offer.origin for offer in mine)
@@ -88,7 +91,7 @@ def offer_of(kind: ExtensionKind, name: str) -> Offer | None:
 
 
 def imported(target: str) -> object:
-    """The object that `module:attribute` names. Raises LoadError with what its import raised."""
+    """Return the object named by `module:attribute`. Raises LoadError with the exception of its import."""
     module, _, path = target.partition(":")
     with foreign():
         found: object = import_module(module.strip())
@@ -99,7 +102,7 @@ def imported(target: str) -> object:
 
 @contextmanager
 def foreign(blame: str = "") -> Iterator[None]:
-    """Run foreign code: what it raises, but for TpxError, becomes a LoadError that begins with `blame`."""
+    """Convert exceptions of foreign code, except TpxError, to LoadError with the prefix `blame`."""
     try:
         yield
     except TpxError:
@@ -109,7 +112,7 @@ def foreign(blame: str = "") -> Iterator[None]:
 
 
 def made(origin: str, found: object, needs: Sequence[str]) -> object:
-    """Make an object of a class. Raises LoadError that begins with `origin` where it lacks `needs`."""
+    """Return an object of a class. Raises LoadError with the prefix `origin` if it lacks one of `needs`."""
     if not callable(found):
         raise LoadError(f"{origin}, which is not a class")
     with foreign(f"{origin}, which cannot be made: "):
@@ -149,7 +152,7 @@ def _offer(entry: EntryPoint) -> Offer:
 
 
 def _named(distribution: Distribution | None) -> tuple[str, str]:
-    """Name and version, as far as the metadata of a package tells them: it may be damaged."""
+    """Return name and version, as far as the package's metadata is readable."""
     if distribution is None:
         return "?", ""
     try:
@@ -160,7 +163,7 @@ def _named(distribution: Distribution | None) -> tuple[str, str]:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported; of `a.b` not even `a` may be there."""
+    """Return whether a package can be imported; for `a.b`, `a` may be missing too."""
     try:
         return find_spec(package) is not None
     except ModuleNotFoundError:

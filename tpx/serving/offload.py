@@ -17,9 +17,9 @@ from tpx.errors import Cancelled, TpxError
 log = logging.getLogger(__name__)
 
 LONG_BYTES = 128 << 10
-"""Of JSON, or of strings: what takes longer than the event loop should."""
+"""Size of JSON or strings from which decoding takes too long for the event loop."""
 COPIED_AT_ONCE_BYTES = 1 << 20
-"""Of tensors that are only copied to or from shared memory: as fast as a body of that size is sent."""
+"""Size of tensors from which even a plain copy to or from shared memory takes too long for the event loop."""
 _VERY_LONG_BYTES = 2 << 20
 _STEP_S = 0.002
 
@@ -39,26 +39,27 @@ class Offload:
     def decode(
         self, size: int, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
     ) -> Callable[[], None]:
-        """Give what `work` makes of `size` bytes to `then`, or to `fail` what it raises, on the event loop.
+        """Run `work` on `size` bytes in a thread and pass its result to `then`, or its exception to
+        `fail`, on the event loop.
 
-        Returns what calls it off: `fail` is called then, too.
+        Returns a function that cancels it, which also calls `fail`.
         """
         return _start(self._long_decoding if size > _VERY_LONG_BYTES else self._decoding, work, then, fail)
 
     def encode(
         self, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
     ) -> Callable[[], None]:
-        """As `decode`, for answers: they are done in the order in which they come."""
+        """Run `work` in the thread for responses, in order; otherwise as `decode`."""
         return _start(self._encoding, work, then, fail)
 
     def close(self) -> None:
-        """Take no more work; what is running ends by itself."""
+        """Accept no more work; running work ends by itself."""
         for pool in (self._decoding, self._long_decoding, self._encoding):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Postponed(Exception):
-    """A request cannot go on before work that takes long: `then` does it, beside the event loop."""
+    """Raised when a request needs long work first, which `then` does beside the event loop."""
 
     def __init__(self, offload: Offload, size: int, work: Callable[[], Any]) -> None:
         super().__init__("work that takes long")
@@ -67,12 +68,12 @@ class Postponed(Exception):
         self._work = work
 
     def then(self, go_on: Callable[[object], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
-        """As `Offload.decode`."""
+        """Start the work; see `Offload.decode`."""
         return self._offload.decode(self._size, self._work, go_on, fail)
 
 
 async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_counter) -> list[_T]:
-    """Return the pieces, which are made one by one; every few milliseconds the event loop turns to others."""
+    """Return the pieces, produced one by one; the event loop gets a turn every few milliseconds."""
     made = []
     step_ends = clock() + _STEP_S
     for piece in pieces:
@@ -84,9 +85,9 @@ async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_
 
 
 class Coalesced(Generic[_T]):
-    """Makes an answer once for all requests that wait for it.
+    """Produces a response once for all requests that wait for it.
 
-    Requests that come while one is being made get the next one: it tells of everything before them.
+    Requests that arrive meanwhile get the next one, which covers everything before them.
     """
 
     def __init__(self, make: Callable[[], Coroutine[object, object, _T]]) -> None:
@@ -95,7 +96,7 @@ class Coalesced(Generic[_T]):
         self._next: asyncio.Task[_T] | None = None
 
     async def get(self) -> _T:
-        """Return an answer that was begun after this call. Raises what making it raises."""
+        """Return a response whose production began after this call. Raises its exception."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_next())
         return await asyncio.shield(self._next)

@@ -1,4 +1,4 @@
-"""The server: builds everything from a ServeConfig, starts it, and ends it in order."""
+"""The server: builds the object graph from a ServeConfig, starts it, and shuts it down."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 
 _UNLOAD_S = 5
-"""Least time to unload models, however long the requests in flight took."""
+"""Minimum time for unloading models, however long requests in flight took."""
 
 
 class InferenceServer:
@@ -58,7 +58,7 @@ class InferenceServer:
     def __init__(
         self, config: ServeConfig, logs: LogControl | None = None, seat: EngineSeat | None = None
     ) -> None:
-        """With a `seat` this is the engine of frontends in processes of their own. Raises UsageError."""
+        """Create the server; with a `seat` it is the engine of frontend processes. Raises UsageError."""
         if seat is None and config.server.frontends:
             raise UsageError(
                 "--frontends needs `tpx serve`: a server in another program has its own process only"
@@ -112,8 +112,9 @@ class InferenceServer:
         self.logs.watch(lambda _: self._tell_state())
 
     def status(self) -> list[RepositoryEntry]:
-        """Return every known version of every model, for the startup table; after a failed start, as it was
-        then."""
+        """Return every known version of every model, for the startup table; after a failed start, as of
+        then.
+        """
         return self._failed_start or self.plane.index(ready_only=False)
 
     async def start(self) -> list[BoundEndpoint]:
@@ -134,10 +135,10 @@ class InferenceServer:
         return endpoints
 
     async def stop(self) -> bool:
-        """Serve on for the drain, let requests in flight end, close, unload. Metrics are served to the end.
+        """Drain, let requests in flight end, close, and unload. Metrics are served until the end.
 
-        False if the time for it ran out: what still computes or is finalized cannot be stopped, the process
-        must end.
+        Returns False if time ran out: what still computes or finalizes cannot be stopped, so the
+        process must exit.
         """
         left_s = await Shutdown(
             self.plane,
@@ -205,7 +206,7 @@ class InferenceServer:
         )
 
     def _metrics(self) -> MetricsFrontend:
-        """Make the metrics page, and start measuring the machine for it."""
+        """Return the renderer of the metrics page, and start sampling the machine."""
         config = self._config
         probes: list[MetricsProbe] = (
             [CpuMetrics(), ProcessMetrics()] if config.metrics.allow_cpu_metrics else []
@@ -233,7 +234,7 @@ def _hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub
 
 
 def _metrics_only(config: ServeConfig) -> ServeConfig:
-    """Return what an engine listens for itself."""
+    """Return the config of an engine, which itself serves only metrics."""
     return replace(
         config, http=replace(config.http, allow_http=False), grpc=replace(config.grpc, allow_grpc=False)
     )
@@ -249,7 +250,7 @@ def _bound_by(seat: EngineSeat) -> list[BoundEndpoint]:
 
 
 def control_settings(config: ServeConfig) -> ControlSettings:
-    """Return where models come from, and when they are loaded. Raises UsageError."""
+    """Return the sources of models, and when they are loaded. Raises UsageError."""
     return ControlSettings(
         places=[
             LocalRepository(place)
@@ -280,7 +281,7 @@ def _memory_limit(config: ServeConfig) -> int:
 
 
 def limiter(config: ServeConfig) -> Limiter:
-    """Return the rate limiter, which does nothing if it is off. Raises UsageError."""
+    """Return the rate limiter; one that limits nothing if it is off. Raises UsageError."""
     resources = parse_resources(config.repository.rate_limit_resource)
     if config.repository.rate_limit != "off":
         return RateLimiter(resources)
@@ -290,7 +291,9 @@ def limiter(config: ServeConfig) -> Limiter:
 
 
 def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
-    """Return `[backend,]key=value` by backend; warn of unknown backends. Raises UsageError."""
+    """Return the settings `[backend,]key=value` by backend; warn about unknown backends. Raises
+    UsageError.
+    """
     out: dict[str, dict[str, str]] = {}
     for flag in config.repository.backend_config:
         backend, comma, pair = flag.rpartition(",")
@@ -306,7 +309,7 @@ def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
 
 
 def shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
-    """Return what clients may register."""
+    """Return the limits on clients' shared memory."""
     return SharedMemoryLimits(
         allowed=_shared_memory_allowed(config),
         max_regions=region_limit(),
@@ -315,7 +318,7 @@ def shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
 
 
 def _shared_memory_allowed(config: ServeConfig) -> bool:
-    """Return the option; by default, true if all clients must be on this machine, as shared memory needs."""
+    """Return the option; by default True if all clients are on this machine."""
     if config.server.allow_client_shm is not None:
         return config.server.allow_client_shm
     addresses = [

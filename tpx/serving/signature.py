@@ -33,11 +33,11 @@ _PLAIN_HEADS = 256
 
 
 class _Nameless(InvalidRequest):
-    """A fault that Triton finds before the request has its id: the message does not name it."""
+    """An error found before the request has its id, as in Triton: the message has no id."""
 
 
 class Signature:
-    """The tensors of one model and its batch dimension."""
+    """The tensors of a model and its batch dimension."""
 
     def __init__(
         self, name: str, max_batch_size: int, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
@@ -51,7 +51,7 @@ class Signature:
 
     @classmethod
     def of(cls, config: ModelConfig, labels: dict[str, tuple[str, ...]]) -> "Signature":
-        """The signature in a complete ModelConfig; `labels` by output name."""
+        """Return the signature of a complete ModelConfig; `labels` by output name."""
         inputs = [
             _spec(item, optional=item.optional, ragged=item.allow_ragged_batch) for item in config.input
         ]
@@ -59,11 +59,11 @@ class Signature:
         return cls(config.name, config.max_batch_size, inputs, outputs)
 
     def wire_shape(self, spec: TensorSpec) -> list[int]:
-        """A tensor's shape in the metadata: with the batch dimension in front where there is one."""
+        """Return a tensor's shape in the metadata, including the batch dimension if there is one."""
         return [-1, *spec.dims] if self.max_batch_size > 0 else list(spec.dims)
 
     def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
-        """The head of a request that fits.
+        """Return the head of a valid request.
 
         Raises InvalidRequest in Triton's words, with the request's id.
         """
@@ -83,7 +83,7 @@ class Signature:
         return head
 
     def forget_heads(self) -> None:
-        """Drop what is remembered of requests, and with it their model."""
+        """Drop cached heads, which reference the model."""
         self._plain_heads.clear()
 
     def _bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
@@ -176,7 +176,7 @@ class Signature:
             )
 
     def _model_shape(self, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape after `reshape`; its variable dimensions take the values of the client's, in order."""
+        """Return the shape after `reshape`; variable dimensions take the client's values in order."""
         if spec.model_dims is spec.dims:
             return tuple(shape)
         batch = shape[:1] if self.max_batch_size > 0 else []
@@ -184,7 +184,7 @@ class Signature:
         return (*batch, *(next(free) if dim == -1 else dim for dim in spec.model_dims))
 
     def _size(self, tensor: Tensor) -> int:
-        """The bytes of a tensor, checked against its data."""
+        """Return the size of a tensor in bytes, after checking it against its data."""
         count = element_count(tensor.name, tensor.shape)
         size = BY_NAME[tensor.datatype].size
         if size == 0:
@@ -257,7 +257,7 @@ _WHOLE = {
 
 
 def _own_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
-    """Request parameters, those with a meaning of their own checked."""
+    """Return the request parameters, after checking those with a defined meaning."""
     for key, value in parameters.items():
         if key.startswith("triton_"):
             raise _Nameless(

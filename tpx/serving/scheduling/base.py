@@ -8,45 +8,47 @@ from tpx.serving.request import InferRequest
 
 
 class Refusal(NamedTuple):
-    """A request that is given up, and what to answer it."""
+    """A refused request and its error."""
 
     request: InferRequest
     error: TpxError
 
     @classmethod
     def of_cancelled(cls, request: InferRequest) -> "Refusal":
-        """Refuse a request that was cancelled."""
+        """Return the refusal of a cancelled request."""
         return cls(request, Cancelled("the request was cancelled"))
 
 
 class Affinity(Protocol):
-    """Knows which requests have to go to one instance, and wait there for those before them."""
+    """Knows which requests must run on a particular instance, and in which order."""
 
     slotted: bool
-    """The rows of a batch are the slots of its instance."""
+    """True if the rows of a batch are slots of its instance."""
 
     @property
     def live(self) -> int:
-        """Sequences that have begun and not ended."""
+        """Return the number of sequences that have begun and not ended."""
 
     def open_instance(self, instance: int, now_ns: int) -> None:
-        """Let sequences begin on one more instance."""
+        """Let sequences begin on an additional instance."""
 
     def close_instance(self, instance: int) -> bool:
-        """Let no more sequences begin on an instance. Return whether none is left, and it is forgotten.
+        """Let no more sequences begin on an instance. Return whether it has none left and was removed.
 
-        It is asked again until then.
+        Called again until it returns True.
         """
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        """Take note that requests which were taken have been computed."""
+        """Note that requests returned by `take` were computed."""
 
     def dropped(self, request: InferRequest, now_ns: int) -> Sequence[Refusal]:
-        """Take note that a request which was taken was cancelled; return what depends on it."""
+        """Note that a request returned by `take` was cancelled; return the refusals of requests that
+        depend on it.
+        """
 
 
 class NoAffinity:
-    """The affinity of requests that any instance may compute, in any order."""
+    """The affinity of requests that any instance may compute in any order."""
 
     slotted = False
     live = 0
@@ -64,22 +66,24 @@ NO_AFFINITY = NoAffinity()
 
 
 class Scheduler(Protocol):
-    """Holds the requests that wait for an instance. Single-threaded; times are ns of one monotonic clock."""
+    """Queue of requests waiting for an instance. Single-threaded; times are ns of one monotonic clock."""
 
     waits: bool
-    """More requests may make a better batch: look only after all that have arrived are in."""
+    """True if later requests may improve a batch, so `take` is called only after all arrived requests
+    were added.
+    """
     rows_at_once: int
     """While nothing waits and an instance is idle, requests of up to so many rows that can be stacked leave
     together at once; 0 where only `take` can tell."""
     timed: bool
-    """Something may happen because time has passed: `expire` and `wake_ns` are asked."""
+    """True if time alone may change the result, so `expire` and `wake_ns` are called."""
 
     @property
     def affinity(self) -> Affinity:
-        """Say which requests have to go to which instance."""
+        """Return the affinity of requests to instances."""
 
     def add(self, request: InferRequest) -> None:
-        """Take a request; its `arrived_ns` is set. Raises RequestError."""
+        """Add a request; its `arrived_ns` is set. Raises RequestError."""
 
     def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest | None]:
         """Return the requests of the next batch, none if it is better to wait; with slots, None is an empty
@@ -90,10 +94,10 @@ class Scheduler(Protocol):
         """
 
     def expire(self, now_ns: int) -> Sequence[Refusal]:
-        """Give up the requests that have waited too long."""
+        """Refuse requests past their deadline."""
 
     def purge_cancelled(self, now_ns: int) -> Sequence[Refusal]:
-        """Give up the cancelled requests, and those that depend on them."""
+        """Refuse cancelled requests, and those that depend on them."""
 
     def wake_ns(self, now_ns: int) -> int | None:
         """Return the first time after `now_ns` at which `take` or `expire` may give more than now, with no

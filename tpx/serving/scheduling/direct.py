@@ -1,4 +1,4 @@
-"""No scheduling: each request goes alone, first come first served, to the first free instance."""
+"""No scheduling: each request runs alone on the first free instance, first come first served."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from tpx.serving.scheduling.base import NO_AFFINITY, Affinity, Refusal
 
 
 class DirectScheduler:
-    """A queue."""
+    """A plain queue."""
 
     waits = False
     rows_at_once = 1

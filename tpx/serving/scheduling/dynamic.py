@@ -88,13 +88,15 @@ class DynamicBatcher:
         return len(self._queue)
 
     def _oldest_ns(self, count: int) -> int:
-        """When the one came that has waited longest of the first `count`."""
+        """Return the earliest arrival among the first `count` requests."""
         if self._policed is None:
             return _waits_since_ns(next(iter(self._queue)))
         return min(request.arrived_ns for request in islice(self._policed, count))
 
     def _longest_run(self) -> tuple[int, bool]:
-        """How many requests of the front fit into one batch, and whether no later arrival could join them."""
+        """Return how many requests at the front fit into one batch, and whether no later arrival could
+        join them.
+        """
         queue = self._queue
         key = None
         size = count = 0
@@ -126,6 +128,6 @@ class DynamicBatcher:
 
 
 def _waits_since_ns(request: InferRequest) -> int:
-    """Since when a request can be batched: one of a sequence first waits for those before it."""
+    """Return since when a request can be batched; one of a sequence first waits for earlier ones."""
     sequence = request.sequence
     return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)

@@ -1,10 +1,10 @@
-"""Where a batch is computed: on the event loop, or by an instance of its own thread."""
+"""Where a batch is computed: on the event loop, or by an instance in its own thread."""
 
 _NONE = -1
 """No rows, not even empty ones."""
 _MAX_RELUCTANCE = 16
 _PREEMPTED = 4
-"""Times the limit: an execution on the loop that takes longer may have been preempted."""
+"""An execution on the loop longer than this multiple of the limit may have been preempted."""
 _LONGEST_PROBATION = 1024
 _REHABILITATED = 64
 
@@ -30,32 +30,32 @@ class InlinePolicy:
     )  # fmt: skip
 
     def __init__(self, below_ns: int) -> None:
-        """`below_ns` is the limit; 0 computes nothing on the loop."""
+        """Create the policy; `below_ns` is the limit, 0 computes nothing on the loop."""
         self._below_ns = below_ns
         self._reluctance = _MAX_RELUCTANCE
         self._left = 0
-        """Short executions in threads that probation still asks for."""
+        """Short executions in threads left until probation ends."""
         self._probation = 1
-        """Executions that the next failure on the loop costs."""
+        """Length of the next probation in executions."""
         self._since_failure = 0
-        """Short executions on the loop."""
+        """Short executions on the loop since the last failure."""
         self._short_row_size = _NONE
         self.row_size = _NONE
-        """Rows of up to so many bytes are computed on the loop at present."""
+        """Maximum row size in bytes that is currently computed on the loop."""
         self.usual_ns = 0
-        """Executions on the loop that take less change nothing: they need not be reported."""
+        """Executions on the loop below this duration need not be reported."""
 
     @property
     def open(self) -> bool:
-        """Short batches are computed on the event loop."""
+        """Return whether short batches are computed on the loop."""
         return not self._left and self._reluctance < _MAX_RELUCTANCE // 2
 
     def is_long(self, row_size: int) -> bool:
-        """Return whether rows of so many bytes may take longer than those that were short."""
+        """Return whether rows of this many bytes may take longer than those measured as short."""
         return row_size > self._short_row_size
 
     def measured_here(self, cost_ns: int, row_size: int) -> None:
-        """Take into account an execution on the event loop, by its wall time."""
+        """Record an execution on the event loop, by wall time."""
         if cost_ns < self._below_ns:
             if self._reluctance:
                 self._reluctance -= 1
@@ -73,7 +73,7 @@ class InlinePolicy:
         self._decide()
 
     def measured_in_thread(self, cost_ns: int, row_size: int) -> None:
-        """Take into account an execution by an instance, by the CPU time of its thread; 0 is unknown."""
+        """Record an execution by an instance, by CPU time of its thread; 0 if unknown."""
         if not (self._below_ns and cost_ns):
             return
         if cost_ns < self._below_ns:
@@ -125,21 +125,21 @@ class LonePolicy:
     usual_ns = 0
 
     def __init__(self, below_ns: int, arrivals: Arrivals) -> None:
-        """`below_ns` is the limit; 0 computes nothing on the loop."""
+        """Create the policy; `below_ns` is the limit, 0 computes nothing on the loop."""
         self._below_ns = below_ns
         self._arrivals = arrivals
         self._handed_over_at = 0
         self._in_a_row = 0
         self._needed = _LONE_IN_A_ROW
         self._left_here = 0
-        """Executions on the loop before an instance computes one."""
+        """Executions on the loop until an instance computes one."""
         self._row_size = _NONE
-        """The largest rows that took less than the limit."""
+        """Maximum row size that took less than the limit."""
         self.row_size = _NONE
-        """Rows of up to so many bytes are computed on the loop at present."""
+        """Maximum row size in bytes that is currently computed on the loop."""
 
     def handed_over(self) -> None:
-        """Note that an instance computes from now on, while the others have nothing to do."""
+        """Note that an instance starts computing while all others are idle."""
         self._handed_over_at = self._arrivals.count
 
     def measured_in_thread(self, cost_ns: int, row_size: int, *, alone: bool) -> None:
@@ -160,7 +160,7 @@ class LonePolicy:
         self._decide()
 
     def measured_here(self, cost_ns: int, row_size: int) -> None:
-        """Take into account an execution on the event loop, by its wall time."""
+        """Record an execution on the event loop, by wall time."""
         if cost_ns < self._below_ns:
             self._left_here -= 1
             if not self._left_here:

@@ -14,33 +14,33 @@ from tpx.errors import ConfigError, UsageError
 from tpx.serving.backends.contract import GLOBAL, Needs
 
 Resource = tuple[str, int]
-"""A name and a device."""
+"""Name and device."""
 
 
 class Admission(Protocol):
     """Decides when the instances of an instance queue may compute."""
 
     limited: bool
-    """`stage` may refuse: nothing is taken from the queue before it is granted."""
+    """True if `stage` may refuse; nothing is taken from the queue before admission."""
 
     def enter(self) -> None:
-        """Count the instance from now on."""
+        """Count the instance."""
 
     def leave(self) -> None:
-        """Forget the instance, which has ended."""
+        """Remove the instance, which has ended."""
 
     def stage(self) -> bool:
-        """Ask for leave to compute, because there is work. Return whether it is granted now."""
+        """Request admission, because there is work. Return whether it is granted now."""
 
     def withdraw(self) -> None:
-        """Give up the leave, or the request for it: there is no work after all."""
+        """Withdraw the admission or the request for it, because there is no work."""
 
     def done(self, waiting: Sized) -> None:
-        """End the leave after a batch; there is further work if anything is `waiting`."""
+        """End the admission after a batch; there is more work if anything is `waiting`."""
 
 
 class Free:
-    """The admission of instances that compute whenever they have work."""
+    """Admission of instances that compute whenever they have work."""
 
     limited = False
 
@@ -60,24 +60,24 @@ class Limiter(Protocol):
     """Admits the instances of all models."""
 
     def check(self, instances: Sequence[Needs]) -> None:
-        """Raise ConfigError for what could never run. May be called from any thread."""
+        """Raise ConfigError for an instance that could never run. May be called from any thread."""
 
     def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Admission:
-        """Return the admission of one instance; `on_granted` is called when it may compute after all."""
+        """Return the admission of an instance; `on_granted` is called when a refused one may compute."""
 
 
 class NoLimiter:
     """Admits every instance at once: --rate-limit is off."""
 
     def check(self, instances: Sequence[Needs]) -> None:
-        """Anything can run."""
+        """Do nothing: every instance can run."""
 
     def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Admission:  # noqa: ARG002
         return FREE
 
 
 class Turn:
-    """The admission of an instance that takes turns with others."""
+    """Admission of an instance that takes turns with others."""
 
     limited = True
     __slots__ = ("_limiter", "granted", "idle", "needs", "on_granted", "place", "share")
@@ -90,10 +90,10 @@ class Turn:
         self.share = 0
         """Executions x priority."""
         self.place: tuple[int, int, Turn] | None = None
-        """In the row of those that are staged."""
+        """Position among staged instances."""
         self.granted = False
         self.idle = True
-        """It has had no work: it is not owed what it did not want."""
+        """True after it had no work; it then gets no credit for unused turns."""
 
     def enter(self) -> None:
         self._limiter.turns.append(self)
@@ -135,7 +135,7 @@ class RateLimiter:
     def __init__(self, explicit: Mapping[Resource, int]) -> None:
         self._explicit = explicit
         self.turns: list[Turn] = []
-        """The instances that take turns."""
+        """Instances that take turns."""
         self._total: dict[Resource, int] = {}
         self._used: dict[Resource, int] = {}
         self._row: list[tuple[int, int, Turn]] = []
@@ -161,7 +161,7 @@ class RateLimiter:
         return Turn(self, needs, on_granted)
 
     def line_up(self, turn: Turn) -> None:
-        """Put an instance that has work into the row."""
+        """Stage an instance that has work."""
         if turn.idle:
             turn.idle = False
             shares = [other.share for other in self.turns if _compete(other, turn)]
@@ -171,7 +171,7 @@ class RateLimiter:
         bisect.insort(self._row, turn.place)
 
     def release(self, turn: Turn) -> None:
-        """Take an instance out of the row, or take back the resources that it was granted."""
+        """Unstage an instance, or release the resources granted to it."""
         if turn.place is not None:
             self._row.remove(turn.place)
             turn.place = None
@@ -181,7 +181,7 @@ class RateLimiter:
                 self._used[resource] -= count
 
     def grant(self, asking: Turn | None) -> None:
-        """Grant turns, as far as resources reach; the one that asks is not called."""
+        """Grant turns as far as resources permit; `asking` is not called back."""
         held_back: set[Resource] = set()
         for place in tuple(self._row):
             turn = place[2]
@@ -204,13 +204,13 @@ class RateLimiter:
         )
 
     def _limit(self, name: str, device: int) -> int | None:
-        """Return the limit; of a resource that all devices share, the device in the option means nothing."""
+        """Return the limit; for a resource shared by all devices, the option's device is ignored."""
         if device == GLOBAL:
             return max((count for (known, _), count in self._explicit.items() if known == name), default=None)
         return self._explicit.get((name, device), self._explicit.get((name, GLOBAL)))
 
     def recount(self) -> None:
-        """Add up the resources that there are for these instances."""
+        """Recompute the available resources for these instances."""
         total: dict[Resource, int] = {}
         for turn in self.turns:
             for resource, count in turn.needs.resources.items():
@@ -220,14 +220,14 @@ class RateLimiter:
 
 
 def _compete(other: Turn, turn: Turn) -> bool:
-    """Return whether another one wants what this one wants, now."""
+    """Return whether another instance wants the same resource now."""
     if other is turn or not (other.granted or other.place is not None):
         return False
     return not other.needs.resources.keys().isdisjoint(turn.needs.resources)
 
 
 def parse_resources(flags: Sequence[str]) -> dict[Resource, int]:
-    """The amounts of --rate-limit-resource, by name and device. Raises UsageError."""
+    """Return the amounts of --rate-limit-resource, by name and device. Raises UsageError."""
     amounts: dict[Resource, int] = {}
     for flag in flags:
         match = re.fullmatch(r"([^:]+):(\d+)(?::(\d+))?", flag, re.ASCII)
