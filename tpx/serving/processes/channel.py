@@ -175,14 +175,14 @@ class FrameChannel:
             self._waiting.append(frame)
             self._send_waiting()
         if not self._draining:
-            self.publish()
+            self._publish_one()
 
     def post_inline(self, head: FrameHead, data: Buffer) -> None:
         """As `post`, with at most INLINE_BYTES, which are copied at once."""
         if self._waiting or not self._outgoing.append(head, data):
             self.post(head, b"", (bytes(data),))
         elif not self._draining:
-            self.publish()
+            self._publish_one()
 
     def allocate(self, size: int) -> Array | None:
         """Return memory of which parts are sent uncopied; None while there is none."""
@@ -215,14 +215,21 @@ class FrameChannel:
         _fill(view[place + start : place + start + size], parts)
         return True
 
+    def _publish_one(self) -> None:
+        """Have the other side see a frame at once if it is awake; otherwise wake it for all frames of this
+        turn of the loop together, as each wake-up costs more than a request."""
+        if self._outgoing.publish():
+            self._loop.call_soon(self._wake_up)
+
     def publish(self) -> None:
         """Have the other side see what was sent."""
         if not self.closed and self._outgoing.publish():
-            self._signal()
+            self._wake_up()
 
-    def _signal(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_write(self._wake, 1)
+    def _wake_up(self) -> None:
+        if not self.closed:
+            with suppress(BlockingIOError):
+                os.eventfd_write(self._wake, 1)
 
     def _send_waiting(self) -> None:
         """Send what has room now."""
@@ -265,7 +272,7 @@ class FrameChannel:
         if self.closed:
             return
         if incoming.consumed():
-            self._signal()
+            self._wake_up()
         self._heap.reclaim()
         if self._done:
             self.let_go()
