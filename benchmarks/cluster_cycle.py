@@ -5,6 +5,7 @@ median of several looks; a supervisor looks every half second.
 """
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -103,6 +104,7 @@ def cycle(count: int, actor: "ray.actor.ActorHandle[Answering]") -> dict[str, fl
 
 def main() -> None:
     """Print a table in Markdown."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # Ray would leave a token in the home directory
     with contextlib.redirect_stdout(sys.stderr):
         ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         actor = ray.remote(Answering).options(num_cpus=0).remote()

@@ -68,7 +68,10 @@ class Network:
         else:
             words += ["--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--num-cpus=0"]
             words += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
-        subprocess.run(words, check=True, capture_output=True, timeout=120, env=environment(), cwd=ROOT)
+        done = subprocess.run(
+            words, check=False, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT
+        )
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
         self.nodes[node] = _ray_processes() - before
 
     def kill_node(self, node: int) -> None:
@@ -101,6 +104,8 @@ def environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # a token in the home directory would have the head ask for it
+        "RAY_AUTH_MODE": "disabled",
         "RAY_enable_open_telemetry": "0",
     }
 
