@@ -2,6 +2,8 @@
 
 import asyncio
 
+PATIENCE_S = 25
+"""What a loaded machine may take; a test has 30 s."""
 _TURN_S = 0.001
 
 

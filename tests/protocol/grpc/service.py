@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from tests.protocol.turns import PATIENCE_S
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory
 from tpx.protocol.grpc.server_call import Method, ServerCall
@@ -124,7 +125,7 @@ class WireServer:
 
     async def empty(self) -> None:
         """Wait until every connection has ended."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while self.listener.connections:  # noqa: ASYNC110 (the listener tells nobody)
                 await asyncio.sleep(0.001)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, WireServer, serving
 from tests.protocol.http2.raw import Frame, RawPeer, grpc_headers
-from tests.protocol.turns import pause
+from tests.protocol.turns import PATIENCE_S, pause
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status
@@ -307,7 +307,7 @@ WIDE_OPEN = (
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0.002)
 

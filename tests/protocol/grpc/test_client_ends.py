@@ -7,7 +7,7 @@ import pytest
 from tests.protocol.grpc.scripted import OK, TRAILERS, Calls, RawServer, scripted
 from tests.protocol.grpc.service import ECHO, HOLD, serving
 from tests.protocol.http2.raw import Header
-from tests.protocol.turns import pause
+from tests.protocol.turns import PATIENCE_S, pause
 from tpx.errors import Code, ResponseError, WireError
 from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -159,7 +159,7 @@ async def test_goaway_ends_what_will_not_be_served_and_lets_the_rest_finish() ->
         assert bytes(served.data) == b"served"
         with pytest.raises(WireError, match="maintenance"):
             calls.make()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not lost:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 

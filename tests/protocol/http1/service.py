@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from tests.protocol.turns import pause
+from tests.protocol.turns import PATIENCE_S, pause
 from tpx.protocol.http1.limits import HttpLimits
 from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.http1.server import HttpServerConnection, connection_factory
@@ -56,7 +56,7 @@ class WireServer:
 
     async def empty(self) -> None:
         """Wait until every connection has ended."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while self.listener.connections:  # noqa: ASYNC110 (the listener tells nobody)
                 await asyncio.sleep(0.001)
 
@@ -133,7 +133,7 @@ class Bare:
 
     async def answer(self, *, bodiless: bool = False) -> Answer:
         """The next response."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             status = int(head[0].split(" ")[1])
             headers = {}
@@ -143,7 +143,7 @@ class Bare:
             size = 0 if bodiless else int(headers.get("content-length", "0"))
             return Answer(status, headers, await self.reader.readexactly(size))
 
-    async def closed(self, timeout_s: float = 5) -> bool:
+    async def closed(self, timeout_s: float = PATIENCE_S) -> bool:
         """Whether the server ends the connection, and nothing else comes before."""
         try:
             return await asyncio.wait_for(self.reader.read(), timeout_s) == b""

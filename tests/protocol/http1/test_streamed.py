@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.protocol.http1.service import PLAIN, Bare
-from tests.protocol.turns import pause
+from tests.protocol.turns import PATIENCE_S, pause
 from tpx.protocol.http1.limits import HttpLimits
 from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.http1.server import connection_factory
@@ -36,7 +36,7 @@ class Producer:
         self.gone += 1
 
     async def asked(self, count: int = 1) -> HttpRequest:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.requests) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return self.requests[count - 1]
@@ -120,7 +120,7 @@ async def test_the_producer_hears_that_its_client_does_not_read_and_that_it_does
             await asyncio.sleep(0)
         assert producer.stalls == [True]
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while producer.stalls == [True]:
                 await client.reader.read(1 << 20)
         assert producer.stalls == [True, False]

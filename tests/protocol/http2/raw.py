@@ -10,6 +10,7 @@ from typing import Self
 
 from hpack import Decoder, Encoder
 
+from tests.protocol.turns import PATIENCE_S
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
@@ -152,7 +153,7 @@ class RawPeer:
         while self._unacknowledged:
             await self.frame()
 
-    async def frame(self, timeout_s: float = 5) -> Frame:
+    async def frame(self, timeout_s: float = PATIENCE_S) -> Frame:
         """The next frame; raises IncompleteReadError where the connection ends."""
         async with asyncio.timeout(timeout_s):
             head = await self._reader.readexactly(9)
@@ -181,17 +182,17 @@ class RawPeer:
                 answer.blocks.append(dict(self.decoder.decode(block, raw=True)))
         answer.ended |= frame.kind != CONTINUATION and frame.flags & END_STREAM != 0
 
-    async def next(self, kind: int, timeout_s: float = 5) -> Frame:
+    async def next(self, kind: int, timeout_s: float = PATIENCE_S) -> Frame:
         """The next frame of a kind."""
         while True:
             frame = await self.frame(timeout_s)
             if frame.kind == kind:
                 return frame
 
-    async def goaway(self, timeout_s: float = 5) -> Frame:
+    async def goaway(self, timeout_s: float = PATIENCE_S) -> Frame:
         return await self.next(frames.GOAWAY, timeout_s)
 
-    async def answer(self, stream_id: int, timeout_s: float = 5) -> Answer:
+    async def answer(self, stream_id: int, timeout_s: float = PATIENCE_S) -> Answer:
         """What came on a stream, once it has ended."""
         while True:
             answer = self.answers.get(stream_id)
@@ -199,7 +200,7 @@ class RawPeer:
                 return answer
             await self.frame(timeout_s)
 
-    async def closed(self, timeout_s: float = 5) -> bool:
+    async def closed(self, timeout_s: float = PATIENCE_S) -> bool:
         """Read on until the other end closes; False if it does not in time."""
         try:
             while True:
