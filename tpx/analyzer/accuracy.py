@@ -1,7 +1,8 @@
-"""Check that a variant still answers what the default answers: seeded requests to both, outputs compared.
+"""Check that a variant returns the same results as the default: seeded requests to both, outputs
+compared.
 
-Another execution provider, graph level or precision may compute something else; such a variant is measured
-only once its answers are known to be near enough.
+A different execution provider, graph optimization level or precision may change the results; such a
+variant is measured only once its outputs are within the tolerance.
 """
 
 import asyncio
@@ -22,29 +23,35 @@ TIMEOUT_S = 30.0
 STRING_LENGTH = 8
 
 Answers = Sequence[Mapping[str, Array]]
-"""Of each request, outputs by name."""
+"""Outputs by name, one mapping per request."""
 
 _INTEGERS = {f"TYPE_{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """How answers are compared."""
+    """Settings for comparing outputs."""
 
     tolerance: float = 0.01
-    """Of floats: relative to the greatest magnitude of the output. Everything else must be the same."""
+    """Tolerance for floats, relative to the output's greatest magnitude; all other types must match
+    exactly.
+    """
     seed: int = 0
     shapes: Mapping[str, Sequence[int]] | None = None
-    """Of inputs with dynamic dimensions, by name, without the batch dimension; 1 for what is not said."""
+    """Shapes of inputs with dynamic dimensions, by name, without the batch dimension; unlisted
+    dimensions are 1.
+    """
 
 
 def may_answer_otherwise(variant: Variant) -> bool:
-    """Return whether what a variant changes may change what the model computes."""
+    """Return True if the variant changes settings that may affect the model's results."""
     return "optimization" in variant.delta or any(map(may_answer_otherwise, variant.members))
 
 
 def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
-    """Requests in the protocol's JSON for a model of this configuration, the same for the same seed."""
+    """Return requests as protocol JSON for a model with this configuration; the same seed gives the
+    same requests.
+    """
     chance = np.random.default_rng(gate.seed)
     batch = [1] if int(config.get("max_batch_size", 0)) > 0 else []
     found = []
@@ -67,13 +74,15 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
 
 
 async def ask(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> Answers:
-    """Return what the model at host:port answers over HTTP. Raises MeasurementError with the server's
-    words."""
+    """Send the requests to the model at host:port over HTTP and return its outputs.
+
+    Raises MeasurementError with the server's message.
+    """
     return await asyncio.to_thread(lambda: [_ask(address, model, request) for request in requests])
 
 
 def difference(reference: Answers, answers: Answers, gate: Gate) -> str:
-    """How the answers differ by more than is allowed; empty where they do not."""
+    """Describe a difference beyond the tolerance; return an empty string if there is none."""
     for ours, theirs in zip(answers, reference, strict=True):
         missing = sorted(theirs.keys() - ours.keys())
         if missing:

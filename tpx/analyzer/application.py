@@ -1,9 +1,9 @@
-"""A winning configuration written into a model repository, and taken out again.
+"""Apply a winning configuration to a model repository, and roll it back.
 
-The file is replaced in one step; what was there before is kept beside it as config.pbtxt.backup-N. The new
-file begins with a line that names its backup and the hash of the rest, so that `rollback` knows what to
-restore and whether somebody has changed the file since. It is changed as a person would: the fields that get
-another value, and no other text.
+The file is replaced atomically and its previous version kept next to it as config.pbtxt.backup-N. The
+first line of the new file names the backup and the hash of the rest, so that `rollback` knows what to
+restore and can detect later edits. Only the fields that get another value are edited; all other text
+stays.
 """
 
 import difflib
@@ -29,24 +29,24 @@ _BYTE_ORDER_MARK = "\ufeff"
 NO_FILE = "none"
 
 _NEXT_ELEMENT = re.compile(r"\n(?=[a-z])")
-"""Between the elements of a repeated field, as protobuf prints it."""
+"""Boundary between the elements of a repeated field, as protobuf prints it."""
 _LINE_END = re.compile(r"[ \t]*(\r?\n|\Z)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One model's config.pbtxt before and after; None is no file."""
+    """One model's config.pbtxt before and after; None means no file."""
 
     model: str
     path: Path
     before: str | None
     after: str | None
     backup: Path | None = None
-    """Of a rollback: the file that is restored and goes away."""
+    """Backup that a rollback restores and then removes."""
 
     @property
     def diff(self) -> str:
-        """Unified; empty where nothing changes."""
+        """Unified diff; empty if nothing changes."""
         if self.before == self.after:
             return ""
         old, new = (_lines(text or "") for text in (self.before, self.after))
@@ -59,11 +59,11 @@ class ConfigChange:
 def changes_to(
     configuration: Configuration, repository: Path, measured: Mapping[str, str]
 ) -> tuple[ConfigChange, ...]:
-    """Return what applying a measured configuration would write, a file for each model that it is about.
+    """Return the changes that apply a measured configuration, one file per model.
 
-    `measured` are the fingerprints that the models had when they were measured; a model without one is not
-    checked. What was applied since does not count as a change: the variant is one of the model as it was
-    measured. Raises UsageError where a model is missing or is not the measured one any more.
+    `measured` holds the models' fingerprints at the time of measurement; a model without one is not
+    checked. Configurations applied since then do not count as a change: the variant is based on the
+    model as measured. Raises UsageError if a model is missing or differs from the measured one.
     """
     name = configuration.variant.name
     found = []
@@ -78,13 +78,14 @@ def changes_to(
 
 
 def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[ConfigChange, ...]:
-    """Return what a rollback of these models would write. Raises UsageError where there is nothing to
-    restore, or where somebody has changed the applied file since."""
+    """Return the changes that roll these models back. Raises UsageError if there is nothing to restore,
+    or if the applied file was edited since.
+    """
     return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
 
 
 def applied(repository: Path) -> dict[str, str]:
-    """Return the models with a file that was applied, each with the name of the configuration in it."""
+    """Return the models with an applied file, each with the name of its configuration."""
     found = {
         path.parent.name: _HEADER.match(_text(path) or "") for path in repository.glob(f"*/{CONFIG_FILE}")
     }
@@ -92,7 +93,7 @@ def applied(repository: Path) -> dict[str, str]:
 
 
 def carry_out(changes: Sequence[ConfigChange]) -> None:
-    """Write the changes, all of them or none. Raises MeasurementError when a file cannot be written."""
+    """Write all changes or none. Raises MeasurementError if a file cannot be written."""
     done: list[ConfigChange] = []
     try:
         for change in changes:
@@ -105,7 +106,9 @@ def carry_out(changes: Sequence[ConfigChange]) -> None:
 
 
 def _base(directory: Path, measured: str) -> str | None:
-    """The text that a variant is a change of: the file as it is, or as it was before we applied others."""
+    """Return the text that the variant is based on: the current file, or the one before earlier
+    applications.
+    """
     path = directory / CONFIG_FILE
     if not measured or fingerprint(directory) == measured:
         return _text(path)
@@ -118,7 +121,9 @@ def _base(directory: Path, measured: str) -> str | None:
 
 
 def _replaced(path: Path) -> Iterator[str | None]:
-    """Return what each application has replaced, the last first, unless its result was changed since."""
+    """Yield the text that each application replaced, most recent first, up to the first file that was
+    edited since.
+    """
     text, seen = _text(path), {path.name}
     while text is not None and (found := _intact(text)) is not None:
         backup = found.group(2)
@@ -131,7 +136,7 @@ def _replaced(path: Path) -> Iterator[str | None]:
 
 
 def _intact(text: str) -> re.Match[str] | None:
-    """The mark of an applied file that is still as it was written."""
+    """Match the header of an applied file, or return None if the file was edited since."""
     found = _HEADER.match(text)
     if found is None or hashlib.sha256(text[found.end() :].encode()).hexdigest() != found.group(3):
         return None
@@ -152,9 +157,9 @@ def _change(configuration: Configuration, path: Path, variant: str, base: str | 
 
 
 def _minimal(configuration: Configuration) -> str:
-    """Return a new file that says only what the variant changes; the server completes the rest.
+    """Return a new file with only the variant's changes; the server completes the rest.
 
-    Batching is said as a whole: a server that is told one part of it does not complete the other.
+    Batching is written completely: given one part of it, a server does not complete the other.
     """
     delta, whole = configuration.variant.delta, model_config.parse(configuration.text, "measured")
     out = _merged({}, delta, "variant")
@@ -166,9 +171,10 @@ def _minimal(configuration: Configuration) -> str:
 
 
 def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
-    """A file's text with the change, without a mark; None where the file says it already.
+    """Return a file's text with the change, without a header; None if the file has these values
+    already.
 
-    Fields are changed in the text as it is; what cannot be changed so is written anew as a whole.
+    Fields are edited in place; a file that cannot be edited this way is rewritten.
     """
     if not delta:
         return None
@@ -187,13 +193,13 @@ def _merged(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> An
 
 
 def _set_fields(message: Any) -> dict[str, Any]:
-    """A configuration's JSON with what the file says itself: defaults stay unsaid."""
+    """Return a configuration's JSON with only the fields that the file sets, without defaults."""
     said = {field.name for field, _ in message.ListFields()}
     return {key: value for key, value in model_config.to_json(message).items() if key in said}
 
 
 def _comment_of(text: str) -> str:
-    """The comment that a file begins with."""
+    """Return the comment at the top of a file."""
     kept = []
     for line in text.splitlines(keepends=True):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -203,7 +209,7 @@ def _comment_of(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text for a difference, which tells where the last one does not end."""
+    """Return the lines of a text for a diff, marking a last line without a newline."""
     lines = text.splitlines(keepends=True)
     if lines and not text.endswith("\n"):
         lines[-1] += "\n\\ No newline at end of file\n"
@@ -246,7 +252,7 @@ def _undo(change: ConfigChange) -> None:
 
 
 def _replace(path: Path, text: str | None) -> None:
-    """The file has this text in one step, synced; None takes it away."""
+    """Replace the file atomically and sync it; None deletes it."""
     if text is None:
         path.unlink(missing_ok=True)
         return
@@ -281,10 +287,11 @@ def _text(path: Path) -> str | None:
 
 
 def edited(text: str, present: Any, wanted: Any) -> str | None:
-    """`text`, which says `present`, changed so that it says `wanted`; None where that cannot be done.
+    """Edit `text`, which encodes `present`, so that it encodes `wanted`; return None if that is not
+    possible.
 
-    A field with another value is written anew where it first stands, one that is no longer set goes, a new
-    one is appended. Comments stay, except inside of a value that is replaced.
+    A changed field is rewritten at its first occurrence, a cleared one removed, a new one appended.
+    Comments stay, except within a replaced value.
     """
     values = {name: model_config.to_text(_only(wanted, name)) for name in _changed(present, wanted)}
     fields = [field for field in outer_fields(text) if field.name in values]
@@ -318,7 +325,7 @@ def _changed(present: Any, wanted: Any) -> list[str]:
 
 
 def _only(message: Any, name: str) -> Any:
-    """A message with this field alone."""
+    """Return a copy of the message with this field only."""
     out = type(message)()
     out.CopyFrom(message)
     for field, _ in message.ListFields():
@@ -328,7 +335,9 @@ def _only(message: Any, name: str) -> Any:
 
 
 def _formatted(value: str, text: str, spelled: Sequence[FieldText]) -> str:
-    """A field as protobuf prints it, indented as it was, and an element a line where it was so written."""
+    """Return a field as protobuf prints it, with the original indentation, and on several lines only if
+    the original was.
+    """
     first = spelled[0]
     line = text[text.rfind("\n", 0, first.start) + 1 : first.start]
     indent = "" if line.strip() else line
@@ -339,7 +348,7 @@ def _formatted(value: str, text: str, spelled: Sequence[FieldText]) -> str:
 
 
 def _without(text: str, field: FieldText) -> str:
-    """The text without a field; a line that held nothing else goes with it."""
+    """Return the text without a field, and without its line if nothing else is on it."""
     before, after = text[: field.start], text[field.end :]
     kept = before.rstrip(" \t")
     line_end = _LINE_END.match(after)

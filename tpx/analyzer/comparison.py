@@ -1,8 +1,8 @@
-"""Two runs side by side: what of the same configuration under the same load changed, and how sure that is.
+"""Compare two runs: how each configuration changed under the same load, and how certain that is.
 
-Configurations are the same by their text, whatever number a search gave them. Figures are compared as
-logarithms: by Welch's t-test where a configuration was measured several times in both runs, otherwise by the
-confidence interval of the single measurement.
+Configurations match by their text, not by the number that a search gave them. Figures are compared as
+logarithms: by Welch's t-test if a configuration was measured several times in both runs, otherwise by
+the confidence interval of the single measurement.
 """
 
 import math
@@ -20,7 +20,7 @@ from tpx.perf.answers.compare import Difference, Strictness, settled
 from tpx.perf.statistics.distributions import t_quantile, t_two_sided
 
 SINGLE_DEGREES = 30
-"""Of freedom, that the interval of a single measurement stands for."""
+"""Degrees of freedom assigned to the interval of a single measurement."""
 NORMAL_95 = 1.96
 LEAST_ERROR = 1e-9
 
@@ -34,13 +34,13 @@ class Pair:
     """Name of the configuration in the first run."""
     after: str
     recommended: bool
-    """Whether these are what the runs recommend, which need not be the same configuration."""
+    """True for the runs' recommendations, which need not be the same configuration."""
     difference: Difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisComparison:
-    """Every pair that both runs have, and what only one of them has."""
+    """All pairs present in both runs, and the names found in only one."""
 
     pairs: tuple[Pair, ...]
     only_before: tuple[str, ...]
@@ -53,7 +53,7 @@ class AnalysisComparison:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Statistics of a figure: the mean of its logarithm, its error, and the degrees of freedom of that."""
+    """Statistics of a figure: mean of its logarithm, standard error of the mean, degrees of freedom."""
 
     mean: float
     error: float
@@ -65,7 +65,7 @@ _Side = tuple[str, Measurement]
 
 
 def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisComparison:
-    """Return what changed from one run to the next; p-values are corrected for the number of pairs."""
+    """Compare two runs; p-values are corrected for the number of pairs."""
     first, second = _models(before), _models(after)
     pairs: list[Pair] = []
     only: tuple[list[str], list[str]] = ([], [])
@@ -165,7 +165,7 @@ def _sample(metric: MeasuredMetric, point: Measurement) -> _Sample | None:
 
 
 def _test(ours: _Sample, theirs: _Sample, strictness: Strictness) -> tuple[float, float, float]:
-    """Bounds of the relative difference, and how probable one like it is where there is none."""
+    """Return the bounds of the relative difference, and its p-value."""
     change = theirs.mean - ours.mean
     error = math.hypot(ours.error, theirs.error)
     if math.isinf(error):

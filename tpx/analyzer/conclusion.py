@@ -1,5 +1,6 @@
-"""Conclusions from the final repetitions: which configuration is best, which ties with it and is cheaper, by
-how much it beats the default, and whether the machine was quiet enough to say anything."""
+"""Conclusions from the final rounds: the best configuration, its cheaper ties, its gain over the
+default, and whether the machine was quiet enough for a result.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,38 +18,39 @@ SIGNIFICANT = 1 - CONFIDENCE
 STEAL_PERCENT = 5.0
 OTHER_PERCENT = 15.0
 DRIFT = 0.15
-"""Rounds that differ by more, for all configurations alike, are the machine's doing."""
+"""Spread between rounds, common to all configurations, above which the machine is considered noisy."""
 NOISY_GAIN = 0.05
-"""On a noisy machine a gain must be at least this, with all of its interval, to be believed."""
+"""On a noisy machine the whole confidence interval of a gain must lie above this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """Conclusion from the final rounds of one model's search."""
+    """The conclusion from the final rounds of one model's search."""
 
     recommended: RankedVariant
-    """The cheapest of those that tie with the best: fewest instances, least memory, lowest p99."""
+    """The cheapest configuration tied with the best: fewest instances, then least memory, then lowest p99."""
     tied: tuple[str, ...]
-    """Names of the others that cannot be told from the best."""
+    """Names of the other configurations tied with the best."""
     passes_over: bool
-    """Whether some of these are cheaper, but may be worse than the default."""
+    """True if a tied configuration is cheaper but may be worse than the default."""
     gains: Mapping[str, Gain]
-    """Of each finalist over the default, by name."""
+    """Gain of each finalist over the default, by name."""
     noise: tuple[str, ...]
-    """What on the machine disturbed the rounds."""
+    """Disturbances on the machine during the rounds."""
     inconclusive: str
-    """Why nothing can be recommended; empty where it can."""
+    """Reason why nothing can be recommended; empty if something can."""
 
     @property
     def gain(self) -> Gain | None:
-        """Return the gain of the recommended configuration over the default."""
+        """The gain of the recommended configuration over the default."""
         return self.gains.get(self.recommended.name)
 
 
 def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
-    """Return what the repetitions say; None where there were none, or nothing that was repeated satisfies.
+    """Return the conclusion; None if there were no repetitions, or no repeated configuration satisfies
+    the constraints.
 
-    `ranking` is that of `objectives.rank`, the finalists first.
+    `ranking` comes from `objectives.rank`, with the finalists first.
     """
     finalists = [r for r in ranking if r.settled is not None and r.satisfies]
     if not finalists:
@@ -89,7 +91,7 @@ def _gain(
     scores: Mapping[str, Mapping[int, float]],
     goals: Goals,
 ) -> Gain:
-    """Return the gain of the figures that are shown, with the interval of their rounds side by side."""
+    """Return the gain between the displayed figures, with the interval from the paired rounds."""
     paired = compare_scores(scores[ranked.name], scores[default.name])
     percent = gain_percent(ranked.figures, default.figures, goals)
     return paired if percent is None or paired is UNKNOWN else replace(paired, value=percent / 100)
@@ -101,14 +103,16 @@ def _worth_taking(
     gains: Mapping[str, Gain],
     noise: Sequence[str],
 ) -> list[RankedVariant]:
-    """Return those that tie with the best: none that falls behind the default, and where the default is not
-    among them, none that may."""
+    """Return the tied configurations that are not worse than the default.
+
+    If the default is not among the tied, exclude those that may be worse, too.
+    """
     kept = [r for r in tied if r is default or not _falls_behind(gains.get(r.name))]
     return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
 
 
 def _falls_behind(gain: Gain | None) -> bool:
-    """Surely, or by more than the margin as far as it is known."""
+    """Return True if the gain is negative with certainty, or its estimate is below the margin."""
     return gain is not None and gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)
 
 
@@ -117,7 +121,9 @@ def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
 
 
 def _cost(ranked: RankedVariant) -> tuple[float, ...]:
-    """Return what a configuration takes: instances, memory, p99; then the order of the search."""
+    """Return the cost of a configuration as a sort key: instances, memory, p99, then the order of the
+    search.
+    """
     figures = ranked.figures
     number = ranked.name.rpartition("_")[2]
     return (
@@ -129,7 +135,7 @@ def _cost(ranked: RankedVariant) -> tuple[float, ...]:
 
 
 def _doubt(gain: Gain | None, noise: Sequence[str]) -> str:
-    """Why a gain over the default cannot be believed; empty where it can, or where nothing says so."""
+    """Return why a gain over the default cannot be trusted; empty if it can, or if there is no evidence."""
     if gain is None or gain is UNKNOWN or gain.rounds < 2:
         return ""
     if gain.low <= 0 and not gain.tied:
@@ -160,7 +166,9 @@ def _noise(finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int,
 
 
 def _drift(scores: Sequence[Mapping[int, float]]) -> float:
-    """By how much the fastest round is faster than the slowest, over all configurations."""
+    """Return how much faster the fastest round is than the slowest, averaged over all configurations,
+    as a ratio minus one.
+    """
     rounds = set.intersection(*(set(s) for s in scores)) if scores else set()
     if len(rounds) < 2:
         return 0.0

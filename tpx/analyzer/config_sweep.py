@@ -1,8 +1,8 @@
-"""`model_config_parameters`: which fields of a model's configuration are varied, and over which values.
+"""`model_config_parameters`: the fields of a model's configuration to vary, and their values.
 
-A list where one value belongs is a sweep. A repeated field holds a list anyway, so its sweep is a list of
-lists; `{sweep: [...]}` says the same in so many words. What is nested varies at its leaves, and all that
-varies is combined. The schema is that of ModelConfig; an error names the path of the field.
+A list given for a single-valued field is a sweep. A repeated field takes a list anyway, so its sweep is
+a list of lists; `{sweep: [...]}` makes a sweep explicit. Nested messages vary at their leaves, and all
+axes are combined. The schema is ModelConfig; errors name the path of the field.
 """
 
 import itertools
@@ -21,22 +21,22 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigAxis:
-    """One field of the configuration and what it is set to, one after the other."""
+    """One field of the configuration and the values it takes in turn."""
 
     path: Path
     """Names of fields, keys of maps, positions in lists: ("instance_group", 0, "count")."""
     values: tuple[Any, ...]
-    """As JSON has them."""
+    """Values as in JSON."""
 
     @property
     def label(self) -> str:
-        """`instance_group[0].count`."""
+        """The path as text: `instance_group[0].count`."""
         return label(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSweep:
-    """Axes that are combined freely; without one there is nothing to vary."""
+    """Axes whose values are combined freely; false without an axis."""
 
     axes: tuple[ConfigAxis, ...] = ()
 
@@ -51,14 +51,14 @@ class ConfigSweep:
         return count
 
     def deltas(self) -> Iterator[dict[str, Any]]:
-        """Every combination as a change to the model's configuration; max_batch_size varies fastest."""
+        """Yield every combination as a change to the model's configuration; max_batch_size varies fastest."""
         ordered = sorted(self.axes, key=lambda axis: axis.path == ("max_batch_size",))
         for values in itertools.product(*(axis.values for axis in ordered)):
             yield delta_of([axis.path for axis in ordered], values)
 
 
 class BadField(ValueError):
-    """A key that nothing has, or a value that it does not take; `path` leads to it."""
+    """An unknown key, or a value of the wrong type; `path` leads to it."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(f"{label(path)}: {message}" if path else message)
@@ -67,7 +67,7 @@ class BadField(ValueError):
 
 
 def integer(value: object) -> int:
-    """A whole number, also as text."""
+    """Parse an integer, which may be text."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -76,7 +76,7 @@ def integer(value: object) -> int:
 
 
 def stepped(value: Mapping[object, object]) -> tuple[int, ...]:
-    """Return the integers from `start` to `stop`, which is included, by `step`. Raises ValueError."""
+    """Return the integers from `start` to `stop` inclusive, by `step`. Raises ValueError."""
     if set(value) - {"start", "stop", "step"} or not {"start", "stop"} <= set(value):
         raise ValueError("expected a value, a list, or start, stop and step")
     try:
@@ -89,7 +89,7 @@ def stepped(value: Mapping[object, object]) -> tuple[int, ...]:
 
 
 def label(path: Path) -> str:
-    """`instance_group[0].count`."""
+    """Return the path as text: `instance_group[0].count`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -97,7 +97,7 @@ def label(path: Path) -> str:
 
 
 def delta_of(paths: Sequence[Path], values: Sequence[object]) -> dict[str, object]:
-    """JSON in which the values stand at their paths."""
+    """Return JSON with the values at their paths."""
     root: dict[str, object] = {}
     for path, value in zip(paths, values, strict=True):
         _put(root, path, value)
@@ -105,7 +105,7 @@ def delta_of(paths: Sequence[Path], values: Sequence[object]) -> dict[str, objec
 
 
 def read_sweep(value: object) -> ConfigSweep:
-    """The sweep that a YAML mapping of ModelConfig fields describes. Raises BadField."""
+    """Parse a sweep from a YAML mapping of ModelConfig fields. Raises BadField."""
     if not isinstance(value, Mapping):
         raise BadField((), f"expected fields of the model configuration, got {_shown(value)}")
     from tpx.protocol import messages  # late, as is_repeated: help needs no protobuf
@@ -131,7 +131,7 @@ def _put(root: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
-    """A message's fields; `dynamic_batching:` without a value is the empty message."""
+    """Yield the axes of a message's fields; `dynamic_batching:` without a value is the empty message."""
     if value is None and path:
         value = {}
     if not isinstance(value, Mapping):
@@ -160,7 +160,7 @@ def _field_axes(value: object, field: object, path: Path) -> Iterator[ConfigAxis
 
 
 def _expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
-    """Every value that one alternative of a sweep stands for."""
+    """Yield every value that one alternative of a sweep expands to."""
     axes = list(_value_axes(value, field, path))
     for values in itertools.product(*(axis.values for axis in axes)):
         found: Any = delta_of([axis.path for axis in axes], values)
@@ -170,7 +170,7 @@ def _expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
 
 
 def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
-    """The values that a field is to have, one after the other."""
+    """Return the values that a field takes in turn."""
     if isinstance(value, Mapping) and set(value) == {"sweep"}:
         value = value["sweep"]
         if not isinstance(value, list) or not value:
@@ -193,7 +193,7 @@ def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
 
 
 def _value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
-    """One value of a field, which may still vary at the leaves of its messages."""
+    """Yield the axes of one value of a field; a message may still vary at its leaves."""
     if not _is_repeated(field):
         if field.message_type is not None:
             yield from _message_axes(value, field.message_type, path)
@@ -210,7 +210,7 @@ def _value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
 
 
 def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
-    """A map: every key's value varies on its own. A parameter may be written as its bare text."""
+    """Yield the axes of a map, whose values vary independently. A parameter may be given as plain text."""
     if value is None:
         value = {}
     if not isinstance(value, Mapping):

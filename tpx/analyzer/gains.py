@@ -1,5 +1,6 @@
-"""How much better one configuration is than another, by repetitions that were measured side by side: a ratio
-with its confidence interval."""
+"""The gain of one configuration over another as a ratio with a confidence interval, from paired
+repetitions.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,21 +13,21 @@ from tpx.perf.statistics.intervals import CONFIDENCE
 from tpx.report.digits import percent
 
 TIE_MARGIN = 0.02
-"""Two configurations that differ by no more are as good as each other."""
+"""Relative difference below which two configurations count as equally good."""
 EQUIVALENCE = 0.05
-"""Two configurations whose difference surely is no more than this are tied."""
+"""Configurations are tied if the confidence interval of their difference lies within this bound."""
 LEAST_SPREAD = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """A ratio less one, as 0.67, and where it lies with 95% confidence."""
+    """A ratio minus one, such as 0.67, with its 95% confidence interval."""
 
     value: float
     low: float
     high: float
     p_value: float
-    """How probable a difference like this is where there is none."""
+    """Probability of a difference at least this large if there is none."""
     rounds: int
 
     @property
@@ -35,13 +36,15 @@ class Gain:
 
     @property
     def tied(self) -> bool:
-        """True where a difference within the margin is possible, and one beyond the equivalence is not."""
+        """True if a difference within the margin is plausible and one beyond the equivalence bound is
+        ruled out.
+        """
         within = self.low >= -EQUIVALENCE and self.high <= EQUIVALENCE
         return within and self.low <= TIE_MARGIN and self.high >= -TIE_MARGIN
 
     @property
     def interval(self) -> str:
-        """` [64, 70]`; empty where there is none, or where both ends read like the value."""
+        """` [64, 70]`; empty with fewer than two rounds, or if both bounds print like the value."""
         low, high = f"{self.low * 100:.0f}", f"{self.high * 100:.0f}"
         return "" if self.rounds < 2 or low == high == f"{self.value * 100:.0f}" else f" [{low}, {high}]"
 
@@ -50,14 +53,14 @@ class Gain:
 
 
 UNKNOWN = Gain(value=0.0, low=-1.0, high=math.inf, p_value=1.0, rounds=0)
-"""Of fewer than two rounds nothing can be said."""
+"""The gain from fewer than two rounds, which carries no information."""
 
 
 def compare_scores(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
-    """Return the gain of the first over the second; scores are logarithms, by round.
+    """Return the gain of the first over the second; scores are logarithms by round.
 
-    Student's t on the differences of the rounds that both were in: what a round's moment did to both goes
-    out.
+    A paired Student's t-test over the rounds that both took part in: pairing cancels what affected both
+    in the same round.
     """
     common = sorted(ours.keys() & theirs.keys())
     differences = np.asarray([ours[n] - theirs[n] for n in common])

@@ -1,4 +1,6 @@
-"""The constraints of a search one by one: of which model each is, whether it is kept, and in words."""
+"""The constraints of a search one at a time: the model each applies to, its status, and its text for
+reports.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,32 +13,32 @@ from tpx.report.digits import in_unit, rounded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConstraint:
-    """A constraint on what is measured."""
+    """A constraint and the model it applies to."""
 
     constraint: Constraint
     model: str = ""
-    """Of several models that are measured together the one whose figures it is about."""
+    """Model that the constraint applies to, if several are measured together; otherwise empty."""
 
     def value(self, measurement: Measurement) -> float | None:
-        """The figure that the constraint is about; None where it was not measured."""
+        """Return the constrained figure, or None if it was not measured."""
         return metric(self.constraint.tag).value(self._part(measurement))
 
     def _part(self, measurement: Measurement) -> Measurement:
         return next((m for m in measurement.members if model_of(m) == self.model), measurement)
 
     def standing(self, measurement: Measurement) -> Standing:
-        """Return whether the limit is kept, and `borderline` where that is not certain."""
+        """Return whether the limit is met; `borderline` if the confidence interval contains it."""
         part, measured = self._part(measurement), metric(self.constraint.tag)
         return self.constraint.standing(measured.value(part), measured.interval(part))
 
     def __str__(self) -> str:
-        """`p99 latency of at most 10 ms`, or with ` for a` behind it."""
+        """Return `p99 latency of at most 10 ms`, followed by ` for a` if the constraint names a model."""
         measured, word = metric(self.constraint.tag), {"max": "at most", "min": "at least"}
         text = f"{in_words(self.constraint.tag)} of {word[self.constraint.bound]} {self.constraint.limit:g}"
         return f"{text} {measured.unit}".rstrip() + (f" for {self.model}" if self.model else "")
 
     def miss(self, measurement: Measurement) -> str:
-        """`p99 latency 12.4 ms, 24% over`; empty where it is kept."""
+        """Return `p99 latency 12.4 ms, 24% over`, or an empty string if the constraint is satisfied."""
         value = self.value(measurement)
         if self.constraint.satisfied_by(value):
             return ""
@@ -50,7 +52,7 @@ class ModelConstraint:
 
 
 def limits_of(goals: Goals, model: str) -> tuple[ModelConstraint, ...]:
-    """Return those of a model, or of each of several that are measured together (`a,b`)."""
+    """Return the constraints of a model, or of each model in a group that is measured together (`a,b`)."""
     names = model.split(",")
     if len(names) == 1:
         return tuple(ModelConstraint(constraint=c) for c in goals.of(model).constraints)
@@ -60,21 +62,21 @@ def limits_of(goals: Goals, model: str) -> tuple[ModelConstraint, ...]:
 
 
 def describe_limits(limits: Sequence[ModelConstraint]) -> str:
-    """`p99 latency of at most 10 ms and throughput of at least 50 infer/sec`."""
+    """Return `p99 latency of at most 10 ms and throughput of at least 50 infer/sec`."""
     return " and ".join(map(str, limits))
 
 
 def describe_misses(measurement: Measurement, limits: Sequence[ModelConstraint]) -> str:
-    """`p99 latency 12.4 ms, 24% over`, of the constraints that the measurement does not keep."""
+    """Return `p99 latency 12.4 ms, 24% over` for the constraints that the measurement violates."""
     return "; ".join(text for limit in limits if (text := limit.miss(measurement)))
 
 
 def shown(measured: MeasuredMetric, value: float) -> str:
-    """Return a figure with its unit, as people read it."""
+    """Return a figure with its unit, rounded for display."""
     return in_unit(value, measured.unit.replace("/sec", "/s"))
 
 
 def in_words(tag: str) -> str:
-    """A metric's name inside of a sentence."""
+    """Return a metric's name as it is written within a sentence."""
     name = metric(tag).name
     return name if name[:3].isupper() else name[0].lower() + name[1:].lower()

@@ -1,7 +1,7 @@
-"""The nodes of a Ray cluster that measure trials, each with a server and a load generator of its own.
+"""Ray cluster nodes that measure trials, each with its own server and load generator.
 
-Only nodes of one type take part, and only those that are free: an actor reserves all of a node, or one of its
-GPUs. It runs what a run on one machine runs, `TrialRunner` with a child server.
+Only idle nodes of one machine type are used: each actor reserves a whole node, or one of its GPUs. It
+runs the same `TrialRunner` with a child server as a single-machine run.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 class NodeTrials:
-    """The actor on a node: carries out trials there."""
+    """The Ray actor that carries out trials on its node."""
 
     def __init__(self, config: ProfileSpec, open_trials: OpenTrials) -> None:
         import ray
@@ -49,7 +49,7 @@ class NodeTrials:
         self._trials = open_trials(config, OutputRepository(Path(self._scratch.name, "models"), None))
 
     async def machine(self) -> MachineType:
-        """Return the type of this node. Raises UsageError where it does not have the models."""
+        """Return the type of this node. Raises UsageError if the node lacks the models."""
         if not self._models.is_dir():
             raise UsageError(f"--model-repository {self._models}: no such directory on node {self._address}")
         return self._trials.machine
@@ -73,14 +73,16 @@ class NodeTrials:
 
 
 class RayNode:
-    """Implements TrialNode by an actor."""
+    """Implements TrialNode with a Ray actor."""
 
     def __init__(self, name: str, actor: "ActorHandle[NodeTrials]") -> None:
         self.name = name
         self._actor = actor
 
     def machine(self) -> MachineType:
-        """Return the type of the node. Raises UsageError where it cannot take part."""
+        """Return the type of the node. Raises UsageError if the node lacks the models, NodeLost if it
+        is unreachable.
+        """
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -110,14 +112,14 @@ class RayNode:
         return found
 
     async def close(self) -> None:
-        """End the server of the node, and the actor."""
+        """Stop the node's server and kill the actor."""
         with suppress(TpxError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._ask("close")
         self.release()
 
     def release(self) -> None:
-        """Give the node back."""
+        """Kill the actor, which releases the node."""
         import ray
 
         ray.kill(self._actor)
@@ -135,7 +137,7 @@ class RayNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reservation:
-    """A node that is reserved for one trial at a time, or one GPU of it."""
+    """A node, or one of its GPUs, that is reserved for one trial at a time."""
 
     name: str
     node: str
@@ -147,7 +149,7 @@ class _Reservation:
 def nodes_of(
     config: ProfileSpec, open_trials: OpenTrials, repository: OutputRepository, say: Say
 ) -> Iterator[SideBySide]:
-    """Connect to Ray and take its nodes. Raises UsageError where there are none to take."""
+    """Connect to Ray and reserve its idle nodes. Raises UsageError if none is idle."""
     with connected(config.server.ray_address):
         started = [_started(slot, config, open_trials) for slot in _slots(config.server.ray_trial, say)]
         if not started:
@@ -157,7 +159,7 @@ def nodes_of(
 
 
 def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], MachineType]:
-    """Return the most nodes that have one type, and this type; the others are left out with a note."""
+    """Return the largest group of nodes of one type, and that type; release the others and report them."""
     types: list[tuple[MachineType, list[RayNode]]] = []
     for node in started:
         try:
@@ -184,9 +186,9 @@ def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], M
 
 
 def _slots(what: str, say: Say) -> Iterator[_Reservation]:
-    """Yield what is free, `node` by node or `gpu` by GPU."""
+    """Yield the idle nodes, or with `gpu` each GPU of an idle node."""
     import ray
-    from ray._private.state import available_resources_per_node  # Ray has no public one by node
+    from ray._private.state import available_resources_per_node  # no public per-node equivalent
 
     free = available_resources_per_node()
     for node in sorted(ray.nodes(), key=lambda node: str(node["NodeManagerAddress"])):

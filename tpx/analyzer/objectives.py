@@ -1,7 +1,8 @@
-"""Which measurement is better: metrics by their tag, scores, constraints, and the ranking of configurations.
+"""Decide which measurement is better: metrics by tag, scores, constraints, and the ranking of
+configurations.
 
-Scores are sums of logarithms, so that A over B and B over C add up to A over C; for one objective the order
-is Model Analyzer's.
+Scores are sums of logarithms, so that A over B and B over C add up to A over C; for one objective the
+order is Model Analyzer's.
 """
 
 import math
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 NS_PER_MS = 1e6
 BYTES_PER_MB = 1e6
 LEAST = {"ms": 1e-3, "%": 0.1}
-"""By unit, the least that a figure counts as: two queues below a microsecond are alike, and so are two GPUs
-of which less than a thousandth is used."""
+"""Floor of a figure, by unit: queue times below a microsecond compare as equal, as do GPU utilizations
+below 0.1%.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMetric:
-    """A figure of a measurement, under the tag and the header that Model Analyzer gives it."""
+    """A figure of a measurement, with Model Analyzer's tag and table header."""
 
     tag: str
     header: str
@@ -45,8 +47,10 @@ class MeasuredMetric:
         return self.header.partition(" (")[2].removesuffix(")")
 
     def interval(self, measurement: Measurement) -> Range | None:
-        """Return where the true value lies with 95% confidence: by what the measurement is the mean of, else
-        by its own batches; None where neither tells."""
+        """Return the 95% confidence interval of the true value, or None if unknown.
+
+        A mean uses the samples it averages, a single measurement its own batches.
+        """
         if isinstance(measurement, Mean):
             return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
         if self.tag == "perf_throughput":
@@ -60,7 +64,7 @@ def _ms(value_ns: float | None) -> float | None:
 
 
 def ram_mb(memory: MemoryUse | None) -> float | None:
-    """Return what the server holds for itself alone, or all that is resident where that is not known."""
+    """Return the server's private memory (USS), or its resident memory (RSS) if that is unknown."""
     if memory is None:
         return None
     return (memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes) / BYTES_PER_MB
@@ -72,7 +76,7 @@ def _ram_left_mb(measurement: Measurement) -> float | None:
 
 
 def gpu_mb(measurement: Measurement) -> float | None:
-    """Return the memory used of all GPUs; None without a GPU."""
+    """Return the memory used on all GPUs; None without a GPU."""
     return sum(gpu.used_bytes for gpu in measurement.gpus) / BYTES_PER_MB if measurement.gpus else None
 
 
@@ -82,7 +86,7 @@ def _gpu_left_mb(measurement: Measurement) -> float | None:
 
 
 def _gpu_mean(name: str) -> Callable[[Measurement], float | None]:
-    """Return a reader of a figure that is averaged over the GPUs that report it."""
+    """Return a reader that averages a figure over the GPUs that report it."""
 
     def value(measurement: Measurement) -> float | None:
         known = [v for gpu in measurement.gpus if (v := getattr(gpu, name)) is not None]
@@ -100,7 +104,7 @@ def _part(name: str) -> Callable[[Measurement], float | None]:
 
 
 def _between_answers(kind: str, statistic: str) -> Callable[[Measurement], float | None]:
-    """Return a reader of one statistic of what happens between responses, or before the first."""
+    """Return a reader of one statistic of the times between responses, or of the time to the first."""
 
     def value(measurement: Measurement) -> float | None:
         found = None if measurement.answers is None else getattr(measurement.answers, kind)
@@ -158,14 +162,14 @@ COLUMNS: Mapping[str, str] = {
     "satisfies_constraints": "Satisfies Constraints",
     "gpu_total_memory": "GPU Memory Available (MB)",
 }
-"""Columns of Model Analyzer's tables that are no metrics: tag -> header."""
+"""Columns of Model Analyzer's tables that are not metrics: tag -> header."""
 
 BACKEND_PARAMETER = "backend_parameter/"
-"""Begins the tag of a parameter in the `parameters` of a configuration."""
+"""Prefix of the tag of a parameter from a configuration's `parameters`."""
 
 
 def metric(tag: str) -> MeasuredMetric:
-    """The metric of a tag; UsageError with the nearest known tag."""
+    """Return the metric with this tag. Raises UsageError that suggests the closest known tag."""
     found = METRICS.get(tag)
     if found is None:
         raise UsageError(f"unknown metric '{tag}'{nearest(tag, METRICS)}")
@@ -173,10 +177,11 @@ def metric(tag: str) -> MeasuredMetric:
 
 
 def score(measurement: Measurement, goals: Goals) -> float:
-    """Higher is better; the difference of two scores is the logarithm of how many times better one is.
+    """Return the score of a measurement; higher is better.
 
-    Weights count relative to each other, those of objectives and those of models measured together. A
-    measurement that lacks an objective's figure ranks below all that have it.
+    The difference of two scores is the logarithm of how many times better one is. Weights are relative,
+    both among objectives and among models measured together. A measurement that lacks an objective's
+    figure ranks below all that have it.
     """
     if measurement.members:
         weights = [goals.weight_of(model_of(member)) for member in measurement.members]
@@ -194,7 +199,7 @@ def score(measurement: Measurement, goals: Goals) -> float:
 
 
 def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
-    """Tags of the objectives that a measurement has no figure of, so that it has no score."""
+    """Return the tags of objectives that were not measured, which leaves the measurement without a score."""
     lacking = (
         objective.tag
         for part, own in _parts(measurement, goals)
@@ -205,16 +210,20 @@ def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
 
 
 def gain_percent(ours: Measurement, theirs: Measurement, goals: Goals) -> float | None:
-    """By how much the first is better at what is asked for; of throughput alone the ratio of both, less one.
-    None where one of them lacks a figure."""
+    """Return the gain of the first over the second on the objectives, in percent; None if a figure is
+    missing.
+
+    For throughput alone it is the ratio of the two minus one.
+    """
     difference = score(ours, goals) - score(theirs, goals)
     return math.expm1(difference) * 100 if math.isfinite(difference) else None
 
 
 def failure_percent(measurement: Measurement, goals: Goals) -> float:
-    """By how much the measurement misses the constraints together, in percent; 0 when it satisfies all.
+    """Return by how much the measurement misses the constraints in total, in percent; 0 if it satisfies
+    all.
 
-    Of several models measured together each has its own constraints, and all of them count.
+    Models measured together each have their own constraints, and all of them count.
     """
     return sum(
         constraint.failure_percent(metric(constraint.tag).value(part))
@@ -224,12 +233,12 @@ def failure_percent(measurement: Measurement, goals: Goals) -> float:
 
 
 def satisfies(measurement: Measurement, goals: Goals) -> bool:
-    """Return whether a measurement keeps every constraint."""
+    """Return True if the measurement satisfies every constraint."""
     return failure_percent(measurement, goals) == 0
 
 
 def standing(measurement: Measurement, goals: Goals) -> Standing:
-    """Return whether a measurement keeps every constraint, as far as that is certain."""
+    """Return the combined status of all constraints: `missed` and `borderline` take precedence over `met`."""
     found = set()
     for part, own in _parts(measurement, goals):
         for constraint in own.constraints:
@@ -239,29 +248,35 @@ def standing(measurement: Measurement, goals: Goals) -> Standing:
 
 
 def _parts(measurement: Measurement, goals: Goals) -> list[tuple[Measurement, Goals]]:
-    """Return what is judged by itself, with its goals: each model of those that are measured together."""
+    """Return the measurements judged separately, with their goals: one per model if several are
+    measured together.
+    """
     members = [(member, goals.of(model_of(member))) for member in measurement.members]
     return members or [(measurement, goals)]
 
 
 def model_of(member: Measurement) -> str:
-    """Variants are named after their model; a model's own name may contain `_config_` too."""
+    """Return the model's name from its variant's, `MODEL_config_N`; the model's name may contain
+    `_config_` too.
+    """
     return member.variant.rpartition("_config_")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedVariant:
-    """A configuration under each of its loads, best first, those that satisfy the constraints before those
-    that do not."""
+    """A configuration with its measurements under each load, those that satisfy the constraints first,
+    then best first.
+    """
 
     run: "VariantRun"
     passing: tuple[Measurement, ...]
     failing: tuple[Measurement, ...]
     figures: Measurement
-    """The measurement that judges the configuration: the mean of its final rounds, else its best one that
-    satisfies the constraints, else the one nearest to it."""
+    """The measurement that represents the configuration: the mean of its final rounds, or else its best
+    one that satisfies the constraints, or else the one closest to satisfying them.
+    """
     satisfies: bool
-    """By the figures as they are; `standing` says how certain that is."""
+    """True if the figures satisfy the constraints at face value; `standing` adds the uncertainty."""
     standing: Standing
 
     @property
@@ -274,16 +289,16 @@ class RankedVariant:
 
     @property
     def settled(self) -> Mean | None:
-        """The figures, where they are those of final rounds."""
+        """The figures if they are the mean of final rounds, else None."""
         return self.figures if isinstance(self.figures, Mean) and self.figures.rounds else None
 
 
 def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
-    """Return the measured configurations from the best to the worst; ties keep the order of the search.
+    """Return the measured configurations from best to worst; ties keep the order of the search.
 
-    Configurations that satisfy the constraints come first by their figures, the others by how little they
-    miss. Those that were measured again come before those that were not: the best of many measurements is
-    too good to be true.
+    Configurations that satisfy the constraints come first, by score; the others follow by how little
+    they miss. Remeasured configurations rank above those that were not: the best of many single
+    measurements is biased upward.
     """
     goals = goals.of(model.model)
     ranked = [_order(variant, goals) for variant in model.measured]
@@ -302,8 +317,11 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
 
 
 def _in_final(ranked: RankedVariant, goals: Goals, finalists: Sequence[float]) -> bool:
-    """Return whether a configuration's place is decided by its final rounds alone. The default is measured
-    again whatever the search thought of it, and stands where its figures put it."""
+    """Return True if final rounds alone decide a configuration's place.
+
+    The default is always remeasured, whatever its rank in the search; if it scores below every other
+    finalist, it is ranked by its figures.
+    """
     if ranked.run.variant.is_default and finalists and score(ranked.figures, goals) < min(finalists):
         return False
     return ranked.settled is not None

@@ -1,6 +1,6 @@
-"""Checks for what would stop a run, or spoil its figures, before it begins; they change nothing.
+"""Checks for problems that would stop a run or spoil its figures; they change nothing.
 
-Every check is a fact with its remedy. Those that need a server are given one by the caller.
+Each check is a fact with its remedy. The caller supplies the server for those that need one.
 """
 
 import os
@@ -25,14 +25,14 @@ from tpx.report.pdf import require_typst
 
 ROOM_BYTES = 1 << 30
 BUSY_SHARE = 0.5
-"""A load average above this share of the processors spoils figures."""
+"""Load average per processor above which figures are unreliable."""
 METRICS_TIMEOUT_S = 3.0
 NOBODY = "tpx-doctor-asks-whether-models-load-by-request"
-"""A model that no repository has: asking for it tells the control mode and changes nothing."""
+"""A model that no repository has: a request to load it reveals the control mode and changes nothing."""
 
 
 class CheckState(Enum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     OK = "ok"
     DOUBTFUL = "doubtful"
@@ -42,7 +42,7 @@ class CheckState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One fact about what a run needs."""
+    """One fact about something that a run needs."""
 
     what: str
     state: CheckState
@@ -57,7 +57,7 @@ class Reader(Protocol):
 
 
 def check_machine(config: ProfileSpec) -> Iterator[Check]:
-    """Models, directories, programs, packages, and how busy the machine is."""
+    """Check models, directories, programs, packages, and the machine's load."""
     yield from _repository(config)
     yield from _directories(config)
     yield from _programs(config)
@@ -66,7 +66,7 @@ def check_machine(config: ProfileSpec) -> Iterator[Check]:
 
 
 async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
-    """Return whether each model can be served at all, by serving it."""
+    """Check that each model can be served, by serving it."""
     checks = []
     for model in config.models.names:
         what = f"model {model} can be served"
@@ -82,7 +82,7 @@ async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
 
 
 async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check]:
-    """Return whether the running server answers, loads models by request, and tells its metrics."""
+    """Check that the running server responds, loads models on request, and exposes its metrics."""
     address = config.server.triton_grpc_endpoint
     if config.server.client_protocol == "http":
         address = config.server.triton_http_endpoint

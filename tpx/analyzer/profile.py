@@ -1,4 +1,4 @@
-"""A run over all its models: defaults read, trials asked for, carried out, written down and told."""
+"""A run over all its models: read the defaults, drive the search, record and report the outcomes."""
 
 import asyncio
 import time
@@ -42,22 +42,24 @@ from tpx.errors import ServerLost, TpxError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A measurement begins: the `number`th configuration of at most `configurations_at_most` of its model."""
+    """Event: a measurement begins, of the `number`th of at most `configurations_at_most` configurations
+    of its model.
+    """
 
     trial: Trial
     number: int
     configurations_at_most: int
     model_number: int = 1
     models: int = 1
-    """Models of the run; those that are measured together count as one."""
+    """Models of the run; a group measured together counts as one."""
     elapsed_ns: int
     remaining_ns: int | None
-    """Time left to the whole run at most, by the pace so far; None until one configuration is finished."""
+    """Estimated upper bound of the time left for the whole run; None until one configuration is finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
-    """A trial is over, with its measurement or its failure."""
+    """Event: a trial has ended, with its measurement or its failure."""
 
     trial: Trial
     outcome: Outcome
@@ -65,14 +67,14 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStarted:
-    """A model is loaded for the first time, to learn its default configuration."""
+    """Event: a model is loaded for the first time, to read its default configuration."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlanned:
-    """The search of a model begins, or of several that are measured together."""
+    """Event: the search begins, of one model or of several that are measured together."""
 
     model: str
     mode: Mode
@@ -81,7 +83,7 @@ class ModelPlanned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """Something a person wants to know while it happens."""
+    """Event: a message for the user."""
 
     text: str
 
@@ -91,11 +93,11 @@ Observer = Callable[[Event], None]
 
 
 Read = dict[str, tuple[ModelFacts, dict[str, object]]]
-"""By model what a search must know of it, and JSON of its effective default configuration."""
+"""Facts for the search and JSON of the effective default configuration, by model."""
 
 
 class Profile:
-    """One run over all its models. Everything found is in the journal when `run` returns or is cut off."""
+    """One run over all its models. The journal holds every result once `run` returns or is interrupted."""
 
     def __init__(
         self,
@@ -108,8 +110,9 @@ class Profile:
         rehearsal: bool = False,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`earlier` is the run in the same journal that goes on with this one; without it one begins. Of a
-        rehearsal the measurements are made up, and lack figures that real ones have."""
+        """`earlier` is the run in the same journal that this one resumes; without it a new run begins.
+        In a rehearsal the measurements are simulated, and lack figures that real ones have.
+        """
         self._config = config
         self._groups = groups_of(config)
         self._trials = trials
@@ -123,11 +126,11 @@ class Profile:
         self._progress = _Progress(len(self._groups), clock)
 
     def stop(self) -> None:
-        """End the run after the measurement in progress."""
+        """Stop the run after the current measurement."""
         self._stop.set()
 
     async def run(self, command: tuple[str, ...]) -> None:
-        """Search every model. Raises UsageError and what the journal raises; the rest is written down."""
+        """Search every model. Raises UsageError and the journal's errors; all other errors are recorded."""
         reason = ""
         try:
             self._journal.append(self._start(command))
@@ -180,8 +183,11 @@ class Profile:
             self._journal.append(ServerMeasured(server=server))
 
     async def _profile(self, group: ModelGroup) -> None:
-        """Search one group. Where it cannot be read, or does not fit the options once others were measured,
-        the run goes on with the next."""
+        """Search one group.
+
+        If its models cannot be read, or do not fit the options after other models were measured, the
+        run continues with the next group.
+        """
         read: Read = {}
         try:
             read = await self._read_all(group)
@@ -199,7 +205,7 @@ class Profile:
             self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {exc.message}"))
 
     async def _read_all(self, group: ModelGroup) -> Read:
-        """Facts and default of every model that a search is about, and of those that they are composed of."""
+        """Read the facts and default of every model in a search, and of the models they are composed of."""
         found: Read = {}
         names = [model.name for model in group.models]
         while names:
@@ -213,7 +219,7 @@ class Profile:
         return found
 
     async def _read(self, model: str) -> ModelRead:
-        """The model's own configuration, from the journal or from a server."""
+        """Return the model's own configuration, from the journal or from a server."""
         known = self._earlier.read(model)
         if known is not None:
             return known
@@ -246,7 +252,9 @@ class Profile:
             if configuration is None:
                 configuration = configure(trial.variant, defaults.get(trial.variant.model, {}), defaults)
                 configurations[trial.variant.name] = configuration
-                self._named.append(trial.variant)  # a name stands for one change, whichever search tries it
+                self._named.append(
+                    trial.variant
+                )  # a name identifies one change across all searches of the run
                 if not self._earlier.knows(configuration):
                     self._journal.append(Configured(configuration=configuration))
             outcome = self._earlier.outcome(trial)
@@ -261,14 +269,14 @@ class Profile:
         self._keep_decisions(group.name, search, decided)
 
     def _keep_decisions(self, model: str, search: SearchDriver, kept: int) -> int:
-        """Write down the decisions from `kept` on that the journal lacks; return how many there are."""
+        """Record the decisions from `kept` on that the journal lacks; return the total number."""
         for decision in search.decisions[kept:]:
             if not self._earlier.skips_decision(model):
                 self._journal.append(Decided(model=model, decision=decision))
         return len(search.decisions)
 
     def _check_objectives(self, model: str, outcome: Outcome) -> None:
-        """Raise UsageError for an objective that nothing measures: by it no configuration is better."""
+        """Raise UsageError for an objective that is never measured, since it cannot rank configurations."""
         if self._rehearsal or isinstance(outcome, TrialFailure):
             return
         lacking = unmeasured(outcome, self._config.goals.of(model))
@@ -292,7 +300,7 @@ class Profile:
 
 
 class _Progress:
-    """How far a run over several models is, and how long the rest may take."""
+    """The progress of a run over several models, and the time left."""
 
     def __init__(self, models: int, clock: Callable[[], int]) -> None:
         self._models = models
@@ -300,14 +308,14 @@ class _Progress:
         self._clock = clock
         self._began_ns = clock()
         self._measured: list[str] = []
-        """Configurations that this run measured itself, in their order."""
+        """Configurations that this run itself measured, in order."""
         self._first_ns: int | None = None
-        """When the first of them began."""
+        """Start of the first measurement; None before it."""
         self._sizes: dict[int, int] = {}
-        """By model begun the configurations that its search has at most."""
+        """Maximum number of configurations in the search, by number of each model begun."""
 
     def begin(self, model_number: int) -> None:
-        """Go on with another model, from 1."""
+        """Start the model with this number, counted from 1."""
         self._model_number = model_number
 
     @property
@@ -332,7 +340,9 @@ class _Progress:
         )
 
     def _remaining_ns(self, took_ns: int, left: int) -> int | None:
-        """Models that have not begun count with as many configurations as those that have, on average."""
+        """Estimate the time left; a model that has not begun counts with the average size of those that
+        have.
+        """
         finished = len(self._measured) - 1
         if finished < 1:
             return None

@@ -1,4 +1,4 @@
-"""Where a run's figures come from: versions, machine, command, and what a model's directory held."""
+"""The origin of a run's figures: versions, machine, command, and the contents of a model's directory."""
 
 import hashlib
 import importlib.metadata
@@ -15,15 +15,17 @@ from tpx.analyzer.results.journal import Provenance
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "protobuf", "uvloop")
 
 WHOLE_BYTES = 16 << 20
-"""Larger files are judged by their size, their first and their last megabyte."""
+"""Larger files are fingerprinted by their size and their first and last mebibyte."""
 END_BYTES = 1 << 20
 
 OWN_FILES = "config.pbtxt.backup-"
-"""Backups that `tpx analyze apply` makes do not count."""
+"""Prefix of the backups that `tpx analyze apply` makes, which fingerprints ignore."""
 
 
 def provenance(command: Iterable[str], machine: MachineType) -> Provenance:
-    """The present installation and the machine that measures; nothing heavy is imported for a version."""
+    """Return the installed versions and the machine that measures; package versions are read without
+    imports.
+    """
     host = machine.facts
     if hasattr(os, "getloadavg"):
         host["Load average at the start"] = f"{os.getloadavg()[0]:.2f} (1 min)"
@@ -46,9 +48,10 @@ def _package_versions() -> dict[str, str]:
 
 
 def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None) -> str:
-    """SHA-256 of the names, sizes and contents of all files below; empty where there is no directory.
+    """Return the SHA-256 of the names, sizes and contents of all files below; empty if there is no
+    directory.
 
-    `instead` are texts that count in the place of files that are there, by name; None is no file.
+    `instead` maps file names to text that replaces their content; None hides the file.
     """
     if not directory.is_dir():
         return ""

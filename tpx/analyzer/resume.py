@@ -1,5 +1,6 @@
-"""Results that an interrupted run has left in its journal, so that the same search over again measures only
-what is new."""
+"""Results that an interrupted run left in its journal: the search is replayed and measures only what is
+missing.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,13 +18,14 @@ FREE_TO_DIFFER = frozenset(
         *("config_file", "override_output_model_repository", "client_max_retries"),
     }
 )
-"""Options that say nothing about what is searched and measured; a resumed run may have others than before."""
+"""Options that do not affect what is searched or measured, which a resumed run may therefore change."""
 
 
 class Earlier:
-    """The records of a run so far, by what a search asks for; empty for a run that begins.
+    """Records of the run so far, by what a search asks for; empty for a new run.
 
-    A search that is told the same outcomes asks for the same trials, so each of them is found here in turn.
+    The search is deterministic: given the same outcomes it asks for the same trials, so each one is
+    found here.
     """
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
@@ -50,7 +52,7 @@ class Earlier:
 
     @property
     def retries(self) -> bool:
-        """True where trials that failed are carried out again, which may lead the search elsewhere."""
+        """True if failed trials are repeated, which may change the course of the search."""
         return self._records.retried
 
     @property
@@ -62,50 +64,51 @@ class Earlier:
         return self._records.server is not None
 
     def read(self, model: str) -> ModelRead | None:
-        """Return a model's own configuration, where it is known."""
+        """Return a model's own configuration, or None if it was not read."""
         return self._records.models[model].read
 
     def unavailable(self, model: str) -> bool:
-        """Return whether the model's own configuration could not be had."""
+        """Return True if the model's own configuration could not be read."""
         return self._records.models[model].unavailable is not None
 
     def knows(self, configuration: Configuration) -> bool:
-        """Return whether the configuration is in the journal."""
+        """Return True if the configuration is in the journal."""
         known = self._records.models[configuration.variant.model].configurations
         return any(each.variant.name == configuration.variant.name for each in known)
 
     @property
     def failures(self) -> int:
-        """Trials that failed, and models that could not be had."""
+        """Number of failed trials and of models that could not be read."""
         models = self._records.models.values()
         return sum(len(model.failures) + (model.unavailable is not None) for model in models)
 
     @property
     def named(self) -> tuple[Variant, ...]:
-        """The variants whose names a search that may go elsewhere has to keep; those of one that goes the
-        same way again come out the same by themselves."""
+        """Variants whose names the search must keep if its course may change; an unchanged search
+        reproduces its names.
+        """
         models = self._records.models.values() if self.retries else ()
         return tuple(each.variant for model in models for each in model.configurations)
 
     def retry_failed(self) -> None:
-        """Forget what failed, and the final rounds and decisions that came of it."""
+        """Forget the failures, and the final rounds and decisions that depended on them."""
         self._records.retry()
         self._index()
 
     def outcome(self, trial: Trial) -> Outcome | None:
-        """Return what this trial showed, once for each time it was carried out."""
+        """Return an outcome of this trial, once for each time it was carried out, then None."""
         found = self._outcomes.get((trial.variant.name, trial.load, trial.round))
         return found.pop() if found else None
 
     def skips_decision(self, model: str) -> bool:
-        """Return whether the next decision about a model is in the journal; asking counts it as taken."""
+        """Return True if the journal has the next decision about a model; each call consumes one decision."""
         left = self._decided.get(model, 0)
         self._decided[model] = max(0, left - 1)
         return left > 0
 
 
 def check_same_run(earlier: Earlier, settings: Mapping[str, object], path: object) -> None:
-    """Raise UsageError where these options would search or measure something else than the run did."""
+    """Raise UsageError if these options would search or measure something else than the original run."""
     if earlier.started is None:
         raise UsageError(f"{path} holds no run to resume: leave out --resume, --retry-failed")
     before = earlier.started.settings

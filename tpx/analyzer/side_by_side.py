@@ -1,9 +1,9 @@
-"""Trials on several nodes at once, one on each, for a search that asks for one after the other.
+"""Trials on several nodes in parallel, one per node, for a search that asks for one at a time.
 
-While the trial that the search waits for is measured, the other nodes measure those that it will probably ask
-for next. Outcomes reach the search, and the journal, in the order in which it asks: the run is the same as on
-one node, but sooner. A wrong expectation costs time of a node that would have been idle. Final rounds are
-measured on one node alone.
+While the requested trial is measured, idle nodes speculatively measure the trials that the search will
+probably request next. Outcomes reach the search and the journal in the order of the requests, so the
+run is the same as on one node, only faster. A wrong guess costs only idle time. Final rounds all run on
+one node, so that they are comparable.
 """
 
 import asyncio
@@ -33,23 +33,23 @@ from tpx.errors import NodeLost, ServerLost, TpxError
 
 T = TypeVar("T")
 LOOKED_AHEAD = 200
-"""Expected trials among which one is chosen for an idle node."""
+"""Number of expected trials from which the next one for an idle node is chosen."""
 
 Content = tuple[object, ...]
-"""A variant without its names: those that a search gives depend on what it tried before."""
+"""A variant without its names, because the search's names depend on what it tried before."""
 Key = tuple[Content, LoadPoint, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """The outcome of a trial, and how its configuration came onto the server of the node."""
+    """The outcome of a trial, and how the node's server took on its configuration."""
 
     outcome: Outcome
     prepared: VariantPrepared | None
 
 
 class TrialNode(Protocol):
-    """One node, or one GPU, that measures one trial at a time. A call raises NodeLost when it is gone."""
+    """A node or GPU that measures one trial at a time. Calls raise NodeLost once it is gone."""
 
     name: str
 
@@ -65,7 +65,7 @@ class TrialNode(Protocol):
 
 
 class SideBySide:
-    """Implements Trials."""
+    """Implements Trials on several nodes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SideBySide:
         repository: OutputRepository,
         say: Callable[[str], None],
     ) -> None:
-        """`machine` is the type that all nodes have; `say` reports a node that is gone."""
+        """`machine` is the type that all nodes share; `say` reports a lost node."""
         self.machine = machine
         self.prepared: VariantPrepared | None = None
         self._nodes = list(nodes)
@@ -83,7 +83,7 @@ class SideBySide:
         self._tail: tuple[str, ...] = ()
         self._names: dict[Content, str] = {}
         self._served: dict[str, Content] = {}
-        """By node the variant that it measured last, and has loaded."""
+        """Variant that each node measured last and still has loaded, by node name."""
         self._running: dict[asyncio.Task[TrialResult], tuple[TrialNode, Key]] = {}
         self._ended: dict[Key, TrialResult | TpxError] = {}
 
@@ -122,7 +122,7 @@ class SideBySide:
 
     @property
     def _keys(self) -> set[Key]:
-        """Trials that are measured at present."""
+        """Keys of the trials being measured."""
         return {key for _, key in self._running.values()}
 
     @property
@@ -131,8 +131,10 @@ class SideBySide:
         return [node for node in self._nodes if node.name not in busy]
 
     def _node_for(self, trial: Trial) -> TrialNode | None:
-        """Return the idle node for a trial that the search waits for: of a final round always the same one,
-        else one that has the variant loaded, if there is one."""
+        """Return an idle node for the trial that the search waits for, or None.
+
+        Final rounds always use the first node; other trials prefer a node that has the variant loaded.
+        """
         idle = self._idle
         if trial.round:
             return self._nodes[0] if self._nodes[0] in idle else None
@@ -146,8 +148,11 @@ class SideBySide:
         self._running[task] = node, _key(trial)
 
     def _start_expected(self, ahead: Ahead) -> None:
-        """Give every idle node a trial that will be asked for: of the variant that it has, else of one that
-        no other node has, else any."""
+        """Start an expected trial on every idle node.
+
+        Prefer a trial of the variant that the node has loaded, then one of a variant that no other node
+        has loaded.
+        """
         if not self._idle:
             return
         taken = self._keys
@@ -169,7 +174,7 @@ class SideBySide:
         return _renamed(result.outcome, trial.variant) if isinstance(result, TrialResult) else None
 
     def _collect(self) -> None:
-        """Keep what has ended; the trial of a node that is gone is measured again."""
+        """Collect the trials that have ended; a trial whose node was lost is measured again."""
         for task in [task for task in self._running if task.done()]:
             node, key = self._running.pop(task)
             try:
@@ -180,7 +185,7 @@ class SideBySide:
                 self._ended[key] = exc
 
     def _lose(self, node: TrialNode, why: NodeLost) -> None:
-        """Go on without a node. Raises ServerLost where it was the last."""
+        """Drop a lost node. Raises ServerLost if it was the last."""
         self._nodes.remove(node)
         self._served.pop(node.name, None)
         self._say(f"{node.name} is gone, its trial is measured again: {why.message}")
@@ -188,7 +193,7 @@ class SideBySide:
             raise ServerLost(f"no node is left: {node.name} was the last")
 
     async def _on_one(self, call: Callable[[TrialNode], Awaitable[T]]) -> T:
-        """Return the answer of the first node that is there."""
+        """Return the result from the first node, moving to the next if it is lost."""
         while True:
             node = self._nodes[0]
             self._served.pop(node.name, None)
@@ -201,7 +206,9 @@ class SideBySide:
                 raise
 
     def _on_nodes(self, configuration: Configuration) -> Configuration:
-        """Return a configuration under names that stand for one change each, whatever search gave them."""
+        """Return the configuration with names that identify its content, independent of the search's
+        names.
+        """
         return replace(
             configuration,
             variant=self._named(configuration.variant),
@@ -226,7 +233,7 @@ def _key(trial: Trial) -> Key:
 
 
 def _renamed(outcome: Outcome, variant: Variant) -> Outcome:
-    """Return an outcome under the name that the search has for its variant."""
+    """Return the outcome under the search's name for its variant."""
     if isinstance(outcome, Measurement) and outcome.members:
         pairs = zip(outcome.members, variant.members, strict=True)
         outcome = replace(outcome, members=tuple(replace(each, variant=of.name) for each, of in pairs))

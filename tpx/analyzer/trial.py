@@ -1,4 +1,4 @@
-"""One trial carried out: the variant written, served, put under load and watched; a fault is a Failure."""
+"""One trial: write the variant, serve it, apply the load and monitor it; an error becomes a TrialFailure."""
 
 import asyncio
 import time
@@ -16,29 +16,31 @@ from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
 
 Known = Callable[[Trial], Outcome | None]
-"""The outcome of a trial, where there is one already."""
+"""Returns the outcome of a trial, or None if there is none yet."""
 Ahead = Callable[[Known], Iterator[tuple[Configuration, Trial]]]
-"""Yields the trials that the search will probably ask for next and that have no outcome yet."""
+"""Yields the trials without an outcome that the search will probably ask for next."""
 
 
 class Trials(Protocol):
-    """Carries out trials: `TrialRunner` one by one, `SideBySide` on several nodes."""
+    """Carries out trials: `TrialRunner` sequentially, `SideBySide` on several nodes."""
 
     machine: MachineType
     """The type of the machines that measure."""
     prepared: VariantPrepared | None
-    """How the last trial's configuration came onto the server; None where it was there already."""
+    """Record of how the last trial's configuration was loaded; None if it was loaded already."""
 
     async def default_config(self, model: str) -> dict[str, object]:
-        """Return JSON of the model's effective default configuration; TpxError when it cannot be served."""
+        """Return JSON of the model's effective default configuration. Raises TpxError if it cannot be
+        served.
+        """
         ...
 
     async def server_only(self, duration_s: float) -> ServerOnly | None:
-        """Watch the server without a model for a while; None where its process is not to be seen."""
+        """Monitor the server without a model for this time; return None if its process is not visible."""
         ...
 
     async def run(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
-        """Measure a configuration. Raises UsageError and ServerLost alone: every trial would fail alike."""
+        """Measure a configuration. Raises only UsageError and ServerLost, which would fail every trial."""
         ...
 
     def log_tail(self) -> tuple[str, ...]: ...
@@ -47,7 +49,7 @@ class Trials(Protocol):
 
 
 class TrialRunner:
-    """Carries out trials one by one; a configuration stays served until another is asked for."""
+    """Carries out trials sequentially; a configuration stays loaded until another is requested."""
 
     def __init__(
         self,
@@ -58,8 +60,9 @@ class TrialRunner:
         gate: Gate | None = None,
         gpus: Sequence[str] | None = None,
     ) -> None:
-        """`gate` says how answers are compared of variants that may compute something else; `gpus` are those
-        that are watched, None is every one."""
+        """`gate` sets how to compare the outputs of variants that may change them; `gpus` are the GPUs
+        to monitor, None for all.
+        """
         self._gpus = gpus
         self._runner = runner
         self._gate = gate or Gate()
@@ -96,7 +99,7 @@ class TrialRunner:
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
-            self._served = ""  # what follows is prepared anew
+            self._served = ""  # the server's state is unknown: prepare the next trial from scratch
             return TrialFailure(
                 variant=variant,
                 load=load,
@@ -152,7 +155,7 @@ class TrialRunner:
             )
 
     async def _compare(self, configuration: Configuration) -> None:
-        """Raise MeasurementError where a variant answers otherwise than the default."""
+        """Raise MeasurementError if the variant's outputs differ from the default's."""
         variant, runner = configuration.variant, self._runner
         if variant.name in self._refused:
             raise MeasurementError(self._refused[variant.name])

@@ -1,7 +1,7 @@
-"""Values that are more than a word, from YAML or from a flag: numbers in every form, maps, objectives,
+"""Parse option values that are more than one word, from YAML or from a flag: numbers, maps, objectives,
 constraints.
 
-Readers raise ValueError; `within` says of which key it is.
+Parsers raise ValueError; `within` adds the key that the error is about.
 """
 
 import re
@@ -15,19 +15,21 @@ from tpx.analyzer.results.goals import Bound, Constraint, WeightedObjective
 from tpx.errors import UsageError
 
 Flags = Mapping[str, tuple[str, ...]]
-"""Words of another program by the flag's name without dashes; a flag with several words is repeated."""
+"""Another program's options by flag name without dashes; several values repeat the flag."""
 
 LISTED_WEIGHT = 10.0
-"""Weight of each objective in a list; Model Analyzer's number, which counts only beside others."""
+"""Weight of each objective in a list, the number that Model Analyzer uses; it matters only next to
+other weights.
+"""
 
 _COMPARISON = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
 _RENAMED = {"perf_latency": "perf_latency_p99"}
-"""Model Analyzer's old tag, which it takes and then forgets."""
+"""Model Analyzer's deprecated tag, which it accepts and then ignores."""
 
 
 @contextmanager
 def within(*keys: str) -> Iterator[None]:
-    """Errors of the block are of these keys, and say so."""
+    """Prefix the keys to the path of any error that the block raises."""
     try:
         yield
     except BadField as exc:
@@ -37,7 +39,7 @@ def within(*keys: str) -> Iterator[None]:
 
 
 def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
-    """A reader of a flag's text, which is YAML: `{perf_throughput: 10}`."""
+    """Return a parser of flag text that is YAML, such as `{perf_throughput: 10}`."""
 
     def parse(text: str) -> object:
         import yaml  # late: most command lines have no such flag
@@ -52,7 +54,7 @@ def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
 
 
 def numbers(value: object) -> tuple[int, ...]:
-    """`4`, `"1,2,4"`, `[1, 2, 4]`, or `{start: 1, stop: 4, step: 1}` with its stop included."""
+    """Parse `4`, `"1,2,4"`, `[1, 2, 4]`, or `{start: 1, stop: 4, step: 1}`, which includes its stop."""
     if isinstance(value, Mapping):
         return stepped(value)
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
@@ -60,7 +62,7 @@ def numbers(value: object) -> tuple[int, ...]:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """`a`, `"a,b"` or `[a, b]`."""
+    """Parse `a`, `"a,b"` or `[a, b]`."""
     items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     return tuple(text.strip() for text in map(scalar_text, items) if text.strip())
 
@@ -69,7 +71,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
 
 
 def seconds(value: object) -> float:
-    """`90`, `90s`, `20m`, `1.5h`."""
+    """Parse `90`, `90s`, `20m` or `1.5h`."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(value))
     if found is None or isinstance(value, bool):
         raise ValueError(f"expected a time as 90s, 20m or 1.5h, got {value!r}")
@@ -77,7 +79,7 @@ def seconds(value: object) -> float:
 
 
 def number(value: Any) -> float:
-    """A number, also as text."""
+    """Parse a number, which may be text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a number, got {value!r}")
     try:
@@ -87,14 +89,14 @@ def number(value: Any) -> float:
 
 
 def truth(value: object) -> bool:
-    """true or false."""
+    """Return a boolean unchanged; reject everything else."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, got {value!r}")
     return value
 
 
 def scalar_text(value: object) -> str:
-    """A single value as a command line would have it."""
+    """Return a single value as a command line would spell it."""
     if isinstance(value, Mapping | list) or value is None:
         raise ValueError(
             f"expected a single value, got {'nothing' if value is None else type(value).__name__}"
@@ -103,14 +105,14 @@ def scalar_text(value: object) -> str:
 
 
 def mapping(value: object, what: str) -> Mapping[str, object]:
-    """A map with text as keys."""
+    """Return a mapping with its keys as text."""
     if not isinstance(value, Mapping):
         raise ValueError(f"expected {what} as `key: value` lines, got {type(value).__name__}")
     return {str(key): item for key, item in value.items()}
 
 
 def flags(value: Any) -> Flags:
-    """Options of another program; a list of values is the flag repeated."""
+    """Parse another program's options; a list of values repeats the flag."""
     read = {}
     for key, item in mapping(value, "options").items():
         with within(key):
@@ -120,7 +122,7 @@ def flags(value: Any) -> Flags:
 
 
 def environment(value: object) -> Mapping[str, str]:
-    """Variables of an environment."""
+    """Parse environment variables; a key without a value is the empty string."""
     read = {}
     for key, item in mapping(value, "variables").items():
         with within(key):
@@ -129,14 +131,14 @@ def environment(value: object) -> Mapping[str, str]:
 
 
 def read_objectives(value: object) -> tuple[WeightedObjective, ...]:
-    """`[perf_throughput, perf_latency_p99]`, or a map of tags to weights."""
+    """Parse `[perf_throughput, perf_latency_p99]`, or a map from tag to weight."""
     if isinstance(value, Mapping):
         return tuple(_objective(str(tag), weight) for tag, weight in value.items())
     return tuple(_objective(tag, LISTED_WEIGHT) for tag in words(value))
 
 
 def read_constraints(value: object) -> tuple[Constraint, ...]:
-    """`{perf_latency_p99: {max: 10}}`, or `perf_latency_p99<=10,perf_throughput>=100`."""
+    """Parse `{perf_latency_p99: {max: 10}}`, or `perf_latency_p99<=10,perf_throughput>=100`."""
     if isinstance(value, str):
         return tuple(_compared(part) for part in value.split(",") if part.strip())
     found = []
@@ -169,6 +171,6 @@ def _compared(text: str) -> Constraint:
 def _constraint(tag: str, bound: Bound, limit: object) -> Constraint:
     measured = metric(_RENAMED.get(tag, tag))
     sensible = "min" if measured.better == "higher" else "max"
-    if bound != sensible and measured.unit != "%":  # a share may be bounded from either side
+    if bound != sensible and measured.unit != "%":  # percentages may be bounded on either side
         raise ValueError(f"a {bound} of {measured.name} is not a constraint: it takes {sensible}")
     return Constraint(tag=measured.tag, bound=bound, limit=number(limit))

@@ -1,4 +1,6 @@
-"""Variants worked out: the default configuration and a change, as config.pbtxt beside links to weights."""
+"""Variants on disk: the default configuration with a change applied, as config.pbtxt next to links to
+the weights.
+"""
 
 import json
 import os
@@ -24,23 +26,26 @@ class ModelFacts:
 
     model: str
     max_batch_size: int
-    """Of the default configuration; 0 where the model does not batch."""
+    """max_batch_size of the default configuration; 0 if the model does not batch."""
     instance_kind: str = "KIND_CPU"
     can_batch_dynamically: bool = True
-    """False for sequence models and ensembles, which have another scheduler."""
+    """False for sequence models and ensembles, which use other schedulers."""
     preferred_batch_sizes: tuple[int, ...] = ()
-    """Of the default's dynamic batcher; those above a variant's max_batch_size do not fit it."""
+    """Preferred sizes of the default's dynamic batcher; those above a variant's max_batch_size do not
+    apply to it.
+    """
     instances: int = 1
-    """Of the default configuration."""
+    """Instance count of the default configuration."""
     backend: str = ""
-    """`onnxruntime`, ... as the completed configuration says."""
+    """Backend in the completed configuration, such as `onnxruntime`."""
     steps: tuple[str, ...] = ()
-    """Of an ensemble, the models it is composed of, each once."""
+    """Models that an ensemble is composed of, without duplicates."""
 
 
 def merge(base: Any, delta: Any) -> Any:
-    """`base` with the change: mappings merge by key, equally long lists of mappings by item; None takes a
-    key out."""
+    """Return `base` with the change: mappings merge by key, lists of mappings of equal length by item;
+    None removes a key.
+    """
     if isinstance(base, Mapping) and isinstance(delta, Mapping):
         kept = {key: value for key, value in base.items() if key not in delta}
         return kept | {
@@ -62,10 +67,11 @@ def configure(
     default: Mapping[str, object],
     defaults: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Configuration:
-    """The configuration of a variant; `default` is the JSON of the model's effective default, `defaults` are
-    those of its members' models. Business logic computes beside its members, ensembles only through them.
+    """Return the configuration of a variant.
 
-    Raises ConfigError when the change does not fit the schema of a model configuration.
+    `default` is the JSON of the model's effective default, `defaults` those of its members' models. A
+    business-logic model runs instances next to its members', an ensemble only theirs. Raises
+    ConfigError if the change does not fit the model configuration's schema.
     """
     members = tuple(configure(m, (defaults or {})[m.model], defaults) for m in variant.members)
     own = _configure(variant, default)
@@ -115,10 +121,10 @@ def _label(groups: Sequence[tuple[int, str]]) -> str:
 
 
 def effective(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A server's answer about a model's configuration, as a base for variants.
+    """Return a server's configuration of a model as a base for variants.
 
-    Where no batch size is preferred, servers complete a batcher to prefer the greatest; that would tie
-    every variant to this size, so it is taken out again.
+    Servers complete a batcher that prefers no batch size with the maximum. That would tie every variant
+    to this size, so it is removed.
     """
     out = dict(config)
     batcher = dict(out.get("dynamic_batching") or {})
@@ -130,8 +136,7 @@ def effective(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts:
-    """Return the facts of a model that a search needs, from the JSON of its effective default
-    configuration."""
+    """Return the facts that a search needs, from the JSON of a model's effective default configuration."""
     groups = default.get("instance_group") or [{}]
     kind = str(groups[0].get("kind", "KIND_AUTO"))
     if kind == "KIND_AUTO":
@@ -152,15 +157,16 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
 
 
 def instance_count(groups: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many instances these groups, as JSON has them, come to: `count` on each of their GPUs."""
+    """Return the total number of instances in these JSON groups: `count` on each of their GPUs."""
     return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
 
 
 def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -> dict[str, object]:
-    """So many instances, and batches of up to `batch_size` (None leaves batching as it is): Model Analyzer's
-    automatic variant.
+    """Return Model Analyzer's automatic variant: this number of instances, and batches of up to
+    `batch_size`.
 
-    The dynamic batcher is on, and otherwise the default's, without preferred batch sizes that do not fit.
+    None leaves batching unchanged. The dynamic batcher is enabled with the default's settings, except
+    for preferred batch sizes that do not fit.
     """
     delta: dict[str, object] = {"instance_group": [{"count": instances, "kind": facts.instance_kind}]}
     if batch_size is None:
@@ -176,19 +182,20 @@ def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -
 
 
 class OutputRepository:
-    """Where each variant lies as a model of its own: its config.pbtxt and links to the model's files.
+    """A repository that holds each variant as a separate model: its config.pbtxt and links to the
+    model's files.
 
-    Hard links, so that a server finds every file inside of the variant's directory; where the file system has
-    none (another disk, another owner) small files are copied and large ones linked symbolically.
+    Hard links, so that a server finds every file within the variant's directory. If they are not
+    possible (another disk, another owner), small files are copied and large ones linked symbolically.
     """
 
     def __init__(
         self, path: Path, source: Path | None, *, override: bool = False, keep: bool = False
     ) -> None:
-        """`source` is the repository that holds the weights, None where they are elsewhere; `keep` leaves
-        what the earlier part of a run wrote.
+        """`source` is the repository with the weights, None if they are elsewhere; `keep` preserves the
+        files from an earlier part of the run.
 
-        Raises UsageError when the directory exists and may not be replaced, or overlaps the source.
+        Raises UsageError if the directory exists and must not be replaced, or overlaps the source.
         """
         self.path = path.absolute()
         self._source = None if source is None else source.absolute()
@@ -202,14 +209,14 @@ class OutputRepository:
             raise UsageError(f"cannot make the output model repository {path}: {exc.strerror}") from exc
 
     def write(self, configuration: Configuration) -> Path:
-        """The directory of this variant, written anew by each run; those of its members beside it."""
+        """Write this variant and its members, once per run, and return the variant's directory."""
         variant = configuration.variant
         for member in configuration.members:
             if member.variant.name != variant.name:
                 self.write(member)
         directory = self.path / variant.name
         if variant.name in self._written or "," in variant.model:
-            return directory  # several models together have no directory of their own
+            return directory  # a group of models has no directory
         try:
             if directory.exists():
                 shutil.rmtree(directory)
@@ -223,7 +230,7 @@ class OutputRepository:
         return directory
 
     def _empty(self, *, override: bool) -> None:
-        """Make room; only directories that an earlier run wrote are ever removed."""
+        """Empty the directory; only directories written by an earlier run are ever removed."""
         entries = sorted(self.path.iterdir()) if self.path.exists() else []
         if entries and not override:
             raise UsageError(

@@ -1,6 +1,6 @@
-"""The verdict on a model: how its search came out, in a sentence and in the figures behind it.
+"""The verdict on a model's search, as a sentence and as the figures behind it.
 
-Every report renders this verdict, and none decides anything of its own.
+Every report renders this verdict; none draws its own conclusions.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ from tpx.report.document import Tone
 
 
 class Finding(Enum):
-    """How a search came out."""
+    """The outcome of a search."""
 
     BETTER = "better"
     """A variant beats the default."""
     TIED = "tied"
-    """A variant is as good as the default, and takes less or looks a little better."""
+    """A variant is as good as the default, and is cheaper or slightly better."""
     DEFAULT = "default"
     """Nothing beats the default."""
     DEFAULT_FAILS = "default fails"
-    """A variant satisfies the constraints, the default does not or could not be measured."""
+    """A variant satisfies the constraints; the default does not, or could not be measured."""
     INCONCLUSIVE = "inconclusive"
-    """A variant may be better than the default, or not: the final rounds do not tell."""
+    """The final rounds cannot tell if a variant is better than the default."""
     NONE_SATISFIES = "none satisfies"
     NOTHING = "nothing"
-    """Not one measurement."""
+    """There is no measurement."""
 
 
 _BADGES: dict[Finding, tuple[str, Tone]] = {
@@ -49,13 +49,15 @@ _BADGES: dict[Finding, tuple[str, Tone]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualLoad:
-    """The recommended configuration and the default under one load, each as the search measured it once."""
+    """The recommended configuration against the default under one load, from one measurement of each
+    during the search.
+    """
 
     load: LoadPoint
     gain: float
 
     def __str__(self) -> str:
-        """`+55% at concurrency 8`, or `a tie at concurrency 8 (+2%)`."""
+        """Return `+55% at concurrency 8`, or `a tie at concurrency 8 (+2%)`."""
         gain = percent(self.gain)
         return f"{gain} at {self.load}" if abs(self.gain) > EQUIVALENCE else f"a tie at {self.load} ({gain})"
 
@@ -69,14 +71,14 @@ class ModelVerdict:
     finding: Finding
     ranking: tuple[RankedVariant, ...] = ()
     best: RankedVariant | None = None
-    """The recommended configuration, or the one nearest to satisfying."""
+    """The recommended configuration, or the one closest to satisfying the constraints."""
     default: RankedVariant | None = None
     gain_percent: float | None = None
-    """Gain of the best configuration over the default at what is asked for, both at their own best load."""
+    """Gain of the best configuration over the default on the objectives, each at its own best load."""
     conclusion: Conclusion | None = None
-    """The conclusion of the final rounds; None where there were none, or one, which has no interval."""
+    """The conclusion from the final rounds; None if there were none."""
     inconclusive: str = ""
-    """Why a gain cannot be believed."""
+    """Reason why a gain cannot be trusted; empty if it can."""
 
     @property
     def model(self) -> str:
@@ -84,7 +86,7 @@ class ModelVerdict:
 
     @property
     def gain(self) -> Gain | None:
-        """Gain of the recommended configuration over the default, with its interval."""
+        """The gain of the recommended configuration over the default, with its interval."""
         return self.conclusion.gain if self.conclusion else None
 
     @property
@@ -100,12 +102,12 @@ class ModelVerdict:
 
     @property
     def standing(self) -> Standing:
-        """Return how the recommended configuration stands to the constraints: `met` only where certain."""
+        """Status of the recommended configuration's constraints: `met` only if that is certain."""
         return self.best.standing if self.best else "missed"
 
     @property
     def sentence(self) -> str:
-        """Without a full stop; configuration names stand between backticks."""
+        """The verdict as a sentence without a full stop, with configuration names in backticks."""
         if self.run.unavailable:
             return f"`{self.model}` cannot be profiled"
         if self.best is None:
@@ -144,7 +146,7 @@ class ModelVerdict:
         return f"`{best.name}` gives {ours}, {self._gain()} ({theirs}){under}"
 
     def _figures(self, ranked: RankedVariant) -> str:
-        """Return the throughput, and what else a single model is asked for."""
+        """Return the throughput, and a single model's other objectives."""
         parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
         for objective in self.goals.objectives if "," not in self.model else ():
             measured = metric(objective.tag)
@@ -154,7 +156,9 @@ class ModelVerdict:
         return " and ".join(parts)
 
     def _gain(self) -> str:
-        """`a 67% gain [64, 70] over the default configuration`; the interval where the rounds leave one."""
+        """Return `a 67% gain [64, 70] over the default configuration`, with the interval if the rounds
+        provide one.
+        """
         gained, found = self.gain_percent or 0.0, self.gain
         interval = "" if found is None else found.interval
         asked = {name: self.goals.of(name).objectives for name in self.model.split(",")}
@@ -171,7 +175,7 @@ class ModelVerdict:
 
     @property
     def detail(self) -> str:
-        """The load and latency behind the sentence, and what it is tied with."""
+        """The load and latency behind the sentence, and the ties."""
         if self.best is None:
             return self.run.why_nothing
         figures, conclusion = self.best.figures, self.conclusion
@@ -192,7 +196,7 @@ class ModelVerdict:
 
     @property
     def caution(self) -> str:
-        """Reasons against taking the verdict at its word."""
+        """Reasons not to take the verdict at face value."""
         finding, conclusion, best = self.finding, self.conclusion, self.best
         if best is None:
             return ""
@@ -224,7 +228,7 @@ class ModelVerdict:
 
 
 def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
-    """Return the verdict of one model's search under the run's goals."""
+    """Return the verdict on one model's search under the run's goals."""
     goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking or model.unavailable:
@@ -241,7 +245,7 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
             conclusion.inconclusive if conclusion else ""
         )
     lacking = unmeasured(best.figures, goals) if best.satisfies else ()
-    if lacking:  # all are alike then, also where the default comes first
+    if lacking:  # all configurations tie then, even if the default ranks first
         inconclusive = f"{in_words(lacking[0])} was not measured"
     return ModelVerdict(
         run=model,
@@ -257,7 +261,7 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
 
 
 def counts(model: ModelRun) -> str:
-    """`41 measurements across 6 configurations`."""
+    """Return `41 measurements across 6 configurations`."""
     return (
         f"{plural(model.measurement_count, 'measurement')} across "
         f"{plural(len(model.measured), 'configuration')}"
@@ -265,7 +269,7 @@ def counts(model: ModelRun) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
+    """Return `1 trial`, `2 trials`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -292,7 +296,9 @@ def _finding(
 def _unconfirmed(
     model: ModelRun, best: RankedVariant, default: RankedVariant | None, gained: float | None
 ) -> str:
-    """Return why a gain of the search is not believed; empty where it was measured again, or not to be."""
+    """Return why a gain found by the search is not trusted; empty if final rounds confirmed it or none
+    were requested.
+    """
     rounds = {m.round for m in best.run.repetitions}
     made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
     if made > 1 or not model.final_rounds:
@@ -302,7 +308,9 @@ def _unconfirmed(
 
 
 def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tuple[EqualLoad, ...]:
-    """Return how both compare at the best load of each, where these differ and the search measured both."""
+    """Compare both at each one's best load, if the loads differ and the search measured both
+    configurations there.
+    """
     loads = (default.figures.load, best.figures.load)
     if loads[0] == loads[1]:
         return ()
