@@ -50,7 +50,7 @@ def cases() -> Iterator[Case]:
 def run(setting: Setting) -> list[Cell]:
     """Every case, all servers up meanwhile; as many frontends as there are processors, and one more step."""
     clients = LightClients(setting.peers, setting.work)
-    most = 2 * (os.cpu_count() or 1)
+    most = 2 * len(os.sched_getaffinity(0))
     repository = setting.models.repository("tpx", (SMALL, BATCHED, LARGE))
     cells = []
     with ExitStack() as running:
