@@ -1,5 +1,8 @@
-"""The dimensions of a model: instances, batch sizes, batching, threads, execution provider, graph level and
-precision, or fields that the user listed, each as changes to its configuration."""
+"""The dimensions of a model's search space, each a set of changes to its configuration.
+
+They are instances, batch sizes, batching, threads, execution provider, graph level and precision, or
+fields that the user listed.
+"""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,16 +22,16 @@ _THREADS: Mapping[str, str] = {
     "tensorflow": "TF_NUM_INTRA_THREADS",
     "openvino": "INFERENCE_NUM_THREADS",
 }
-"""The parameter that says how many threads an instance computes with, by backend."""
+"""Parameter that sets the compute threads per instance, by backend."""
 
 _PRECISION_PARAMETER: Mapping[str, str] = {"tensorrt": "precision_mode", "openvino": "precision"}
 _ON_GPU = ("cuda", "tensorrt")
 
 
 def open_grid(spec: SearchSpec) -> SearchGrid:
-    """Return the grid of a search: of the model itself, or of its members together.
+    """Return the grid of a search, over the model itself or over its members.
 
-    Raises UsageError for an axis that the model's backend does not have.
+    Raises UsageError for an axis that the model's backend does not support.
     """
     dimensions = [_listed(spec.deltas)] if spec.deltas is not None else _dimensions(spec)
     for model, loads in loads_of(spec).items():
@@ -37,7 +40,7 @@ def open_grid(spec: SearchSpec) -> SearchGrid:
 
 
 def _dimensions(spec: SearchSpec) -> list[Dimension]:
-    """Return the spaces of the model; or of its members, with what the user listed of other models."""
+    """Return the dimensions of the model, or of its members plus the model's fields that the user listed."""
     if not spec.members:
         return _dimensions_of(spec, spec.facts, spec.sweep)
     found = [
@@ -50,7 +53,7 @@ def _dimensions(spec: SearchSpec) -> list[Dimension]:
 
 
 def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
-    """Return the axes of one model; values that the user listed take the place of a range."""
+    """Return the dimensions of one model; values that the user listed replace a range."""
     listed = listed_dimensions(facts, sweep)
     if not spec.in_ranges:
         return listed
@@ -86,7 +89,7 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
 
 
 def _listed(deltas: Sequence[Mapping[str, object]]) -> Dimension:
-    """The user's own list as one dimension without an order, the default first."""
+    """Return the user's own list as one unordered dimension, starting with the default."""
     choices = (Choice(label="default"), *(Choice(label=str(n), delta=d) for n, d in enumerate(deltas, 1)))
     return Dimension(name="listed", choices=choices, ordered=False)
 
@@ -104,7 +107,7 @@ def _batch_sizes(facts: ModelFacts, space: SearchSpace) -> Dimension:
 
 
 def _batching(space: SearchSpace) -> Dimension:
-    """The dynamic batcher as the default has it (or plain), with delays, and off."""
+    """Return the dynamic batcher as in the default (or plain), with each delay, and off."""
     choices = [Choice(label="on", amount=0)]
     for delay in sorted(set(space.extras.queue_delays)):
         batcher = {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
@@ -115,13 +118,13 @@ def _batching(space: SearchSpace) -> Dimension:
 
 
 def _client_batches(loads: LoadSpace, model: str) -> list[Dimension]:
-    """Inferences in a request, where there are several numbers to try."""
+    """Return the dimension of the client's batch size, if there are several to try."""
     choices = tuple(Choice(label=str(size), amount=size) for size in loads.batch_sizes)
     return [Dimension(name=CLIENT_BATCH, choices=choices, model=model)] if len(choices) > 1 else []
 
 
 def _threads(facts: ModelFacts, cores: int) -> Dimension:
-    """1, 2, 4 ... up to the cores, and all of them."""
+    """Return thread counts 1, 2, 4 ... below the number of cores, and that number."""
     parameter = _THREADS.get(facts.backend)
     if parameter is None:
         raise UsageError(
@@ -137,7 +140,7 @@ def _threads(facts: ModelFacts, cores: int) -> Dimension:
 
 
 def _providers(facts: ModelFacts, providers: Sequence[str], precisions: Sequence[str]) -> Dimension:
-    """The default's provider, and each other one with each of the precisions that it takes."""
+    """Return the default's provider, and each other provider with each precision that it supports."""
     _only_onnx(facts, "--execution-providers")
     if precisions and not any(provider in _PRECISION_PARAMETER for provider in providers):
         raise UsageError(
@@ -170,8 +173,11 @@ def _only_onnx(facts: ModelFacts, flag: str) -> None:
 
 
 def listed_dimensions(facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
-    """A dimension for each field. What lies in a list, as instance groups do, varies as one: a place in it
-    cannot be set without the others."""
+    """Return one dimension per field.
+
+    Fields within a list, such as instance groups, vary as one dimension, because an item cannot be set
+    without the others.
+    """
     groups: dict[str, list[ConfigAxis]] = {}
     for axis in sweep.axes:
         in_list = any(isinstance(part, int) for part in axis.path)
@@ -200,7 +206,7 @@ def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dime
 
 
 def _listed_groups(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
-    """Groups that do not say what they run on run on what the model runs on."""
+    """Return a choice of instance groups; those without a kind get the model's."""
     groups = [{"kind": facts.instance_kind, **group} for group in delta["instance_group"]]
     amount = instance_count(groups)
     label = " + ".join(

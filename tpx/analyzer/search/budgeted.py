@@ -1,7 +1,7 @@
-"""Budgeted search: as good an answer as a number of measurements, or an amount of time, can give.
+"""Budgeted search: the best answer within a number of measurements or an amount of time.
 
-Pilots find the knee by Little's law, a coarse grid is measured once, the better third of it again and again
-(successive halving), the neighbourhood of the best is climbed, and the final repetitions decide.
+Pilots find the knee by Little's law, a coarse grid is measured once, its best third repeatedly
+(successive halving), the neighborhood of the best is climbed, and the final rounds decide.
 """
 
 import math
@@ -14,19 +14,21 @@ from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
 
 PILOT_LOAD = 64
-"""Of the second pilot at most; more than saturates the default would only wait, of a slow model for long."""
+"""Maximum load of the second pilot; beyond saturation it only adds queueing, which takes long with a
+slow model.
+"""
 SATURATING = 4
-"""So many times the load at which the default is expected to be best."""
+"""Load of the second pilot as a multiple of the load at which the default is expected to be best."""
 KEPT_SHARE = 3
-"""One of so many goes on to the next rung."""
+"""One in this many configurations advances to the next rung."""
 COARSE_SHARE = 0.4
-"""Of the budget, for the first look at the grid."""
+"""Share of the budget for the coarse grid."""
 COARSE_AT_MOST = 24
 CLIMBED = 3
 
 
 def budgeted(spec: SearchSpec, history: History) -> Steps:
-    """Search within the limits of the run; without any it ends when no neighbour is better."""
+    """Search within the limits of the run; without limits, stop when no neighbor is better."""
     explorer = Explorer(spec, history)
     history.space_size = 1 + explorer.grid.size
     knee = yield from _pilots(explorer)
@@ -39,7 +41,10 @@ def budgeted(spec: SearchSpec, history: History) -> Steps:
 
 
 def _pilots(explorer: Explorer) -> Asking[float]:
-    """The knee of the default: its latency alone times its throughput under load (Little 1961)."""
+    """Return the default's knee: its unloaded latency times its throughput under load (Little 1961).
+
+    Returns 0 if it cannot be determined.
+    """
     ladder = explorer.default_ladder
     if explorer.grid.together or explorer.loads.kind != "concurrency" or len(ladder) < 2:
         return 0.0
@@ -57,7 +62,7 @@ def _pilots(explorer: Explorer) -> Asking[float]:
 
 
 def _halved(explorer: Explorer, knee: float) -> Asking[list[Point]]:
-    """The points that stay after each rung, the best first; each rung is under another load."""
+    """Return the points that survive all rungs, best first; each rung uses a different load."""
     points = _coarse(explorer)
     explorer.history.decide(f"first rung: {len(points)} of {explorer.grid.size} configurations, once each")
     factor = 1.0
@@ -75,7 +80,7 @@ def _halved(explorer: Explorer, knee: float) -> Asking[list[Point]]:
 
 
 def _coarse(explorer: Explorer) -> list[Point]:
-    """Evenly spread points; all of a small grid."""
+    """Return evenly spaced points of the grid, or all of a small one."""
     points = list(explorer.grid.points())
     wanted = int(max(CLIMBED, min(COARSE_AT_MOST, explorer.history.left * COARSE_SHARE)))
     if len(points) <= wanted:
@@ -89,7 +94,7 @@ def _coarse(explorer: Explorer) -> list[Point]:
 
 
 def _neighbourhood(explorer: Explorer) -> Asking[None]:
-    """Climb from the best point to the best of its neighbours, until none is better."""
+    """Move from the best point to its best neighbor until none is better."""
     while True:
         here = explorer.best()
         if here is None:
@@ -105,7 +110,7 @@ def _neighbourhood(explorer: Explorer) -> Asking[None]:
 
 
 def _factor(explorer: Explorer, point: Point) -> float:
-    """The best load of a point over its expected one."""
+    """Return a point's best load divided by its expected one."""
     best = explorer.history.best(explorer.name(point))
     return best.load.value / explorer.expected(point) if best else 1.0
 
@@ -117,7 +122,7 @@ def _knee(alone: Measurement | None, loaded: Measurement | None) -> float:
 
 
 def _coarser(lengths: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Ever fewer choices of each dimension: (all, kept) of each."""
+    """Return ever coarser selections, each with (all, kept) choices per dimension."""
     kept = list(lengths)
     found = []
     while max(kept) > 1:
@@ -128,7 +133,9 @@ def _coarser(lengths: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def _spread(count: int, kept: int) -> set[int]:
-    """`kept` of the places 0 to count - 1, evenly, the ends among them; the middle alone of one."""
+    """Return `kept` of the indices 0 to count - 1, evenly spaced and including both ends; for one, the
+    middle.
+    """
     if kept == 1:
         return {(count - 1) // 2}
     return {round(i * (count - 1) / (kept - 1)) for i in range(kept)}

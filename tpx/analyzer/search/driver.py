@@ -1,7 +1,8 @@
-"""The driver of a search: it asks a strategy for trials, then for the final rounds, and passes outcomes back.
+"""The driver of a search: it asks a strategy for trials, then for the final rounds, and passes outcomes
+back.
 
-Strategies are generators: they yield trials, are sent outcomes, and know the rest from the history. No IO and
-no clock: told the same outcomes, a search asks for the same trials.
+Strategies are generators that yield trials, receive their outcomes, and read everything else from the
+history. Without IO and clock a search is deterministic: the same outcomes lead to the same trials.
 """
 
 import importlib
@@ -25,14 +26,18 @@ STRATEGIES: Mapping[Mode, str] = {
 }
 
 GUESSED_GAIN = 1.005
-"""Over the best so far: a sweep of loads ends soon, and what has to grow to go on does."""
+"""Assumed ratio to the best so far: small enough that a load sweep ends soon, large enough that a
+search that needs an improvement continues.
+"""
 
 
 class SearchDriver:
-    """Asks for one trial after another; every ask is answered by a tell before the next."""
+    """Issues one trial at a time; each `ask` must be followed by `tell` before the next."""
 
     def __init__(self, mode: Mode, spec: SearchSpec) -> None:
-        """Raises UsageError where a mode cannot search this space, or needs a package that is missing."""
+        """Raises UsageError if the mode cannot search this space, or needs a package that is not
+        installed.
+        """
         module, _, name = STRATEGIES[mode].partition(":")
         strategy: Strategy = getattr(importlib.import_module(module), name)
         self._mode, self._spec = mode, spec
@@ -43,7 +48,7 @@ class SearchDriver:
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """Decisions so far: what was left out or stopped, and why; only ever appended to."""
+        """Decisions so far, with reasons: what was skipped or stopped; append-only."""
         return self._history.decisions
 
     @property
@@ -51,19 +56,23 @@ class SearchDriver:
         return self._history.configurations_at_most
 
     def ask(self) -> Trial | None:
-        """Return the next trial; None when the search is over."""
+        """Return the next trial, or None when the search is over."""
         return self._next
 
     def tell(self, trial: Trial, outcome: Outcome) -> None:
-        """Pass on the outcome of the trial that was asked for."""
+        """Record the outcome of the trial returned by `ask`, and advance."""
         if trial != self._next:
             raise ValueError(f"told about {trial}, asked for {self._next}")
         self._told.append((trial, outcome))
         self._next = self._advance(outcome)
 
     def expected(self, known: Callable[[Trial], Outcome | None]) -> Iterator[Trial]:
-        """Yield the trials without a known outcome that the search will probably ask for next, up to the
-        final rounds: a copy of it is told that each is a little better than the best before."""
+        """Yield the trials without a known outcome that the search will probably request before the
+        final rounds.
+
+        A copy of the search is run ahead, assuming that each such trial is slightly better than the
+        best before.
+        """
         copy = SearchDriver(self._mode, self._spec)
         best: Measurement | None = None
         told = iter(self._told)
@@ -93,8 +102,10 @@ class SearchDriver:
             yield from self._unknown(final_rounds(history), within_budget=False)
 
     def _unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
-        """Yield these trials without those whose outcome is known, and no more than the budget has, unless
-        the steps mind it themselves."""
+        """Yield the trials whose outcome is not known yet.
+
+        Stop when the budget is spent, unless the steps enforce it themselves.
+        """
         history = self._history
         try:
             trial = next(steps)
@@ -113,7 +124,9 @@ class SearchDriver:
 
 
 def _like(best: Measurement, trial: Trial) -> Measurement:
-    """Return a measurement that a trial may have; its figures beside the throughput are those of the best."""
+    """Return a plausible measurement for a trial; all figures except the throughput are copied from the
+    best.
+    """
     members = zip(best.members, trial.variant.members, trial.load.members, strict=False)
     return replace(
         best,

@@ -1,6 +1,7 @@
-"""Strategies that sweep the loads of every configuration: the brute search, and what the user listed.
+"""Strategies that sweep the loads of every configuration: brute search, and the user's list.
 
-Order, names and stop rules of the brute search are Model Analyzer's, so that results of both line up.
+Order, names and stop rules of the brute search are Model Analyzer's, so that their results can be
+compared.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,10 @@ _BATCH_SIZE = "max_batch_size"
 
 
 def brute(spec: SearchSpec, history: History) -> Steps:
-    """Sweep the default, then every instance count with growing batch sizes; larger load and batch sizes are
-    left out only where the smaller ones show them to be of no use."""
+    """Sweep the default, then every instance count with growing batch sizes.
+
+    Larger loads and batch sizes are skipped only if the smaller ones show that they bring nothing.
+    """
     facts, space = spec.facts, spec.space
     names = Names(facts.model, spec.named)
     sizes = space.max_batch_sizes.doublings() if facts.max_batch_size > 0 else (None,)
@@ -46,10 +49,10 @@ def brute(spec: SearchSpec, history: History) -> Steps:
 
 
 def manual(spec: SearchSpec, history: History) -> Steps:
-    """Sweep the default, then each listed change to it in the order of the list.
+    """Sweep the default, then each listed change to it in order.
 
-    Of several models, whether they are measured together or parts of another, what is listed of each is
-    combined with what is listed of the others, and so are the loads of those that are measured together.
+    For several models, measured together or as parts of another, the lists of all models are combined,
+    and so are the loads of models measured together.
     """
     listed = _Listed(spec, history)
     history.space_size = 1 + len(listed.variants)
@@ -78,7 +81,7 @@ class _Listed:
             self.variants = [(names.variant(delta), dict(delta)) for delta in spec.deltas or ()]
 
     def measured(self) -> Asking[None]:
-        """Sweep everything once; with early exit larger batch sizes only while they bring something."""
+        """Sweep each configuration once; with early exit, larger batch sizes only while throughput grows."""
         swept = {self._default.name: (yield from self._sweep(self._default))}
         beside: dict[str, Any] | None = None
         best, ended = None, False
@@ -108,7 +111,9 @@ class _Listed:
         return sweep(variant, self._spaces, sizes, self._history)
 
     def _unfitting(self, variant: Variant) -> str:
-        """Why a configuration cannot be loaded, as far as it can be seen without a server."""
+        """Return why a configuration cannot be loaded, as far as this is visible without a server;
+        empty if none is known.
+        """
         for config in map(self._config, (variant, *variant.members)):
             size = int(config.get(_BATCH_SIZE, 0))
             preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())
@@ -118,7 +123,7 @@ class _Listed:
         return ""
 
     def _config(self, variant: Variant) -> Mapping[str, Any]:
-        """JSON of a variant's configuration."""
+        """Return JSON of a variant's configuration."""
         merged: Mapping[str, Any] = merge(self._defaults.get(variant.model, {}), variant.delta)
         return merged
 

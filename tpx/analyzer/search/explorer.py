@@ -1,6 +1,7 @@
-"""Exploring, as all strategies that jump do: a grid, loads where they are expected, and the history.
+"""Exploration shared by all strategies that move through a grid: measure points near their expected
+load.
 
-The load of a configuration is climbed from where it is expected, instead of from the least load upwards.
+The load of a configuration is climbed from its expected optimum, not from the lowest load upward.
 """
 
 import math
@@ -16,14 +17,14 @@ from tpx.analyzer.search.sweep import refine_best
 from tpx.report.digits import rounded
 
 WORTH_A_STEP = math.log(1.02)
-"""More load is tried as long as it brings more than two percent."""
+"""Minimum gain in score, 2%, for which a further load is tried."""
 
 
 class Explorer:
-    """Measures points of a grid and remembers how good they are."""
+    """Measures points of a grid and keeps track of the best."""
 
     def __init__(self, spec: SearchSpec, history: History, *, every_listed: bool = False) -> None:
-        """With `every_listed` each configuration is measured under all loads that the user listed."""
+        """With `every_listed`, each configuration is measured under every load that the user listed."""
         self.grid: SearchGrid = open_grid(spec)
         self.loads = spec.space.loads
         self.history = history
@@ -33,16 +34,18 @@ class Explorer:
 
     @property
     def default_in_flight(self) -> int:
-        """Requests that keep every instance of the default busy with full batches, twice."""
+        """Requests in flight that fill two batches per instance of the default."""
         return self.grid.whole(self._default_needs)
 
     @property
     def default_ladder(self) -> Ladder:
-        """The loads of the default, in the least batches."""
+        """The default's ladder of loads, with the smallest client batch."""
         return self.grid.shared(self.loads, self._default_needs, self.grid.client_batches[0])
 
     def default(self) -> Asking[None]:
-        """The default configuration, its load climbed with every batch size that it takes."""
+        """Measure the default configuration, climbing its load with every client batch size that it
+        accepts.
+        """
         expected = 1 if self.loads.kind == "request_rate" else self.default_in_flight
         for sizes in self.grid.client_batches:
             fault = self._unfitting(sizes)
@@ -53,46 +56,50 @@ class Explorer:
             yield from self._best_of(self.grid.default, ladder, ladder.nearest(expected))
 
     def once(self, point: Point, factor: float = 1.0) -> Asking[Measurement | None]:
-        """One measurement of a point, at its expected load times a factor."""
+        """Measure a point once, at its expected load times a factor."""
         variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
         if self._every:
             return (yield from self._best_of(variant, ladder, 0))
         return (yield from measure(variant, ladder, ladder.nearest(self.expected(point) * factor)))
 
     def expected(self, point: Point) -> float:
-        """The load at which a point is expected to be best; of rates, the greatest that was reached yet."""
+        """Return the load at which a point is expected to be best; for request rates, the highest rate
+        reached so far.
+        """
         if self.loads.kind == "concurrency":
             return self.grid.expected(point)
         best = [self.history.best(variant.name) for variant in self.history.variants]
         return max((m.throughput / m.load.batch_size for m in best if m is not None), default=1.0)
 
     def climbed(self, point: Point) -> Asking[Measurement | None]:
-        """A point at its best load: from the best that is known of it, or from where it is expected."""
+        """Climb a point's load, from the best known one or from the expected one, and return its best
+        measurement.
+        """
         variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
         known = self._best(point)
         wanted = known.load.value if known else self.expected(point)
         return (yield from self._best_of(variant, ladder, ladder.nearest(wanted)))
 
     def refined(self) -> Asking[None]:
-        """The greatest loads that keep the constraints, of the best configurations."""
+        """Find the greatest loads at which the best configurations satisfy the constraints."""
         yield from refine_best(self._spec, self.history)
 
     def merit(self, point: Point) -> Merit:
-        """How good a point is by its best measurement."""
+        """Return the merit of a point's best measurement."""
         return self.history.merit(self._best(point))
 
     def best(self) -> Point | None:
-        """The best point measured, None without one."""
+        """Return the best point measured, or None."""
         measured = [point for point in self._points if self._best(point) is not None]
         return max(measured, key=self.merit, default=None)
 
     @property
     def tried(self) -> Collection[Point]:
-        """The points that were measured, in their order."""
+        """Points measured, in order."""
         return self._points.keys()
 
     def name(self, point: Point) -> str:
-        """The name of a point's variant."""
+        """Return the name of a point's variant."""
         return self._variant(point).name
 
     def _variant(self, point: Point) -> Variant:
@@ -102,7 +109,7 @@ class Explorer:
         return self._points[point]
 
     def _best(self, point: Point) -> Measurement | None:
-        """The best measurement of a point's variant with the point's batch sizes."""
+        """Return the best measurement of a point's variant with the point's client batch sizes, or None."""
         if point not in self._points:
             return None
         sizes = self.grid.batch_sizes(point)
@@ -111,7 +118,9 @@ class Explorer:
         return max(fitting, key=self.history.merit, default=None)
 
     def _best_of(self, variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
-        """The best of all loads, where each is to be measured, or the load climbed from this step."""
+        """Return the best measurement: over every load if all were requested, otherwise climbing from
+        this step.
+        """
         if not self._every:
             return (yield from climb(variant, ladder, self.history, step))
         found: list[Measurement] = []
@@ -126,7 +135,7 @@ class Explorer:
         return [2 * each.instances * max(1, each.max_batch_size) for each in facts]
 
     def _unfitting(self, batch_sizes: Sequence[int]) -> str:
-        """Why the default cannot be asked with these batch sizes."""
+        """Return why the default cannot accept these client batch sizes; empty if it can."""
         spec = self._spec
         facts = [m.facts for m in spec.members] if self.grid.together else [spec.facts]
         for each, size in zip(facts, batch_sizes, strict=True):
@@ -136,7 +145,7 @@ class Explorer:
 
 
 def measure(variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
-    """The measurement at a step of the ladder, None where it failed."""
+    """Measure at a step of the ladder; return None if that failed."""
     outcome = yield Trial(variant=variant, load=ladder.at(step))
     if isinstance(outcome, Measurement) and outcome.throughput > 0:
         return outcome
@@ -144,9 +153,9 @@ def measure(variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement |
 
 
 def climb(variant: Variant, ladder: Ladder, history: History, step: int) -> Asking[Measurement | None]:
-    """Measure at this step of the ladder, then above and below it while that is better.
+    """Measure at this step of the ladder, then above it while that improves, or else below it.
 
-    Returns the best measurement of the configuration, None where nothing could be measured.
+    Returns the best measurement, or None if the first one failed.
     """
     start = yield from measure(variant, ladder, step)
     if start is None:
@@ -176,15 +185,19 @@ def _on(
 
 
 def is_step(before: Merit, after: Merit) -> bool:
-    """Return whether the second is better by enough to go on in its direction."""
+    """Return True if the second is enough better to continue in its direction."""
     if before[0] != after[0]:
         return after[0]
+    # neither satisfies the constraints: any approach to them is worth a step
     if not before[0]:
         return after[1] > before[1]
     return after[1] - before[1] > WORTH_A_STEP
 
 
 def _may_be_better_below(history: History, start: Measurement) -> bool:
-    """Less load gives no more throughput, unless the server chokes; it helps latency and constraints."""
+    """Return True if less load may be better.
+
+    It does not increase throughput unless the server thrashes, but it helps latency and constraints.
+    """
     tags = {objective.tag for objective in history.goals.all_objectives}
     return tags != {"perf_throughput"} or not history.merit(start)[0]

@@ -1,9 +1,9 @@
-"""The final repetitions: finalists and the default once more, side by side, so that what is said of them does
-not come from a lucky moment.
+"""The final rounds: measure the finalists and the default again side by side, so that no lucky
+measurement decides.
 
-Each round measures all of them for a single window, in an order of its own, drawn by the seed: what drifts on
-the machine meets all alike. What the search measured counts too, unless the rounds contradict it. The rounds
-end as soon as each finalist is certainly behind the leader, or certainly tied with it.
+Each round measures all of them for one window in a freshly shuffled order, so that drift of the machine
+affects all alike. The search's own measurements count as well, unless the rounds contradict them. The
+rounds end once each finalist is certainly behind the leader, or certainly tied with it.
 """
 
 import math
@@ -27,20 +27,23 @@ from tpx.analyzer.search.spec import Limits
 from tpx.analyzer.variants import instance_count
 
 NEAR = math.log(1.05)
-"""A configuration this near to the best may tie with it; the cheapest of these is a finalist too."""
+"""Score difference to the best within which a configuration may tie; the cheapest of these also become
+finalists.
+"""
 CONTENDING = math.log(1.2)
-"""A third configuration that is further behind than this is not measured again."""
+"""Score difference beyond which a third configuration is not measured again."""
 SURE = 0.02
 FEWEST_ROUNDS = 2
-"""Rounds without which nothing can be said, beside what the search measured; once begun they are made, and
-later ones only whole."""
+"""Minimum number of rounds for an interval, besides the search's measurement. These rounds are always
+completed; later ones start only if the budget covers a whole round.
+"""
 CERTAIN = 0.03
-"""A difference less probable by chance than this takes a configuration out of the race."""
+"""p-value below which a difference eliminates a configuration."""
 FINALISTS_AT_MOST = 4
 
 
 def final_rounds(history: History) -> Asking[None]:
-    """Measure all finalists again in each round, until it is decided which is best or the rounds end."""
+    """Measure the finalists again, round by round, until the best is decided or the rounds are used up."""
     limits = history.limits
     enough = min(FEWEST_ROUNDS, limits.final_rounds)
     finalists = affordable(choose(history, limits.finalists), history.left, enough)
@@ -55,7 +58,7 @@ def final_rounds(history: History) -> Asking[None]:
         if number > FEWEST_ROUNDS and history.left < len(running):
             history.decide("the budget ended before the final repetitions did")
             return
-        # a generator of its own for each round: an order must not depend on how many there were before
+        # seeded per round: the order must not depend on the number of draws in earlier rounds
         for variant in random.Random(f"{limits.seed}:{number}").sample(running, len(running)):
             outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
             race.take(variant, outcome)
@@ -68,12 +71,12 @@ def final_rounds(history: History) -> Asking[None]:
 
 
 def reserve(limits: Limits) -> int:
-    """Measurements of a budget that are kept for the final repetitions."""
+    """Return the number of measurements that the budget reserves for the final rounds."""
     return (limits.finalists + 1) * min(FEWEST_ROUNDS, limits.final_rounds)
 
 
 def choose(history: History, count: int) -> list[Variant]:
-    """The best by what the search saw, those that come near them (the cheapest first), and the default."""
+    """Return the search's best, those close to them (cheapest first), and the default."""
     ranked = history.ranked()
     if not ranked:
         return []
@@ -86,7 +89,9 @@ def choose(history: History, count: int) -> list[Variant]:
 
 
 def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_ROUNDS) -> list[Variant]:
-    """As many of the finalists, the best of them and the default, as enough rounds can be paid for."""
+    """Return the finalists that the budget can measure for enough rounds: the best of them and the
+    default.
+    """
     if math.isinf(left):
         return list(finalists)
     places = left // enough if left >= 2 * enough else left // FEWEST_ROUNDS
@@ -98,13 +103,15 @@ def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_R
 
 
 def instances_of(variant: Variant) -> int:
-    """Instances that a variant asks for, its members' together; 1 where it does not say."""
+    """Return the instances that a variant requests, including its members'; 1 if it sets no instance
+    group.
+    """
     groups = variant.delta.get("instance_group") or ([] if variant.members else [{}])
     return instance_count(groups) + sum(map(instances_of, variant.members))
 
 
 class _Race:
-    """The finalists' measurements; whoever is behind by more than chance explains leaves the race."""
+    """The finalists' measurements; a finalist that is significantly behind is eliminated."""
 
     def __init__(self, history: History, finalists: Sequence[Variant]) -> None:
         self._history = history
@@ -114,7 +121,7 @@ class _Race:
 
     @property
     def decided(self) -> str:
-        """Why no further round is needed; empty while one is."""
+        """Reason why no further round is needed; empty while one is."""
         leader = self._leader()
         gains = [self._gain(v, leader) for v in self.running if v is not leader]
         behind = [g for g in gains if g.high < 0 and g.p_value < CERTAIN]
@@ -129,7 +136,7 @@ class _Race:
         return self._searched[variant.name].load
 
     def take(self, variant: Variant, outcome: Outcome) -> None:
-        """Take the outcome of a round; a finalist that fails leaves."""
+        """Record the outcome of a round; a finalist that fails is eliminated."""
         if isinstance(outcome, TrialFailure):
             self.running.remove(variant)
             self._history.decide(f"out of the final repetitions: {outcome.reason}", variant.name)
@@ -137,7 +144,7 @@ class _Race:
             self._rounds[variant.name].append(outcome)
 
     def drop(self) -> None:
-        """Drop those that are certainly worse than the leader; the default stays, since gains are over it."""
+        """Eliminate those certainly worse than the leader; keep the default, the baseline of all gains."""
         leader = self._leader()
         for variant in tuple(self.running):
             gain = self._gain(variant, leader)
@@ -151,7 +158,9 @@ class _Race:
         return compare_scores(self._scores(variant), self._scores(other))
 
     def _scores(self, variant: Variant) -> dict[int, float]:
-        """Return the scores by round; 0 is what the search measured, unless the rounds contradict it."""
+        """Return the scores by round; round 0 is the search's measurement, omitted if the rounds
+        contradict it.
+        """
         point = point_of([self._searched[variant.name]], self._rounds[variant.name])
         samples = point.samples if isinstance(point, Mean) else (point,)
         return {m.round: score(m, self._history.goals) for m in samples}

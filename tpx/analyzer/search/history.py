@@ -1,4 +1,6 @@
-"""The history of a search: outcomes by trial, judged by the goals, their cost, and the trace of decisions."""
+"""The history of a search: outcomes by trial, their merit under the goals, their cost, and the decision
+trace.
+"""
 
 import math
 from collections.abc import Generator
@@ -10,12 +12,14 @@ from tpx.analyzer.results.measurement import Decision, LoadPoint, Measurement, O
 from tpx.analyzer.search.spec import Limits
 
 Merit = tuple[bool, float]
-"""Return whether the constraints hold, and the score; without them, how near they are."""
+"""True if the constraints are satisfied, and the score; otherwise False and the negative shortfall in
+percent.
+"""
 T = TypeVar("T")
 Asking = Generator[Trial, Outcome, T]
-"""Yields trials and is sent their outcomes."""
+"""A generator that yields trials and receives their outcomes."""
 Steps = Asking[None]
-"""A strategy at work."""
+"""A running strategy."""
 
 
 class History:
@@ -25,13 +29,13 @@ class History:
         self.goals = goals
         self.limits = limits or Limits()
         self.decisions: list[Decision] = []
-        """Decisions so far: what was left out or stopped, and why; only ever appended to."""
+        """Decisions so far, with reasons: what was skipped or stopped; append-only."""
         self.space_size = 0
-        """Configurations that the strategy may try."""
+        """Number of configurations that the strategy may try."""
         self.reserved = 0
-        """Measurements that are kept back from the search for what comes after it, a third of all at most."""
+        """Measurements reserved for the final rounds; at most a third of the budget."""
         self.measurements = 0
-        """Trials carried out, those that failed among them."""
+        """Trials carried out, including failed ones."""
         self._spent_ns = 0
         self._outcomes: dict[str, dict[LoadPoint, Outcome]] = {}
         self._variants: dict[str, Variant] = {}
@@ -41,7 +45,7 @@ class History:
         self.decisions.append(Decision(variant=variant, text=text))
 
     def take(self, trial: Trial, outcome: Outcome) -> None:
-        """Record an outcome; those of final rounds only by what they cost."""
+        """Record an outcome; those of final rounds count only toward the cost."""
         self.measurements += 1
         self._spent_ns += max(outcome.cost_ns, outcome.duration_ns)
         if not trial.round:
@@ -49,22 +53,22 @@ class History:
             self._outcomes.setdefault(trial.variant.name, {})[trial.load] = outcome
 
     def outcome(self, trial: Trial) -> Outcome | None:
-        """Return what a trial of the search showed, None where it is new or belongs to a final round."""
+        """Return the outcome of a search trial; None if it is new or belongs to a final round."""
         return None if trial.round else self._outcomes.get(trial.variant.name, {}).get(trial.load)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Variants that were tried, in their order."""
+        """Variants tried, in order."""
         return tuple(self._variants.values())
 
     @property
     def configurations_at_most(self) -> int:
-        """Configurations of the space, or fewer where the budget has no more."""
+        """Number of configurations in the space, or that the budget allows if that is less."""
         affordable = len(self._variants) + self.left
         return int(min(self.space_size, affordable)) if math.isfinite(affordable) else self.space_size
 
     def of(self, variant: str) -> list[Measurement]:
-        """Return the measurements of a variant while searching, in their order."""
+        """Return the search's measurements of a variant, in order."""
         return [
             outcome
             for outcome in self._outcomes.get(variant, {}).values()
@@ -72,12 +76,15 @@ class History:
         ]
 
     def best(self, variant: str) -> Measurement | None:
-        """Return the best measurement of a variant: by its score where the constraints hold, else the nearest
-        to holding them."""
+        """Return a variant's best measurement: by score if any satisfies the constraints, else the
+        closest to them.
+        """
         return max(self.of(variant), key=self.merit, default=None)
 
     def merit(self, measurement: Measurement | None) -> Merit:
-        """Sort what satisfies the constraints after what does not, and the better last."""
+        """Return a sort key: measurements that satisfy the constraints rank above all others, then by
+        score.
+        """
         if measurement is None:
             return False, -math.inf
         if satisfies(measurement, self.goals):
@@ -85,13 +92,15 @@ class History:
         return False, -failure_percent(measurement, self.goals)
 
     def ranked(self) -> list[Variant]:
-        """Return the variants that gave a measurement, the best first; equals keep their order."""
+        """Return the variants with a measurement, best first; ties keep their order."""
         found = [v for v in self._variants.values() if self.best(v.name) is not None]
         return sorted(found, key=lambda v: self.merit(self.best(v.name)), reverse=True)
 
     @property
     def left(self) -> float:
-        """Measurements that the search may still make, by number and by their mean cost."""
+        """Measurements that the search may still make, given the limit on their number and their mean
+        cost.
+        """
         total = math.inf
         if self.limits.max_measurements is not None:
             total = self.limits.max_measurements

@@ -1,4 +1,6 @@
-"""The loads that configurations are measured under: a space of them, and each configuration's as a ladder."""
+"""The loads that configurations are measured under: their space, and the ladder of one configuration's
+loads.
+"""
 
 import itertools
 from bisect import bisect_left
@@ -14,19 +16,19 @@ PlateauRule = Literal["model-analyzer", "pooled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpace:
-    """The loads that each configuration is measured under, each once, the least first."""
+    """Loads that each configuration is measured under, deduplicated and ascending."""
 
     values: tuple[int, ...]
     batch_sizes: tuple[int, ...] = (1,)
     kind: LoadKind = "concurrency"
     until_plateau: bool = True
-    """Stop when more load brings nothing; off for loads that the user listed."""
+    """Stop when more load brings no gain; off for loads that the user listed."""
     plateau_rule: PlateauRule = "model-analyzer"
-    """How `sweep.plateau_gain` judges the throughputs."""
+    """Rule by which `sweep.plateau_gain` judges the throughputs."""
     listed: bool = False
-    """The user listed them, so that there are no others."""
+    """True if the user listed the loads, in which case no others are tried."""
     at_most: int | None = None
-    """The end of the range that `values` double through; None is the last of them."""
+    """Upper bound of the range that `values` double through; None is the last value."""
 
     def __post_init__(self) -> None:
         for name, field in ((self.kind, "values"), ("batch size", "batch_sizes")):
@@ -36,11 +38,11 @@ class LoadSpace:
             object.__setattr__(self, field, tuple(values))
 
     def within(self, load: int) -> int:
-        """This load, or the end of the range that it lies beyond."""
+        """Return the load, clamped to the range."""
         return min(max(load, self.values[0]), self.at_most or self.values[-1])
 
     def around(self, load: int) -> tuple[int, ...]:
-        """The values, and with them a concurrency that a formula gives; listed ones have none between."""
+        """Return the values plus the given concurrency; listed values are not extended."""
         if self.listed or self.kind != "concurrency":
             return self.values
         return tuple(sorted({*self.values, self.within(load)}))
@@ -48,30 +50,30 @@ class LoadSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShare:
-    """Share of one model in a load: all of it, or its share where several are measured together."""
+    """One model's share of a load; the whole load unless several models are measured together."""
 
     space: LoadSpace
     needed: int
-    """Requests in flight that keep its instances busy: its load by the formula."""
+    """Requests in flight that keep its instances busy, by the formula."""
     batch_size: int = 1
 
     def at(self, wanted: float) -> int:
-        """Its load next to this one: of listed ones the least above, where there is one."""
+        """Return the load closest to this one; among listed loads, the least above it, or the last."""
         load = max(1, round(wanted))
         if not self.space.listed:
             return load
         return self.space.values[min(bisect_left(self.space.values, load), len(self.space.values) - 1)]
 
     def load(self, value: int) -> LoadPoint:
-        """The load with this value."""
+        """Return the load with this value."""
         return LoadPoint(kind=self.space.kind, value=value, batch_size=self.batch_size)
 
 
 class Ladder:
-    """Loads from the least to the greatest, among them the one that the parts need."""
+    """Ascending loads, including the one that the formula gives."""
 
     def __init__(self, space: LoadSpace, parts: Sequence[LoadShare]) -> None:
-        """`space` has the loads of all parts together."""
+        """`space` holds the combined loads of all parts."""
         if len(parts) == 1:
             self._loads = [parts[0].load(value) for value in space.around(parts[0].needed)]
         else:
@@ -82,16 +84,16 @@ class Ladder:
         return len(self._loads)
 
     def nearest(self, wanted: float) -> int:
-        """The step of the least load that is at least `wanted`, or the last one."""
+        """Return the step of the least load that is at least `wanted`, or else the last step."""
         return min(bisect_left(self._values, wanted), len(self._values) - 1)
 
     def at(self, step: int) -> LoadPoint:
-        """The load of a step."""
+        """Return the load of a step."""
         return self._loads[step]
 
 
 def _together(space: LoadSpace, parts: Sequence[LoadShare]) -> list[LoadPoint]:
-    """Each load once. Where every model has listed ones these are combined freely."""
+    """Return the distinct combined loads; if every model lists its loads, all combinations of them."""
     combined: list[tuple[int, ...]]
     if all(part.space.listed for part in parts):
         combined = list(itertools.product(*(part.space.values for part in parts)))

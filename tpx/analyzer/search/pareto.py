@@ -1,7 +1,8 @@
-"""Pareto search: the best compromises between several metrics, by local search around those found so far.
+"""Pareto search: the best trade-offs between several metrics, by local search around those found so
+far.
 
-Whatever is not dominated has its neighbours measured, until every neighbour of every compromise is known
-(Pareto local search: Paquete, Chiarandini, Stuetzle 2004).
+The neighbors of all nondominated configurations are measured until none is left to measure (Pareto
+local search: Paquete, Chiarandini, Stuetzle 2004).
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,12 @@ from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
 
 FACTORS = (1.0, 0.5, 0.25)
-"""Of the expected load: compromises with latency lie below it."""
+"""Multiples of the expected load to measure; trade-offs with latency lie below it."""
 Figures = tuple[float, ...]
 
 
 def pareto(spec: SearchSpec, history: History) -> Steps:
-    """Find the compromises between the metrics of the spec; throughput and p99 by default."""
+    """Find the trade-offs between the metrics of the spec; throughput and p99 by default."""
     explorer = Explorer(spec, history)
     history.space_size = 1 + explorer.grid.size
     tags = spec.limits.pareto or ("perf_throughput", "perf_latency_p99")
@@ -51,7 +52,7 @@ def _look(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:
 
 
 def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:
-    """Return the figures of these metrics, more being better; None where one is missing."""
+    """Return the figures of these metrics with signs such that higher is better; None if one is missing."""
     found = []
     for tag in tags:
         measured = metric(tag)
@@ -63,11 +64,11 @@ def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:
 
 
 def dominates(ours: Figures, theirs: Figures) -> bool:
-    """Return whether the first is nowhere worse and somewhere better."""
+    """Return True if the first is nowhere worse and somewhere better."""
     return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
 
 
 def front(measurements: Sequence[Measurement], tags: Sequence[str], goals: Goals) -> list[Measurement]:
-    """The measurements that keep the constraints and that none of the others dominates, in their order."""
+    """Return the nondominated measurements that satisfy the constraints, in order."""
     known = [(m, figures) for m in measurements if (figures := figures_of(m, tags)) and satisfies(m, goals)]
     return [m for m, own in known if not any(dominates(other, own) for _, other in known)]

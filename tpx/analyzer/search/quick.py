@@ -1,8 +1,9 @@
-"""Quick search: from the smallest configuration uphill, in the direction in which its neighbours improve.
+"""Quick search: hill climbing from the smallest configuration, in the direction in which its neighbors
+improve.
 
-Model Analyzer's hill climbing on the places of a grid (neighborhood.py, quick_run_config_generator.py of
-Model Analyzer), with bounds on every dimension, the default apart from it, and one load for each
-configuration: twice what keeps its instances busy.
+Model Analyzer's hill climbing (its neighborhood.py and quick_run_config_generator.py) on the indices of
+a grid, with every dimension bounded and the default treated separately. Each configuration has one
+load: twice what keeps its instances busy.
 """
 
 import math
@@ -16,11 +17,11 @@ from tpx.analyzer.search.spec import SearchSpec
 RADIUS = 3
 FEWEST_NEIGHBOURS = 3
 _STRIDES = ((0.09, 0), (0.3, 1), (1.0, 2), (math.inf, 3))
-"""Strength of a direction, up to so much: steps of the grid."""
+"""Grid steps by strength of a direction: (upper bound of the strength, steps)."""
 
 
 def quick(spec: SearchSpec, history: History) -> Steps:
-    """Climb until no neighbour is better; ends for certain, for a home is entered twice at most."""
+    """Climb until no neighbor is better; this terminates, because a home is visited at most twice."""
     explorer = Explorer(spec, history, every_listed=True)
     history.space_size = 1 + explorer.grid.size
     yield from explorer.default()
@@ -45,7 +46,7 @@ def quick(spec: SearchSpec, history: History) -> Steps:
 
 
 def _fast(explorer: Explorer, home: Point) -> Asking[Point]:
-    """A jump in the direction in which the neighbours that are measured improve."""
+    """Jump in the direction in which the measured neighbors improve, and return the point reached."""
     around = explorer.grid.around(home, RADIUS)
     measured = [p for p in around if p in explorer.tried]
     while len(measured) < min(FEWEST_NEIGHBOURS, len(around)):
@@ -59,7 +60,7 @@ def _fast(explorer: Explorer, home: Point) -> Asking[Point]:
 
 
 def _slow(explorer: Explorer, home: Point) -> Asking[Point]:
-    """The best of the immediate neighbours, where it is better than home."""
+    """Return the best immediate neighbor, or home if none is better."""
     best = home
     for point in explorer.grid.neighbours(home):
         if point not in explorer.tried:
@@ -70,7 +71,7 @@ def _slow(explorer: Explorer, home: Point) -> Asking[Point]:
 
 
 def _direction(explorer: Explorer, home: Point, measured: Sequence[Point]) -> list[float]:
-    """The mean gain of the neighbours in each dimension, by how far they are."""
+    """Return the neighbors' mean gain per step in each dimension."""
     kept, here = explorer.merit(home)
     strengths = []
     for axis in range(len(home)):
@@ -87,7 +88,7 @@ def _direction(explorer: Explorer, home: Point, measured: Sequence[Point]) -> li
 
 
 def _clamped(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Point:
-    """Home moved by whole steps, within the grid; home where that is not allowed."""
+    """Return home moved by whole steps within the grid; home itself if that point is not allowed."""
     dimensions = explorer.grid.dimensions
     moved = []
     for place, strength, dimension in zip(home, strengths, dimensions, strict=True):
@@ -101,7 +102,9 @@ def _clamped(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Poi
 
 
 def _most_informative(candidates: Sequence[Point], seen: Sequence[Point]) -> Point:
-    """The point with the most values that no seen point has; of equals the nearest to the first seen."""
+    """Return the point with the most values not seen before; break ties by distance to the first seen
+    point.
+    """
 
     def novelty(point: Point) -> int:
         return sum(all(point[axis] != other[axis] for other in seen) for axis in range(len(point)))

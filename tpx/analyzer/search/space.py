@@ -1,4 +1,6 @@
-"""The space of the strategies that jump: dimensions with choices, points of them, and their variants."""
+"""The search space of the strategies that move through a grid: dimensions with choices, points, and
+their variants.
+"""
 
 import itertools
 import json
@@ -13,36 +15,37 @@ from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
 CLIENT_BATCH = "client batch size"
-"""The dimension of inferences in a request, which changes no configuration."""
+"""Dimension of the client's batch size, which changes no configuration."""
 Point = tuple[int, ...]
-"""The place of the choice in each dimension."""
+"""Index of the choice in each dimension."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One value of a dimension and what it changes in the model's configuration."""
+    """One value of a dimension and its change to the model's configuration."""
 
     label: str
     delta: Mapping[str, Any] = field(default_factory=dict)
     amount: float = 1.0
-    """The number behind it, where it is one: instances, batch size, threads."""
+    """Numeric value, if there is one: instances, batch size, threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """One thing that varies; neighbouring choices of an ordered one resemble each other."""
+    """One aspect that varies; adjacent choices of an ordered dimension perform similarly."""
 
     name: str
-    """`instances`, `max_batch_size`, `threads`, ..."""
+    """Name such as `instances`, `max_batch_size` or `threads`."""
     choices: tuple[Choice, ...]
     model: str = ""
-    """Whose configuration it changes: a member's, or the model's own."""
+    """Model whose configuration it changes, if the search has members; otherwise empty."""
     ordered: bool = True
 
 
 def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
-    """Return the loads of each of the models that are measured together, or under no name those of the one
-    model."""
+    """Return the loads by model if several are measured together; otherwise one model's loads under an
+    empty name.
+    """
     members = spec.members
     if not members or spec.facts.model != ",".join(member.facts.model for member in members):
         return {"": spec.space.loads}
@@ -50,14 +53,14 @@ def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
 
 
 class SearchGrid:
-    """All points of some dimensions that may be tried, and the variants that stand for them.
+    """All points of some dimensions, those that may be tried, and their variants.
 
-    Names are given in the order in which points are first asked for, as Model Analyzer gives them: the same
-    change has the same name, and no change is the default.
+    Variants are named in the order in which points are first requested, as in Model Analyzer: the same
+    change keeps its name, and no change is the default.
     """
 
     def __init__(self, spec: SearchSpec, dimensions: Sequence[Dimension]) -> None:
-        """Raises UsageError where a dimension has nothing to choose."""
+        """Raises UsageError if a dimension has no choices."""
         self.model = spec.facts.model
         for dimension in dimensions:
             if not dimension.choices:
@@ -65,7 +68,7 @@ class SearchGrid:
         extras = spec.space.extras
         self.dimensions = tuple(dimensions)
         self.members = tuple(member.facts.model for member in spec.members)
-        """Models that are varied in place of the model."""
+        """Models that are varied instead of the model itself."""
         self._cores = extras.processors if extras.search_threads else None
         self._loads = loads_of(spec)
         self._defaults = {self.model: spec.default}
@@ -74,19 +77,19 @@ class SearchGrid:
 
     @property
     def size(self) -> int:
-        """Points, those that may not be tried among them."""
+        """Number of points, including those that may not be tried."""
         size = 1
         for dimension in self.dimensions:
             size *= len(dimension.choices)
         return size
 
     def points(self) -> Iterator[Point]:
-        """Every point that may be tried, the last dimension varying fastest."""
+        """Return every point that may be tried; the last dimension varies fastest."""
         ranges = (range(len(dimension.choices)) for dimension in self.dimensions)
         return (point for point in itertools.product(*ranges) if not self.refusal(point))
 
     def around(self, home: Point, radius: int) -> list[Point]:
-        """The other points that may be tried and are no further away, in the order of all points."""
+        """Return the other points within the radius that may be tried, in the order of all points."""
         near: list[tuple[Point, int]] = [((), 0)]
         for place, dimension in zip(home, self.dimensions, strict=True):
             steps = [(other, (other - place) ** 2) for other in range(len(dimension.choices))]
@@ -99,7 +102,7 @@ class SearchGrid:
         return [point for point, far in near if far and not self.refusal(point)]
 
     def refusal(self, point: Point) -> str:
-        """Why a point is not worth measuring; empty where it may be."""
+        """Return why a point is not worth measuring; empty if it is."""
         unfitting = self._too_large(point)
         if unfitting:
             return unfitting
@@ -118,7 +121,7 @@ class SearchGrid:
         return ""
 
     def _too_large(self, point: Point) -> str:
-        """Return why some model could not take requests of several inferences."""
+        """Return why a model cannot accept this client batch size; empty if all can."""
         for model, sent in zip(self._loads, self.batch_sizes(point), strict=True):
             taken = self.amount(point, "max_batch_size", model, absent=sent)
             if sent > taken:
@@ -126,19 +129,19 @@ class SearchGrid:
         return ""
 
     def _plain(self, model: str) -> float:
-        """The amount of the first choice of batching: the batcher as it is."""
+        """Return the amount of the first batching choice, the batcher left unchanged."""
         found = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
         return next(found, 1.0)
 
     def amount(self, point: Point, name: str, model: str = "", absent: float = 1.0) -> float:
-        """The number chosen in a dimension; `absent` where the grid has no such dimension."""
+        """Return the amount chosen in a dimension, or `absent` if the grid lacks it."""
         for place, dimension in zip(point, self.dimensions, strict=True):
             if dimension.name == name and dimension.model == model:
                 return dimension.choices[place].amount
         return absent
 
     def batch_sizes(self, point: Point) -> tuple[int, ...]:
-        """Inferences in a request, of each model under load."""
+        """Return the client batch size of each model under load."""
         return tuple(
             int(self.amount(point, CLIENT_BATCH, model, absent=loads.batch_sizes[0]))
             for model, loads in self._loads.items()
@@ -146,23 +149,25 @@ class SearchGrid:
 
     @property
     def client_batches(self) -> list[tuple[int, ...]]:
-        """Return what `batch_sizes` may be."""
+        """All possible values of `batch_sizes`."""
         return list(itertools.product(*(loads.batch_sizes for loads in self._loads.values())))
 
     def in_flight(self, point: Point) -> tuple[int, ...]:
-        """Requests that keep every instance busy with full batches, twice: Model Analyzer's formula, for
-        each member, or for the model alone."""
+        """Return the requests in flight that fill two batches per instance: Model Analyzer's formula.
+
+        One number per member, or one for the model alone.
+        """
         return tuple(
             int(2 * self.amount(point, "instances", model) * self.amount(point, "max_batch_size", model))
             for model in self.members or ("",)
         )
 
     def ladder(self, space: LoadSpace, point: Point) -> Ladder:
-        """The loads of a point's variant."""
+        """Return the loads of a point's variant."""
         return self.shared(space, self.in_flight(point), self.batch_sizes(point))
 
     def shared(self, space: LoadSpace, needed: Sequence[int], batch_sizes: Sequence[int]) -> Ladder:
-        """The loads, divided among models that are measured together by what each of them needs."""
+        """Return the loads, divided by need among models that are measured together."""
         own = needed if self.together else [self.whole(needed)]
         return Ladder(
             space,
@@ -173,26 +178,28 @@ class SearchGrid:
         )
 
     def whole(self, needed: Sequence[int]) -> int:
-        """The load by what each model needs; the parts of one model get no more than the smallest takes."""
+        """Return the total load; members of a single model are limited by the smallest need."""
         return sum(needed) if self.together else min(needed)
 
     def expected(self, point: Point) -> int:
-        """The load at which the variant is expected to be at its best."""
+        """Return the load at which the variant is expected to perform best."""
         return self.whole(self.in_flight(point))
 
     @property
     def together(self) -> bool:
-        """Return whether the members are models under loads of their own, and not parts of one model."""
+        """True if the members are models with their own loads, not parts of one model."""
         return "" not in self._loads
 
     @property
     def default(self) -> Variant:
-        """The variant that changes nothing."""
+        """The variant without changes."""
         others = [self._names[m].variant({}) for m in self.members if m != self.model]
         return self._names[self.model].variant({}, others)
 
     def neighbours(self, point: Point) -> list[Point]:
-        """One step away in one dimension: up and down, or any other choice where there is no order."""
+        """Return the allowed points that differ in one dimension: one step up or down, or any other
+        choice if unordered.
+        """
         found = []
         for axis, dimension in enumerate(self.dimensions):
             here = point[axis]
@@ -205,13 +212,13 @@ class SearchGrid:
         return found
 
     def variant(self, point: Point) -> Variant:
-        """The variant of a point."""
+        """Return the variant of a point."""
         others = [self._names[m].variant(self._delta(point, m)) for m in self.members if m != self.model]
         own = self._delta(point, self.model if self.members else "")
         return self._names[self.model].variant(self._ensemble_delta(others) | own, others)
 
     def _ensemble_delta(self, members: Sequence[Variant]) -> dict[str, Any]:
-        """Batches that every member takes: an ensemble may allow no larger ones than its steps."""
+        """Return the max_batch_size that every member accepts: an ensemble's must not exceed its steps'."""
         own = self._defaults[self.model]
         if not members or not own.get("ensemble_scheduling") or not own.get("max_batch_size"):
             return {}
@@ -219,7 +226,7 @@ class SearchGrid:
         return {"max_batch_size": min(int(config.get("max_batch_size", 0)) for config in merged)}
 
     def describe(self, point: Point) -> str:
-        """`instances 2, max_batch_size 8`."""
+        """Return `instances 2, max_batch_size 8`."""
         return ", ".join(
             f"{d.model + ' ' if d.model else ''}{d.name} {d.choices[place].label}"
             for place, d in zip(point, self.dimensions, strict=True)
@@ -234,13 +241,14 @@ class SearchGrid:
 
 
 class Names:
-    """Numbers of variants by what they change: each change once, whatever the order of its keys."""
+    """Numbers variants by their changes: the same change gets the same number, regardless of key order."""
 
     def __init__(
         self, model: str, named: Sequence[Variant] = (), default: Mapping[str, Any] | None = None
     ) -> None:
-        """`named` are variants of this or other models, with their members, that have their names already; a
-        change that leaves `default` as it is has no number."""
+        """`named` are variants with existing names, of any model, including their members; a change
+        that leaves `default` unchanged gets no number.
+        """
         self._model = model
         self._default = default
         prefix = f"{model}_config_"
@@ -253,7 +261,7 @@ class Names:
         self._taken = set(self._known.values())
 
     def variant(self, delta: Mapping[str, Any], members: Sequence[Variant] = ()) -> Variant:
-        """Return the variant with this change, of a model that may have members."""
+        """Return the variant with this change; `members` are the variants of its parts."""
         if self._default is not None and merge(self._default, delta) == self._default:
             delta = {}
         same = not delta and all(member.is_default for member in members)
@@ -274,7 +282,7 @@ def _key(members: Sequence[Variant], delta: Mapping[str, object]) -> str:
 
 
 def combine(first: Any, second: Any) -> Any:
-    """Two changes as one: what the second says wins, and what it takes out stays in it as None."""
+    """Combine two changes: the second takes precedence, and keys that it removes stay as None."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         kept = {key: value for key, value in first.items() if key not in second}
         return kept | {

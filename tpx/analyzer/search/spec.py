@@ -1,6 +1,6 @@
-"""The specification of a search: of which model, in which space, for which goals, within which limits.
+"""The specification of a search: model, space, goals and limits.
 
-Groups of options are part of it as they are.
+Some of its parts are option groups, used unchanged.
 """
 
 import os
@@ -25,7 +25,7 @@ Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 DEFAULT_TOLERANCE = 0.01
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
-"""Percent of the space that optuna tries where neither a share nor a number is given."""
+"""Maximum percentage of the space that optuna tries if neither a share nor a number is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class SearchRange:
     """A range of a search, both ends included."""
 
     name: str
-    """As in `--run-config-search-min-<name>`."""
+    """Name as in `--run-config-search-min-<name>`."""
     minimum: int
     maximum: int
 
@@ -48,7 +48,7 @@ class SearchRange:
         return tuple(range(self.minimum, self.maximum + 1))
 
     def doublings(self) -> tuple[int, ...]:
-        """minimum, 2 x minimum, 4 x minimum ... up to maximum."""
+        """Return minimum, 2 x minimum, 4 x minimum ... up to maximum."""
         values = [self.minimum]
         while values[-1] * 2 <= self.maximum:
             values.append(values[-1] * 2)
@@ -57,7 +57,7 @@ class SearchRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """Axes beyond instances and batch sizes, Model Analyzer's two."""
+    """Axes in addition to Model Analyzer's two, instances and batch sizes."""
 
     search_threads: bool = option(False, "vary the threads per instance, so that all instances fit the cores")
     cores: int | None = option(
@@ -90,18 +90,18 @@ class Extras:
 
     @property
     def processors(self) -> int:
-        """The processors for all instances together."""
+        """Processors for all instances together."""
         return self.cores or os.cpu_count() or 1
 
     @property
     def any(self) -> bool:
-        """Return whether anything beyond instances and batch sizes varies."""
+        """True if anything besides instances and batch sizes varies."""
         return replace(self, cores=None, accuracy_tolerance=DEFAULT_TOLERANCE) != Extras()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """The bounds of what a search may try."""
+    """The bounds of a search."""
 
     loads: LoadSpace
     instances: SearchRange
@@ -111,7 +111,7 @@ class SearchSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a search ends before its space does, how sure its answer has to be, and by which metrics."""
+    """Limits of a search: budget, confidence of the answer, and metrics to trade off."""
 
     budget: float | None = option(
         None,
@@ -133,7 +133,7 @@ class Limits:
         (), "metrics whose Pareto front is searched; selects mode pareto", metavar="TAG,TAG", comma=True
     )
     finalists: int = 3
-    """Beside the default."""
+    """Number of finalists besides the default."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
@@ -149,7 +149,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptunaTrials:
-    """How many configurations optuna tries, of a space of some size."""
+    """Number of configurations that optuna tries, relative to the size of the space."""
 
     min_percentage_of_search_space: float | None = option(
         None,
@@ -192,14 +192,17 @@ class OptunaTrials:
             )
 
     def size(self, configurations: int, loads: LoadSpace) -> int:
-        """Points of the space as Model Analyzer counts them: the loads are a dimension, unless a formula
-        gives them."""
+        """Return the size of the space as Model Analyzer counts it: loads are a dimension unless a
+        formula sets them.
+        """
         formula = self.use_concurrency_formula and loads.kind == "concurrency" and not loads.listed
         return configurations * (1 if formula else len(loads.values))
 
     def at_least(self, size: int) -> int:
-        """Return the least number of trials, by share or by number; of both that are given the greater. One
-        at least, where Model Analyzer would try none."""
+        """Return the minimum number of trials, by share or by number; if both are given, the greater.
+
+        At least one, even if Model Analyzer would try none.
+        """
         given, share = self.optuna_min_trials, self.min_percentage_of_search_space
         by_share = int(size * (share or LEAST_PERCENT) / 100)
         if given is None:
@@ -207,7 +210,7 @@ class OptunaTrials:
         return given if share is None else max(by_share, given)
 
     def at_most(self, size: int) -> int:
-        """Return the greatest number, by share or by number; of both that are given the less."""
+        """Return the maximum number of trials, by share or by number; if both are given, the smaller."""
         given, share = self.optuna_max_trials, self.max_percentage_of_search_space
         by_share = int(size * (share or MOST_PERCENT) / 100)
         if given is None:
@@ -217,15 +220,15 @@ class OptunaTrials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchMember:
-    """A model that is varied as a part of another, or that is measured together with others."""
+    """A model that is varied as a part of another, or measured together with others."""
 
     facts: "ModelFacts"
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
-    """The fields that the user listed, with their values; the others have the ranges of the space."""
+    """Fields and values that the user listed; all others use the ranges of the space."""
     loads: LoadSpace | None = None
-    """Goals by model: models that are measured together each have their own."""
+    """Loads of this model, if it is measured together with others; None uses the loads of the space."""
     default: Mapping[str, Any] | None = None
-    """JSON of its effective default configuration, where that is known."""
+    """JSON of its effective default configuration, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,19 +242,19 @@ class SearchSpec:
     goals: Goals = field(default_factory=Goals)
     limits: Limits = field(default_factory=Limits)
     deltas: Sequence[Mapping[str, Any]] | None = None
-    """The changes to the default that the user listed; None is what the space has."""
+    """Changes to the default that the user listed; None searches the space."""
     members: tuple[SearchMember, ...] = ()
-    """Models that are varied in place of the model: an ensemble's, or those that are measured together."""
+    """Models varied instead of the model itself: an ensemble's, or those measured together."""
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
-    """Fields of the model itself that the user listed, where what else there is varies too."""
+    """Fields of the model itself that the user listed, varied in addition to everything else."""
     in_ranges: bool = True
-    """Vary what the user did not list, in the ranges of the space."""
+    """Vary unlisted settings in the ranges of the space."""
     early_exit: bool = False
-    """Try a listed max_batch_size only as long as the ones before brought something."""
+    """Stop trying larger listed values of max_batch_size once throughput no longer grows."""
     refine_steps: int = 5
-    """Halvings towards the greatest load that keeps the constraints."""
+    """Maximum bisection steps toward the greatest load that satisfies the constraints."""
     sweep_best: bool = True
-    """After a search that measures each configuration at one load: sweep the loads of the best."""
+    """Sweep the loads of the best configurations after a search that measures each at one load."""
     named: tuple[Variant, ...] = ()
-    """Variants that have their names already; what changes the same keeps the name."""
+    """Variants with existing names; the same change keeps its name."""
     trials: OptunaTrials = field(default_factory=OptunaTrials)

@@ -1,8 +1,7 @@
-"""The loads of one configuration: more and more until that brings no more throughput, and between two that
-were measured the greatest that still keeps the constraints.
+"""Sweep the loads of one configuration: increase the load until throughput stops growing, then bisect
+for the greatest load that satisfies the constraints.
 
-Models that are measured together have a sweep each, the later ones inside of the earlier ones, so that their
-loads are combined freely.
+Models measured together have nested sweeps, so that all combinations of their loads are measured.
 """
 
 from collections.abc import Sequence
@@ -29,15 +28,16 @@ PLATEAU_GAIN = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """How one configuration did."""
+    """The result of sweeping one configuration."""
 
     best: float | None = None
-    """Its best throughput; None where nothing was measured."""
+    """Best throughput in infer/s; None if there is no measurement."""
     failed: bool = False
-    """Some trial failed."""
+    """True if a trial failed."""
 
     def ends_growth(self, max_batch_size: int, best_before: float | None) -> str:
-        """Why batch sizes larger than this configuration's are not worth trying; empty where they are.
+        """Return why larger batch sizes than this configuration's are not worth trying; empty if they
+        are.
 
         The best throughput must grow strictly from one size to the next; one load that works is enough.
         """
@@ -52,11 +52,11 @@ class Swept:
 
 
 def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyzer") -> float | None:
-    """The gain over the last four throughputs, or None while there are fewer. All are above 0.
+    """Return the gain over the last four throughputs (all above 0), or None if there are fewer.
 
-    Model Analyzer's rule: the best of the four over their first. Pooled: a first one that lies above those
-    that follow it counts with them as their mean, since more load takes no throughput away before the server
-    chokes; one lucky measurement does not end a sweep that still grows.
+    Model Analyzer's rule: the best of the four over the first. Pooled: if the first lies above its
+    successors, their mean replaces it, since throughput does not fall with load before the server
+    thrashes. One lucky measurement therefore does not end a sweep that still grows.
     """
     if len(throughputs) < PLATEAU_WINDOW:
         return None
@@ -68,8 +68,10 @@ def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyz
 
 
 def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
-    """The value at a place where neighbours that fall are replaced by their mean (pool adjacent violators),
-    and the place behind those that it shares this mean with."""
+    """Return the value at an index after pooling adjacent violators, and the index after its pool.
+
+    Pool adjacent violators: neighbors that decrease are replaced by their mean.
+    """
     pools: list[tuple[float, int]] = []
     for value in values:
         pools.append((value, 1))
@@ -87,13 +89,15 @@ def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
 def sweep(
     variant: Variant, spaces: Sequence[LoadSpace], max_batch_sizes: Sequence[int], history: History
 ) -> Asking[Swept]:
-    """Ask for trials of one configuration over batch sizes and loads: of the model, or of each of those that
-    are measured together, the last one's varying fastest."""
+    """Sweep one configuration over client batch sizes and loads.
+
+    Models measured together each have their own sweep; the last one's varies fastest.
+    """
     return _Sweep(variant, spaces, max_batch_sizes, history).batch_sizes(())
 
 
 class _Sweep:
-    """The nested sweeps of one configuration; `chosen` are the loads of the models before."""
+    """The nested sweeps of one configuration; `chosen` are the loads of the models before the current one."""
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class _Sweep:
         self._history = history
 
     def batch_sizes(self, chosen: tuple[LoadPoint, ...]) -> Asking[Swept]:
-        """Every batch size of one model, each with its loads. A failure ends it."""
+        """Sweep every client batch size of one model with all its loads. A failure ends the sweep."""
         space, greatest = self._spaces[len(chosen)], self._max_batch_sizes[len(chosen)]
         bests: list[float] = []
         for batch_size in space.batch_sizes:
@@ -162,10 +166,11 @@ def _fault(outcome: Outcome) -> str:
 
 
 def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
-    """Refine the best configurations and the default, where there are constraints and no listed loads.
+    """Refine the best configurations and the default, if there are constraints and the loads are not
+    listed.
 
-    Loads between the best that keeps the constraints and its neighbours that do not are measured; where not
-    even the least load keeps them, smaller ones down to 1.
+    Bisect between the best load that satisfies the constraints and its neighbors that do not; if even
+    the least load violates them, try smaller loads down to 1.
     """
     if spec.space.loads.listed or not history.goals.all_constraints:
         return
@@ -177,8 +182,9 @@ def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
 
 
 def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
-    """Loads (kept, not kept) with nothing measured between them, around the best that is kept; where none is
-    kept, 0 stands for it."""
+    """Return (satisfied, violated) pairs of adjacent measured loads around the best satisfied one; 0 if
+    there is none.
+    """
     measured = sorted(
         (m for m in history.of(variant.name) if m.load.batch_size == batch_size), key=lambda m: m.load.value
     )
@@ -194,7 +200,7 @@ def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tup
 
 
 def _latency_binds(history: History) -> bool:
-    """Return whether less load can help: some figure has a greatest value."""
+    """Return True if less load can help, which is the case if a figure has an upper bound."""
     return any(constraint.bound == "max" for constraint in history.goals.all_constraints)
 
 

@@ -1,4 +1,4 @@
-"""Search by optuna's tree-structured Parzen estimator, with hopeless configurations pruned after one load."""
+"""Search by optuna's tree-structured Parzen estimator, pruning poor configurations after one load."""
 
 import math
 from typing import Any
@@ -10,16 +10,16 @@ from tpx.analyzer.search.spec import SearchSpec
 from tpx.errors import UsageError
 
 WITHOUT_MODEL = 5
-"""So many trials are drawn at random before the estimator has anything to go by."""
+"""Number of random trials before the estimator is used."""
 MISSED = 1e6
-"""Taken off what optuna is told of a trial that misses the constraints: more than any score is."""
+"""Penalty for a trial that misses the constraints; larger than any score."""
 
 
 def optuna_trials(spec: SearchSpec, history: History) -> Steps:
-    """Measure each configuration once at its expected load, and where that is above the median of the trials
-    before, climb its load. Those that fail are told to optuna as failed.
+    """Measure each configuration once at its expected load, and climb its load if the result is above
+    the median so far.
 
-    Raises UsageError where optuna is not installed.
+    Failed trials are reported to optuna as failed. Raises UsageError if optuna is not installed.
     """
     search = _Trials(spec, history)
     explorer, trials = search.explorer, spec.trials
@@ -40,7 +40,7 @@ def optuna_trials(spec: SearchSpec, history: History) -> Steps:
 
 
 class _Trials:
-    """A study of optuna, and the grid that its numbers are points of."""
+    """An optuna study, and the grid that its parameters index."""
 
     def __init__(self, spec: SearchSpec, history: History) -> None:
         self._optuna = optuna = _import_optuna()
@@ -52,7 +52,7 @@ class _Trials:
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
 
     def trial(self) -> Asking[Merit]:
-        """One trial: asked, measured, told."""
+        """Run one trial: ask the study, measure, report the result."""
         explorer, study, states = self.explorer, self._study, self._optuna.trial.TrialState
         trial = study.ask()
         point = tuple(
@@ -90,8 +90,7 @@ class _Trials:
 
 
 def worth(merit: Merit) -> float:
-    """Return what optuna is told, which maximizes it: what keeps the constraints is above all that does
-    not."""
+    """Return the value reported to optuna, which maximizes it: any satisfied trial exceeds all others."""
     kept, value = merit
     return value if kept else value - MISSED
 
