@@ -252,9 +252,8 @@ class Profile:
             if configuration is None:
                 configuration = configure(trial.variant, defaults.get(trial.variant.model, {}), defaults)
                 configurations[trial.variant.name] = configuration
-                self._named.append(
-                    trial.variant
-                )  # a name identifies one change across all searches of the run
+                # a name identifies one change across all searches of the run
+                self._named.append(trial.variant)
                 if not self._earlier.knows(configuration):
                     self._journal.append(Configured(configuration=configuration))
             outcome = self._earlier.outcome(trial)

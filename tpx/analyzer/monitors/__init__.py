@@ -1,1 +1,3 @@
-"""Watch a server through a measurement: the seam and the watch in `base`, probes in `machine` and `gpu`."""
+"""Monitor a server during a measurement: `base` holds the interface and the watch, `machine` and `gpu`
+the probes.
+"""

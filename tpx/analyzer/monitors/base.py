@@ -1,4 +1,4 @@
-"""The seam of the probes, and the watch that reads them all through a measurement."""
+"""The interface of the probes, and the watch that samples them during a measurement."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resources used during a measurement; what a probe does not see is absent."""
+    """Resources used during a measurement; figures that a probe cannot see are None or empty."""
 
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
@@ -20,19 +20,19 @@ class Usage:
 
 
 class ResourceProbe(Protocol):
-    """One thing that can be read again and again while the server works; `sample` may block for a moment."""
+    """A resource that is sampled repeatedly while the server works; `sample` may block briefly."""
 
     def sample(self) -> None: ...
 
     def usage(self) -> Usage:
-        """Return what was used since the first sample."""
+        """Return the usage since the first sample."""
         ...
 
     def close(self) -> None: ...
 
 
 class Watch:
-    """Reads its probes at the start, every `interval_s`, and at the end, beside the measurement."""
+    """Samples its probes at the start, every `interval_s`, and at the end of a measurement."""
 
     def __init__(self, probes: Sequence[ResourceProbe], interval_s: float) -> None:
         self._probes = probes
@@ -41,7 +41,7 @@ class Watch:
 
     @property
     def usage(self) -> Usage:
-        """Return what the probes saw, of each figure the first that saw it; of energy each its part."""
+        """Combined usage: the first probe that has a figure supplies it; energy is combined by part."""
         seen = [probe.usage() for probe in self._probes]
         return Usage(
             memory=next((u.memory for u in seen if u.memory is not None), None),

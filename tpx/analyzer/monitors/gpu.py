@@ -1,5 +1,6 @@
-"""GPUs by NVML (package nvidia-ml-py, imported as pynvml), where both the package and a driver are there, and
-by the server's own metrics page."""
+"""GPU probes: NVML (package nvidia-ml-py, imported as pynvml) if package and driver are present, and
+the server's metrics page.
+"""
 
 import time
 import urllib.request
@@ -17,7 +18,7 @@ ANSWER_S = 2.0
 
 Pids = Callable[[], frozenset[int]]
 Nvml = Any
-"""The module pynvml, which has no types."""
+"""The module pynvml, which is untyped."""
 
 
 @dataclass(slots=True)
@@ -29,13 +30,15 @@ class _Seen:
     server_bytes: int | None = None
     utilizations: list[float] = field(default_factory=list)
     powers_w: list[tuple[int, float]] = field(default_factory=list)
-    """Each with its time."""
+    """Power readings, each with its time in ns."""
     energies_mj: list[int] = field(default_factory=list)
-    """The counter's first and last value."""
+    """First and last value of the energy counter."""
 
     @property
     def energy_j(self) -> float | None:
-        """By the counter, or by the power between readings; None where the card tells neither."""
+        """Energy from the counter, or integrated from the power readings; None if the card reports
+        neither.
+        """
         if len(self.energies_mj) == 2:
             return (self.energies_mj[1] - self.energies_mj[0]) / 1000
         if len(self.powers_w) < 2:
@@ -45,10 +48,10 @@ class _Seen:
 
 
 class GpuProbe:
-    """GPUs of this machine: the most memory used on each, mean utilization and power, energy."""
+    """GPUs of this machine: peak memory, mean utilization and power of each, and total energy."""
 
     def __init__(self, nvml: Nvml, chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> None:
-        """`chosen` are UUIDs or numbers, None is all; `pids` are the server's processes."""
+        """`chosen` are UUIDs or numbers, None for all; `pids` returns the server's processes."""
         self._nvml = nvml
         self._pids = pids
         found = [self._open(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -60,7 +63,9 @@ class GpuProbe:
         self._began_ns = self._looked_ns = 0
 
     def sample(self) -> None:
-        """Utilization is not there on a partitioned GPU, power not on some cards: absent, not zero."""
+        """Read every GPU; partitioned GPUs lack utilization and some cards power, which are then
+        absent, not zero.
+        """
         self._looked_ns = time.perf_counter_ns()
         self._began_ns = self._began_ns or self._looked_ns
         pids = self._pids()
@@ -76,7 +81,7 @@ class GpuProbe:
                 gpu.powers_w.append((self._looked_ns, power_w))
             with suppress(self._nvml.NVMLError):
                 energy_mj = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle))
-                gpu.energies_mj[1:] = [energy_mj]
+                gpu.energies_mj[1:] = [energy_mj]  # keep the first and the latest reading
             with suppress(self._nvml.NVMLError):
                 self._look_at_processes(gpu, pids)
 
@@ -107,7 +112,9 @@ class GpuProbe:
         return _Seen(handle=handle, uuid=str(self._nvml.nvmlDeviceGetUUID(handle)))
 
     def _look_at_processes(self, gpu: _Seen, pids: frozenset[int]) -> None:
-        """A driver may list processes without their memory, or those of containers by other numbers."""
+        """Record the server's memory; drivers may omit it, or list a container's processes under other
+        ids.
+        """
         listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
         own = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
         if own:
@@ -115,8 +122,9 @@ class GpuProbe:
 
 
 class PageProbe:
-    """The most memory, and mean utilization and power, of each GPU that the page has. A page that does not
-    answer has none."""
+    """GPUs on the server's metrics page: peak memory, mean utilization and power of each; none if it
+    does not respond.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -162,7 +170,9 @@ class PageProbe:
 
 
 def open_gpu_probe(chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> GpuProbe | None:
-    """A probe of this machine's GPUs, or None without a GPU, a driver or the package `nvidia-ml-py`."""
+    """Return a probe of this machine's GPUs, or None without a GPU, a driver or the package
+    `nvidia-ml-py`.
+    """
     try:
         import pynvml
     except ImportError:
@@ -175,7 +185,7 @@ def open_gpu_probe(chosen: Sequence[str] | None = None, pids: Pids = frozenset) 
 
 
 def gpu_names() -> list[str]:
-    """The GPUs of this machine, for the provenance of a report; empty without any."""
+    """Return the names of this machine's GPUs, for the provenance of a report; empty without any."""
     try:
         import pynvml
     except ImportError:

@@ -1,5 +1,6 @@
-"""This machine while something is measured: the server's processes and everything else, by psutil, and the
-energy of the processor packages, by the counters that Linux calls RAPL."""
+"""Probes of this machine during a measurement: the server's processes and all others (psutil), and the
+energy of the processor packages (RAPL counters of Linux).
+"""
 
 import contextlib
 import os
@@ -17,23 +18,25 @@ from tpx.analyzer.results.measurement import EnergyUse, HostUse, MemoryUse
 from tpx.processors import schedulable_processors
 
 FEWEST_NS = 200_000_000
-"""Processor time is counted in hundredths of a second; of less than this a share means nothing."""
+"""Shortest interval for a share of processor time, which is counted in hundredths of a second."""
 RAPL_ROOT = Path("/sys/class/powercap")
 RAPL_PACKAGES = "intel-rapl:[0-9]*"
-"""Whole packages, those of AMD too; what has a second colon is a part of one and would count twice."""
+"""Whole packages, including AMD's; an entry with a second colon is part of one and would count twice."""
 SAME_MEMORY = 0.05
-"""Machines of one type may differ by this share: firmware and kernel keep some."""
+"""Relative difference allowed between machines of one type, because firmware and kernel reserve some
+memory.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineType:
-    """The type of a machine, as far as figures depend on it."""
+    """The properties of a machine that figures depend on."""
 
     name: str
     system: str
     processor: str
     cores: str
-    """As in `8 usable of 16`."""
+    """Cores as in `8 usable of 16`."""
     memory_bytes: int
     gpus: tuple[str, ...]
 
@@ -50,7 +53,9 @@ class MachineType:
         }
 
     def differences(self, other: "MachineType") -> list[str]:
-        """Return what makes figures of the two machines incomparable, as `Cores 8, not 4`."""
+        """Return the differences that make figures of the two machines incomparable, such as `Cores 8,
+        not 4`.
+        """
         ours, theirs = self.facts, other.facts
         differing = [each for each in ("Processor", "Cores", "GPU") if ours[each] != theirs[each]]
         if abs(self.memory_bytes - other.memory_bytes) > SAME_MEMORY * other.memory_bytes:
@@ -83,10 +88,10 @@ def _processor() -> str:
 def open_probes(
     pid: int | None, metrics_url: str = "", gpus: Sequence[str] | None = None
 ) -> tuple[ResourceProbe, ...]:
-    """Return all that can watch a server; `gpus` are those that count, None is every one.
+    """Return all probes that can monitor a server; `gpus` selects GPUs, None is all.
 
-    A server elsewhere (`pid` is None) is seen by its metrics page alone. On this machine the page stands in
-    where NVML does not answer.
+    A remote server (`pid` is None) is visible only by its metrics page. On this machine the page is
+    used if NVML is not available.
     """
     page: tuple[ResourceProbe, ...] = (PageProbe(metrics_url),) if metrics_url else ()
     if pid is None:
@@ -104,7 +109,7 @@ def open_probes(
 
 
 def _family(pid: int | None) -> list[psutil.Process]:
-    """A process and its children; none where it has ended, or is None."""
+    """Return a process and its children; an empty list if it has ended or is None."""
     if pid is None:
         return []
     try:
@@ -115,13 +120,12 @@ def _family(pid: int | None) -> list[psutil.Process]:
 
 
 def family(pid: int) -> frozenset[int]:
-    """Return the ids of a process and its children; empty where it has ended."""
+    """Return the ids of a process and its children; empty if it has ended."""
     return frozenset(process.pid for process in _family(pid))
 
 
 class ProcessProbe:
-    """A process and its children together: of each kind of memory the most that was seen, and the mean
-    share of a processor."""
+    """A process and its children together: peak of each kind of memory, and mean processor use."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -167,7 +171,7 @@ class ProcessProbe:
     def _look(self, process: psutil.Process, sums: dict[str, int], unknown: set[str]) -> None:
         times = process.cpu_times()
         used_s = times.user + times.system
-        # a process that came meanwhile has used all of its time since
+        # a process that started after the first sample has used all of its time since
         began = 0.0 if self._looked_ns > self._began_ns else used_s
         self._cpu_s.setdefault(process.pid, [began, used_s])[1] = used_s
         sums["rss"] = sums.get("rss", 0) + process.memory_info().rss
@@ -184,18 +188,20 @@ class ProcessProbe:
 
 
 class HostWatch:
-    """The processors' time between its making and `use`, less that of the server and of this process."""
+    """Processor time between construction and `use`, minus that of the server and of this process."""
 
     def __init__(self, server_pid: int | None) -> None:
-        """`server_pid` None is a server elsewhere: then all but this process counts as other programs."""
+        """`server_pid` is None for a remote server; everything but this process then counts as other
+        programs.
+        """
         self._server_pid = server_pid
         self._before = psutil.cpu_times()
         self._own_before_s = self._own_s()
 
     def use(self) -> HostUse | None:
-        """None where too little time has passed."""
+        """Return the activity so far, or None if too little time has passed."""
         before, after = self._before, psutil.cpu_times()
-        total_s = sum(after[:8]) - sum(before[:8])  # guests' time is in that of users already
+        total_s = sum(after[:8]) - sum(before[:8])  # user time already includes guest time
         if total_s * 1e9 < FEWEST_NS:
             return None
         steal_s = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
@@ -210,7 +216,9 @@ class HostWatch:
         )
 
     def _own_s(self) -> float:
-        """Processor time of this process and of the server with its children, those that ended included."""
+        """Return the processor time of this process, and of the server with its children, including
+        those that ended.
+        """
         total_s = 0.0
         for process in (psutil.Process(), *_family(self._server_pid)):
             with contextlib.suppress(psutil.Error):
@@ -222,9 +230,9 @@ class HostWatch:
 
 
 class RaplProbe:
-    """Microjoules of all packages, each counter wrapping around at its own maximum.
+    """Energy of all packages in microjoules; each counter wraps around at its own maximum.
 
-    A counter must be read at least once in the time in which it goes round, a minute or more.
+    A counter must be read at least once per wrap-around period, which is a minute or more.
     """
 
     def __init__(self, packages: list[Path]) -> None:
@@ -255,9 +263,9 @@ class RaplProbe:
 
 
 def open_rapl_probe(root: Path = RAPL_ROOT) -> RaplProbe | None:
-    """A probe of this machine's packages, or None where there are none or they may not be read.
+    """Return a probe of this machine's packages, or None if there are none or they are not readable.
 
-    Since 2020 Linux lets only root read them, because they give away what others compute.
+    Since 2020 Linux restricts them to root, because they are a side channel on other processes.
     """
     packages = [path for path in sorted(root.glob(RAPL_PACKAGES)) if path.name.count(":") == 1]
     try:

@@ -1,1 +1,1 @@
-"""The question of a run, its findings, and the journal that keeps both."""
+"""The goals of a run, its results, and the journal that stores them."""

@@ -1,5 +1,6 @@
-"""Costs of an inference, in joules and in money: of a measurement alone, and with what the run knows of the
-machine."""
+"""The cost of an inference in joules and in money, from a measurement and from what the run knows of
+the machine.
+"""
 
 from dataclasses import dataclass
 
@@ -10,10 +11,10 @@ MILLION = 1_000_000
 
 
 def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None) -> float | None:
-    """Mean power over inferences a second; None where no power is known.
+    """Return mean power divided by inferences per second; None if the power is unknown.
 
-    It is the whole machine's, with the load generator where that is on it. `idle` is what the machine used
-    with a server that did nothing: its power is taken off.
+    The power is the whole machine's, including the load generator if it runs there. `idle` is the
+    energy use with an idle server, whose power is subtracted.
     """
     watts = None if measurement.energy is None else measurement.energy.watts
     if watts is None or measurement.throughput <= 0:
@@ -25,27 +26,26 @@ def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Facts beside a measurement that its costs depend on."""
+    """Values besides a measurement that its costs depend on."""
 
     per_hour: float | None = None
-    """Of the machine, in any currency; None is not known."""
+    """Price of the machine per hour, in any currency; None if unknown."""
     idle: ServerOnly | None = None
-    """The server without models: memory and power that are not the model's."""
+    """The server without models: memory and power to subtract."""
 
     def joules_above_idle(self, measurement: Measurement) -> float | None:
-        """Return the joules of an inference, without what an idle machine takes."""
+        """Return the joules per inference above the idle machine's."""
         idle = self.idle.energy if self.idle else None
         return None if idle is None or idle.watts is None else joules_per_inference(measurement, idle)
 
     def cost_per_million(self, measurement: Measurement) -> float | None:
-        """Return the cost of a million inferences on a machine with this price that is as busy as it was
-        measured."""
+        """Return the cost of a million inferences on a machine with this price under the measured load."""
         if self.per_hour is None or measurement.throughput <= 0:
             return None
         return self.per_hour / SECONDS_PER_HOUR / measurement.throughput * MILLION
 
     def gpu_above_idle_mb(self, measurement: Measurement) -> float | None:
-        """GPU memory beyond that of the server without models."""
+        """Return the GPU memory above that of the server without models, in MB."""
         if not measurement.gpus or self.idle is None or not self.idle.gpus:
             return None
         used = sum(gpu.used_bytes for gpu in measurement.gpus)

@@ -1,4 +1,4 @@
-"""Goals of a run: objectives to improve and constraints to keep, by metric tag."""
+"""Goals of a run, by metric tag: objectives to improve and constraints to satisfy."""
 
 import math
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from tpx.errors import UsageError
 
 Bound = Literal["min", "max"]
 Standing = Literal["met", "borderline", "missed"]
-"""`met` and `missed` are certain: the whole interval of the figure lies on one side of the limit."""
+"""`met` and `missed` are certain: the figure's whole confidence interval lies on one side of the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedObjective:
-    """A metric to improve, with its weight among the others."""
+    """A metric to improve, with its weight relative to the others."""
 
     tag: str
     weight: float = 1.0
@@ -22,7 +22,7 @@ class WeightedObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A metric's bound; a value equal to it passes. `limit` is in the metric's own unit."""
+    """A bound on a metric; a value equal to it satisfies it. `limit` is in the metric's own unit."""
 
     tag: str
     bound: Bound
@@ -38,7 +38,7 @@ class Constraint:
         return value <= self.limit if self.bound == "max" else value >= self.limit
 
     def standing(self, value: float | None, interval: Range | None) -> Standing:
-        """Return whether a figure keeps the limit; without an interval it counts as exact."""
+        """Return whether a figure satisfies the limit; without an interval it counts as exact."""
         if value is None:
             return "missed"
         low, high = (value, value) if interval is None else (interval.low, interval.high)
@@ -46,7 +46,7 @@ class Constraint:
         return "borderline" if len(kept) > 1 else "met" if kept == {True} else "missed"
 
     def failure_percent(self, value: float | None) -> float:
-        """By how much `value` misses the limit, in percent of the limit; 0 when it passes."""
+        """Return by how much `value` misses the limit, in percent of the limit; 0 if it satisfies it."""
         if self.satisfied_by(value):
             return 0.0
         if value is None:
@@ -56,37 +56,36 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGoals:
-    """Goals of one model; None is the goal of the whole run."""
+    """Goals of one model; None uses those of the whole run."""
 
     model: str
     weight: float = 1.0
-    """Among models that are measured together."""
+    """Weight relative to the other models that are measured together."""
     objectives: tuple[WeightedObjective, ...] | None = None
     constraints: tuple[Constraint, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """Objectives and constraints of one run; without objectives it is throughput that counts."""
+    """Objectives and constraints of one run; the default objective is throughput."""
 
     objectives: tuple[WeightedObjective, ...] = (WeightedObjective(tag="perf_throughput"),)
     constraints: tuple[Constraint, ...] = ()
     models: tuple[ModelGoals, ...] = ()
-    """Of the models that have their own."""
+    """Goals of the models that have their own."""
 
     @property
     def all_objectives(self) -> tuple[WeightedObjective, ...]:
-        """With those that single models have."""
+        """All objectives, including those of single models."""
         return self.objectives + tuple(o for own in self.models for o in own.objectives or ())
 
     @property
     def all_constraints(self) -> tuple[Constraint, ...]:
-        """With those that single models have."""
+        """All constraints, including those of single models."""
         return self.constraints + tuple(c for own in self.models for c in own.constraints or ())
 
     def of(self, model: str) -> "Goals":
-        """Return what is asked of one model; of several that are measured together (`a,b`) it is these
-        goals."""
+        """Return the goals of one model; for several measured together (`a,b`), these goals unchanged."""
         if "," in model:
             return self
         own = self._own(model) or ModelGoals(model=model)
@@ -96,7 +95,7 @@ class Goals:
         )
 
     def weight_of(self, model: str) -> float:
-        """A model's weight among those that are measured together."""
+        """Return a model's weight among those measured together."""
         own = self._own(model)
         return 1.0 if own is None else own.weight
 

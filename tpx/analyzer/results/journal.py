@@ -1,7 +1,7 @@
-"""run.jsonl: every record of a run, appended and synced one by one, so that nothing measured is lost.
+"""run.jsonl: the records of a run, each synced when appended, so that no measurement is lost.
 
-A file may hold several runs, one after the other; readers take the last. A line cut short by a crash is the
-last one: readers leave it out, and whoever writes next removes it.
+A file may hold several runs; readers use the last one. A crash can only cut the last line short:
+readers skip it, and the next writer removes it.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the figures come from."""
+    """Origin of the figures."""
 
     command: tuple[str, ...]
     started: str
@@ -32,57 +32,59 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="run"):
-    """A run begins: who measures what, and with which options."""
+    """A run begins: its models, goals and options, and the machine and versions that measure."""
 
     schema: int
     models: tuple[str, ...]
     goals: Goals
     top: int
-    """How many configurations a report shows in detail."""
+    """Number of configurations that a report shows in detail."""
     tolerance_percent: float
-    """By how much the windows of one stable measurement may differ."""
+    """Maximum difference between the windows of a stable measurement."""
     settings: dict[str, Any]
-    """The options of the run, as a configuration file would hold them."""
+    """Options of the run, in the form of a configuration file."""
     provenance: Provenance
     final_rounds: int = 0
-    """In how many the finalists of each model are measured again, at most."""
+    """Maximum number of rounds in which each model's finalists are measured again."""
 
 
 class ServerMeasured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="server_only"):
-    """The memory of a server without models."""
+    """Memory and energy use of a server without models."""
 
     server: ServerOnly
 
 
 class Configured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="configuration"):
-    """A configuration that will be measured."""
+    """A configuration that is about to be measured."""
 
     configuration: Configuration
 
 
 class ModelRead(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="model"):
-    """A model's own configuration as the server completed it: what every variant is a change of."""
+    """A model's own configuration as the server completed it, the base of all variants."""
 
     model: str
     config: dict[str, Any]
     gpu: bool
-    """Whether its instances go to GPUs where it does not say."""
+    """True if instances without a kind run on GPUs."""
     fingerprint: str = ""
-    """Of its directory in the model repository; empty where that is not at hand."""
+    """Fingerprint of the model's directory in the repository; empty if the directory is not accessible."""
 
 
 class VariantPrepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="preparation"):
-    """How a configuration came onto a server: on a warm one, or on one that was started for it."""
+    """How a configuration was brought onto a server."""
 
     model: str
     variant: str
     how: Literal["loaded", "started", "restarted", "found"]
-    """`loaded` on the server that ran already; `found`: nothing had to be done."""
+    """`loaded` into the running server, `started` or `restarted` with a server process; `found` means
+    that nothing was necessary.
+    """
     why: str = ""
-    """Of a restart: what made it necessary."""
+    """Reason for a restart."""
     duration_ns: int = 0
     node: str = ""
-    """Where, of several nodes."""
+    """Name of the node, if several measure."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="measurement"):
@@ -93,14 +95,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", ta
 
 
 class TrialFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="failure"):
-    """A trial that gave no measurement, and why."""
+    """A trial without a measurement, with the reason."""
 
     model: str
     failure: TrialFailure
 
 
 class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="model_failure"):
-    """The model's own configuration could not be had, so there was nothing to search."""
+    """The model's own configuration could not be read, so there was nothing to search."""
 
     model: str
     reason: str
@@ -108,28 +110,28 @@ class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="decision"):
-    """A decision of the search, and its reason."""
+    """A decision of the search, with its reason."""
 
     model: str
     decision: Decision
 
 
 class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="resumed"):
-    """A run that had ended too early goes on; what follows belongs to it."""
+    """A run that ended early resumes; the following records belong to it."""
 
     provenance: Provenance
     retry: bool = False
-    """What failed before is carried out again: final rounds and decisions up to here do not count."""
+    """True if failed trials are repeated: the final rounds and decisions up to here are discarded."""
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="end"):
-    """The run is over, or rests until it is resumed."""
+    """The run is over, or paused until it is resumed."""
 
     outcome: Literal["complete", "interrupted"]
     elapsed_ns: int
-    """Of all its parts."""
+    """Duration of all parts of the run."""
     reason: str = ""
-    """What interrupted it, where nobody asked for that."""
+    """Cause of an interruption that the user did not request."""
 
 
 Record = (
@@ -150,10 +152,10 @@ _encoder = msgspec.json.Encoder()
 
 
 class Journal:
-    """The open run.jsonl of a run in progress; one process at a time has it."""
+    """The open run.jsonl of a run in progress, held by one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises MeasurementError where it cannot be written, UsageError where another process writes it."""
+        """Raises MeasurementError if it is not writable, UsageError if another process writes it."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +169,7 @@ class Journal:
             raise
 
     def append(self, record: Record) -> None:
-        """One more line, on the disk when this returns. A line that does not fit leaves nothing behind."""
+        """Append one line, which is on disk when this returns. A line that does not fit is removed again."""
         line = memoryview(_encoder.encode(record) + b"\n")
         written = 0
         try:
@@ -189,7 +191,7 @@ class Journal:
         os.close(self._descriptor)
 
     def _take(self) -> None:
-        """Lock the file, drop what a crash left after its last complete line, put its name on the disk."""
+        """Lock the file, drop an incomplete last line left by a crash, and sync the directory entry."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -210,9 +212,10 @@ class Journal:
 
 
 def read_last_run(path: Path) -> list[Record]:
-    """The records of the last run in a run.jsonl.
+    """Return the records of the last run in a run.jsonl.
 
-    Raises MeasurementError when the file cannot be read, holds no run, or has a damaged line before its end.
+    Raises MeasurementError if the file cannot be read, holds no run, or has a damaged line before its
+    end.
     """
     try:
         content = path.read_bytes()
@@ -238,7 +241,7 @@ def read_last_run(path: Path) -> list[Record]:
 
 
 def holds_run(path: Path) -> bool:
-    """Return whether there is a run to read, complete or not."""
+    """Return True if there is a run to read, complete or not."""
     try:
         return bool(read_last_run(path))
     except MeasurementError:

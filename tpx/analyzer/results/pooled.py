@@ -1,4 +1,4 @@
-"""Measurements of one configuration under one load as one, with the intervals of their means."""
+"""Pool measurements of one configuration under one load, with the confidence intervals of their means."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from tpx.perf.statistics.intervals import CONFIDENCE
 
 T = TypeVar("T")
 LEAST_SPREAD = 0.01
-"""Rounds that agree better than this do so by chance."""
+"""Floor of the relative spread: rounds that agree more closely do so by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +31,23 @@ class Mean(Measurement):
 
     @property
     def rounds(self) -> int:
-        """Final rounds among the samples."""
+        """Number of final rounds among the samples."""
         return sum(m.round > 0 for m in self.samples)
 
 
 def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> Measurement:
-    """Return the figures of a configuration under a load: the mean of its final rounds and of what the search
-    measured, unless the rounds contradict that: the best of many measurements may be a lucky one."""
+    """Return a configuration's figures under a load: the mean of its final rounds and the search's
+    measurements.
+
+    The search's are omitted if the rounds contradict them: the best of many measurements may be a lucky
+    one.
+    """
     samples = [*(m for m in searched if not contradicted(m, rounds)), *rounds]
     return samples[0] if len(samples) == 1 else pooled(samples)
 
 
 def contradicted(searched: Measurement, rounds: Sequence[Measurement]) -> bool:
-    """Return whether a measurement lies outside of what the final rounds let one expect of another round."""
+    """Return True if a measurement lies outside the 95% prediction interval of the final rounds."""
     values = [math.log(m.throughput) for m in rounds if m.throughput > 0]
     if len(values) < 2 or searched.throughput <= 0:
         return False
@@ -53,7 +57,7 @@ def contradicted(searched: Measurement, rounds: Sequence[Measurement]) -> bool:
 
 
 def interval_of(values: Sequence[float]) -> Range | None:
-    """Return where the mean of repeated figures lies with 95% confidence; None of fewer than two."""
+    """Return the 95% confidence interval of the mean of repeated figures; None for fewer than two."""
     if len(values) < 2:
         return None
     mean = fmean(values)
@@ -62,7 +66,7 @@ def interval_of(values: Sequence[float]) -> Range | None:
 
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
-    """Return the means of the figures, the most memory, and of each of several models the same."""
+    """Return the means of all figures and the peak of the memory, for each model if there are several."""
     last, p99s = samples[-1], _known([m.latency.p99_ns for m in samples])
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
@@ -126,7 +130,9 @@ def _gpus(repetitions: Sequence[Measurement]) -> tuple[GpuUse, ...]:
 
 
 def _energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
-    """Added up, so that its power is the mean; what is not known of all is not known."""
+    """Add energies, so that the power is a mean; a part that is unknown in any sample is unknown in the
+    sum.
+    """
     if not found:
         return None
     gpu, cpu = ([getattr(each, name) for each in found] for name in ("gpu_j", "cpu_j"))
@@ -138,7 +144,7 @@ def _energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
 
 
 def means(found: Sequence[T]) -> T:
-    """Return a record of durations, each the mean of those that are known."""
+    """Return a record of durations, each the mean of its known values."""
     values = {}
     for field in fields(found[0]):  # type: ignore[arg-type]
         mean = _mean([getattr(each, field.name) for each in found])

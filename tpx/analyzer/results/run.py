@@ -1,4 +1,4 @@
-"""A run as its journal tells it: the one input of every table and report."""
+"""A run reconstructed from its journal, the sole input of every table and report."""
 
 import math
 from collections import Counter, defaultdict
@@ -32,19 +32,21 @@ _OfModel = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRun:
-    """One configuration with everything measured under it, in the order it was measured."""
+    """One configuration with all its measurements, in order."""
 
     configuration: Configuration
     measurements: tuple[Measurement, ...]
-    """Of the search."""
+    """Measurements of the search."""
     failures: tuple[TrialFailure, ...]
     repetitions: tuple[Measurement, ...] = ()
-    """Of the final rounds, all at the load that the search found best."""
+    """Measurements of the final rounds, all at the best load that the search found."""
 
     @property
     def points(self) -> tuple[Measurement, ...]:
-        """The figures of this configuration under each of its loads: one measurement, or the mean of all
-        that count. Every report shows these and no others."""
+        """The figures of this configuration per load: one measurement, or the mean of all that count.
+
+        Every report shows these and no others.
+        """
         rounds = self.repetitions if len(self.repetitions) > 1 else ()
         loads = dict.fromkeys(m.load for m in (*self.measurements, *rounds))
         return tuple(
@@ -66,13 +68,13 @@ class ModelRun:
     decisions: tuple[Decision, ...]
     unavailable: journal.ModelFailed | None = None
     preparations: tuple[journal.VariantPrepared, ...] = ()
-    """How its configurations came onto servers, in order."""
+    """Records of how its configurations were loaded, in order."""
     fingerprint: str = ""
-    """Of its directory in the model repository; empty where that was not at hand."""
+    """Fingerprint of its directory in the model repository; empty if the directory was not accessible."""
     tolerance_percent: float = 10.0
-    """By how much the windows of one stable measurement may differ."""
+    """Maximum difference between the windows of a stable measurement."""
     final_rounds: int = 0
-    """In how many its finalists were to be measured again, at most."""
+    """Maximum number of final rounds."""
 
     @property
     def default(self) -> VariantRun | None:
@@ -80,7 +82,7 @@ class ModelRun:
 
     @property
     def measured(self) -> tuple[VariantRun, ...]:
-        """The configurations with at least one measurement."""
+        """Configurations with at least one measurement."""
         return tuple(v for v in self.variants if v.measurements)
 
     @property
@@ -93,7 +95,7 @@ class ModelRun:
 
     @property
     def why_nothing(self) -> str:
-        """Why there is no measurement."""
+        """Reason why there is no measurement."""
         if self.unavailable:
             return self.unavailable.reason
         if self.failures:
@@ -103,7 +105,7 @@ class ModelRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything one `profile` found."""
+    """All results of one `profile`."""
 
     started: journal.RunStarted
     models: tuple[ModelRun, ...]
@@ -111,11 +113,13 @@ class Run:
     outcome: RunOutcome
     elapsed_ns: int
     reason: str = ""
-    """What interrupted the run, where nobody asked for that."""
+    """Cause of an interruption that the user did not request."""
 
     @classmethod
     def from_records(cls, records: Iterable[journal.Record]) -> "Run":
-        """Return the run that these records tell; MeasurementError when they do not begin with its start."""
+        """Return the run that these records describe. Raises MeasurementError if they do not begin with
+        its start.
+        """
         told = RunRecords.of(records)
         started = told.started
         if started is None:
@@ -132,13 +136,13 @@ class Run:
 
 @dataclass(slots=True)
 class RunRecords:
-    """The state of a run, as its records so far tell it."""
+    """The state of a run after its records so far."""
 
     started: journal.RunStarted | None = None
     ended: journal.RunEnded | None = None
     server: ServerOnly | None = None
     retried: bool = False
-    """Trials that failed were carried out again, which may have led the search elsewhere."""
+    """True if failed trials were repeated, which may have changed the course of the search."""
     elapsed_ns: int = 0
     models: "defaultdict[str, ModelRecords]" = field(default_factory=lambda: defaultdict(ModelRecords))
 
@@ -151,7 +155,7 @@ class RunRecords:
         return told
 
     def retry(self) -> None:
-        """Try again what failed: the search decides anew and its finalists race anew."""
+        """Prepare to repeat what failed, discarding decisions and final rounds."""
         self.ended, self.retried = None, True
         for model in self.models.values():
             model.retry()
@@ -176,20 +180,20 @@ class RunRecords:
 
 @dataclass(slots=True)
 class ModelRecords:
-    """The state of one model, as its records so far tell it."""
+    """The state of one model after its records so far."""
 
     configurations: list[Configuration] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     failures: list[TrialFailure] = field(default_factory=list)
     outdated: list[TrialFailure] = field(default_factory=list)
-    """Failures of the search that are tried again."""
+    """Failures of the search that will be repeated."""
     decisions: list[Decision] = field(default_factory=list)
     preparations: list[journal.VariantPrepared] = field(default_factory=list)
     unavailable: journal.ModelFailed | None = None
     read: journal.ModelRead | None = None
 
     def take(self, record: _OfModel) -> int:
-        """Add a record; return the nanoseconds that its trial took."""
+        """Add a record; return the duration of its trial in ns, 0 for other records."""
         match record:
             case journal.Measured(measurement=measurement):
                 self._replace_failure(measurement)
@@ -210,13 +214,13 @@ class ModelRecords:
         return 0
 
     def _replace_failure(self, outcome: Outcome) -> None:
-        """A trial that was carried out again is told by its last outcome."""
+        """Remove the failure of a trial that was repeated, since its last outcome counts."""
         again = (outcome.variant, outcome.load, outcome.round)
         for failures in (self.failures, self.outdated):
             failures[:] = [f for f in failures if (f.variant, f.load, f.round) != again]
 
     def retry(self) -> None:
-        """Forget the decisions and final rounds; failures stand until they are tried again."""
+        """Discard decisions and final rounds; failures stay until they are repeated."""
         self.decisions, self.unavailable = [], None
         self.measurements = [m for m in self.measurements if not m.round]
         self.outdated += [f for f in self.failures if not f.round]
@@ -247,8 +251,11 @@ class ModelRecords:
         )
 
     def _last_round(self) -> float:
-        """Return the final round that counts as the last: an interrupt in the second leaves some finalists
-        with two repetitions and others with one, and what was repeated must not beat what only was not."""
+        """Return the last final round that counts.
+
+        An interrupt in the second leaves some finalists with two repetitions and others with one; a
+        repeated configuration must not gain an advantage from that.
+        """
         failed = {f.variant for f in self.failures if f.round}
         rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)
         return 1 if 1 in rounds.values() else math.inf

@@ -1,5 +1,5 @@
 """Carry out trials.
 
-`loader` brings configurations onto a server process, a child (`local`, `docker`) or one that runs already
-(`control`), and puts load (`load`) on them. `inprocess` has the engine in this process.
+`loader` loads configurations into a server process, a child (`local`, `docker`) or one that already
+runs (`control`), and applies load to them (`load`). `inprocess` runs the engine in this process.
 """

@@ -1,4 +1,6 @@
-"""The seams of a trial: a server process, and the runner that puts a configuration on it under load."""
+"""The interfaces of a trial: a server process, and the runner that loads a configuration into it and
+measures it.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,36 +15,40 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The command and environment of a server; a model that wants others has the server restarted."""
+    """Command line and environment of a server; a model that needs a different one makes the server
+    restart.
+    """
 
     flags: Flags = field(default_factory=dict)
-    """Options of the server program by name without dashes; one with several values is repeated."""
+    """Options of the server program by name without dashes; several values repeat the option."""
     environment: Mapping[str, str] = field(default_factory=dict)
     docker_args: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where a server listens: host:port of each protocol, and its metrics page, empty where there is none."""
+    """Addresses of a server: host:port for each protocol, and the URL of its metrics, empty if it has
+    none.
+    """
 
     http: str
     grpc: str
     metrics_url: str = ""
 
     def of(self, protocol: Literal["http", "grpc"]) -> str:
-        """Return the address of a protocol."""
+        """Return the address for a protocol."""
         return self.http if protocol == "http" else self.grpc
 
 
 class ServerProcess(Protocol):
-    """A server that was started here, or one that runs already."""
+    """A server that this run started, or one that already runs."""
 
     ours: bool
-    """Started by this run, so that it may be stopped and replaced."""
+    """True if this run started the server and may stop and replace it."""
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; None where it is no process of this machine."""
+        """Process id of the server; None if it does not run on this machine."""
 
     @property
     def addresses(self) -> Addresses: ...
@@ -50,45 +56,47 @@ class ServerProcess(Protocol):
     def log_tail(self) -> tuple[str, ...]: ...
 
     async def died(self) -> str:
-        """Return when the server has ended, with what there is to say about it; never for a remote one."""
+        """Wait until the server has ended and describe how; never return for a remote one."""
         ...
 
     async def stop(self, patience_s: float = STOP_TIMEOUT_S) -> None:
-        """End it: gently, and by force when that takes longer than `patience_s`."""
+        """Terminate the server, and kill it if that takes longer than `patience_s`."""
 
 
 StartServer = Callable[[Launch, float], Awaitable[ServerProcess]]
-"""Starts a server and waits, for that many seconds at most, until it answers; it has no models of ours.
+"""Starts a server without models of this run, and waits up to this many seconds until it responds.
 
-Raises MeasurementError with its last words when it does not come up, UsageError when it never will.
+Raises MeasurementError with the end of its log if it does not start, UsageError if it never can.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleServer:
-    """The server that a runner uses at present, as far as this machine can see it."""
+    """The runner's current server, as far as it is visible from this machine."""
 
     pid: int | None
-    """None where the process is not one of this machine; then nothing of it can be watched here."""
+    """Process id; None if the process is not on this machine and cannot be monitored."""
     log_tail: tuple[str, ...] = ()
     metrics_url: str = ""
-    """Its metrics page, empty where there is none."""
+    """URL of its metrics page; empty if it has none."""
     http_address: str = ""
-    """host:port that answers inferences over HTTP, empty where there is none."""
+    """host:port for inference over HTTP; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """How a configuration came onto the server."""
+    """How a configuration was brought onto the server."""
 
     how: Literal["loaded", "started", "restarted", "found"]
-    """`loaded` on the server that ran already; `found`: nothing had to be done."""
+    """`loaded` into the running server, `started` or `restarted` with a server process; `found` means
+    that nothing was necessary.
+    """
     why: str = ""
-    """Of a restart: what made it necessary."""
+    """Reason for a restart."""
 
 
 class Runner(Protocol):
-    """Prepares one configuration after another and measures it; after a TpxError it can go on."""
+    """Prepares and measures one configuration after another; it remains usable after a TpxError."""
 
     @property
     def server(self) -> VisibleServer | None: ...
@@ -98,14 +106,17 @@ class Runner(Protocol):
         ...
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:
-        """Have this configuration ready, whose files lie in `directory`; None is a server without a model.
+        """Load this configuration, whose files are in `directory`; None prepares a server without
+        models.
 
-        Returns how it was done, None where nothing stands behind the runner. Raises ServerLost when the
-        server is gone for good, another TpxError when it does not take this configuration.
+        Returns how it was done, or None if the runner has no server. Raises ServerLost if the server is
+        gone for good, another TpxError if it rejects the configuration.
         """
 
     async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
-        """Put the prepared configuration under load until its throughput is known, or for a single window."""
+        """Measure the prepared configuration under load until its throughput is stable, or for a single
+        window.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Model control of a server over HTTP or gRPC: what it has, and loading a model with a configuration."""
+"""Model control of a server over HTTP or gRPC: list its models, load a model with a configuration."""
 
 import asyncio
 import json
@@ -21,18 +21,20 @@ POLL_S = 0.5
 
 
 class ModelControl(Protocol):
-    """Raises WireError where nothing answers, MeasurementError with the server's words where it refuses."""
+    """Controls a server's models. Raises WireError if it does not respond, MeasurementError with its
+    message if it refuses.
+    """
 
     async def live(self) -> bool:
-        """Return whether the server answers; never raises."""
+        """Return True if the server responds; never raises."""
 
     async def index(self) -> tuple[IndexEntry, ...]: ...
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
-        """Load a model, under this configuration if there is one; it serves when this returns."""
+        """Load a model, with this configuration if given; the model is ready when this returns."""
 
     async def unload(self, model: str) -> None:
-        """Begin to unload; what the server still does for the model ends later."""
+        """Start to unload a model; the server may still finish its requests after this returns."""
 
     async def config(self, model: str) -> dict[str, Any]:
         """Return JSON of the configuration that the model is served with."""
@@ -51,7 +53,7 @@ def refused(model: str, verb: str, words: str) -> MeasurementError:
 
 
 class ServerControl:
-    """Implements ModelControl over HTTP or gRPC, on a connection of its own for each request."""
+    """Implements ModelControl over HTTP or gRPC, with a new connection per request."""
 
     def __init__(self, address: str, protocol: Literal["http", "grpc"] = "http") -> None:
         where = parse_address(address, protocol)
@@ -104,7 +106,7 @@ class ServerControl:
 
 @contextmanager
 def _refused(what: str) -> Iterator[None]:
-    """Raise a server's refusal as a MeasurementError with its words."""
+    """Convert a server's refusal into a MeasurementError with its message."""
     try:
         yield
     except ResponseError as exc:
@@ -112,20 +114,20 @@ def _refused(what: str) -> Iterator[None]:
 
 
 class RemoteServer:
-    """Implements ServerProcess for a server that runs already, of which only the models are touched."""
+    """Implements ServerProcess for a server that already runs; only its models are changed."""
 
     ours = False
     pid = None
 
     def __init__(self, addresses: Addresses, control: ModelControl, address: str) -> None:
-        """`address` is the one of `addresses` that is used, for messages."""
+        """`address` is the one of `addresses` in use, for messages."""
         self.addresses = addresses
         self._control = control
         self._address = address
         self._met = False
 
     async def start(self, launch: Launch, timeout_s: float) -> "RemoteServer":
-        """Wait until it answers. Raises UsageError where it never did, ServerLost where it has."""
+        """Wait until the server responds. Raises UsageError if it never has, ServerLost if it has before."""
         if launch.flags or launch.environment:
             raise UsageError(
                 "triton_server_flags and triton_server_environment are for a server that is started here; "
@@ -144,12 +146,12 @@ class RemoteServer:
         return ()
 
     async def died(self) -> str:
-        """Never return: a server that is gone shows when it is asked."""
+        """Never return: the loss of a remote server shows in failed requests."""
         never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         return await never
 
     async def stop(self, patience_s: float = 0) -> None:
-        """Leave it running."""
+        """Do nothing: a remote server outlives the run."""
 
     def _absent(self, timeout_s: float) -> ServerLost | UsageError:
         if self._met:

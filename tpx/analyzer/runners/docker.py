@@ -1,4 +1,4 @@
-"""Servers in containers, through the `docker` command."""
+"""Servers in containers, started with the `docker` command."""
 
 import asyncio
 import functools
@@ -45,7 +45,7 @@ RENAMED: Mapping[str, str] = {
     "extra_hosts": "add-host",
     "volumes_from": "volumes-from",
 }
-"""Names of Docker's Python package, which Model Analyzer has, -> options of the command."""
+"""Names from Docker's Python package, used by Model Analyzer, -> options of the command."""
 
 DECIDED = frozenset(
     {"image", "command", "name", "detach", "remove", "auto_remove", "ports", "stdout", "stderr"}
@@ -54,33 +54,37 @@ DECIDED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """Starts servers in containers, which are all made like this; the foreground `docker run` is a child."""
+    """Starts servers in containers with the same settings; each is a foreground `docker run` child
+    process.
+    """
 
     docker: str
-    """The docker command."""
+    """Path of the docker command."""
     image: str
     models: Path
-    """The model repository, mounted for reading under the path that it has here."""
+    """Model repository, mounted read-only under its path on the host."""
     mounts: tuple[str, ...] = ()
-    """HOST:DEST:MODE."""
+    """Further mounts, as HOST:DEST:MODE."""
     labels: Mapping[str, str] = field(default_factory=dict)
     shm_size: str = ""
     gpus: Sequence[str] | None = ()
-    """None is all."""
+    """GPUs of the container; None is all."""
     metrics_interval_ms: int = 1000
     log: Path | None = None
-    """Where servers write; without it a file that is kept while a server runs."""
+    """Log file of the servers; None uses a temporary file that lasts as long as the server."""
 
     async def start(self, launch: Launch, timeout_s: float) -> ChildServer:
-        """Start a server and wait until it answers. Raises MeasurementError when it does not, UsageError for
-        arguments that it cannot have."""
+        """Start a server and wait until it responds.
+
+        Raises MeasurementError if it does not, UsageError for arguments that it cannot have.
+        """
         name = f"tpx-analyze-{uuid.uuid4().hex[:12]}"
         ports = {port: free_port() for port in PORTS}
         server = await ChildServer.start(
             (self.docker, *run_words(self, launch, name, ports)),
             self.log,
             addresses=addresses_at(ports),
-            # SIGTERM goes through `docker run` to the server; a container that stays is removed by force
+            # `docker run` forwards SIGTERM to the server; a leftover container is removed by force
             cleanup=functools.partial(_ask, self.docker, "rm", "--force", name),
         )
         server.pid = None
@@ -89,7 +93,7 @@ class Container:
         return server
 
     async def _pid_of(self, name: str) -> int | None:
-        """The server's process, where the daemon's processes are this machine's."""
+        """Return the server's process id, or None if the daemon runs elsewhere."""
         if sys.platform != "linux" or not os.environ.get("DOCKER_HOST", "unix://").startswith("unix://"):
             return None
         words = await _ask(self.docker, "inspect", "--format", "{{.State.Pid}}", name)
@@ -97,7 +101,9 @@ class Container:
 
 
 def run_words(container: Container, launch: Launch, name: str, ports: Mapping[str, int]) -> Iterator[str]:
-    """Return the words of `docker run` and of the server in it. Raises UsageError for what it cannot have."""
+    """Yield the arguments of `docker run` and of the server in it. Raises UsageError for arguments that
+    it cannot have.
+    """
     yield from ("run", "--rm", "--name", name)
     for key, value in {"tpx.analyze": name, **container.labels}.items():
         yield from ("--label", f"{key}={value}")
@@ -109,7 +115,7 @@ def run_words(container: Container, launch: Launch, name: str, ports: Mapping[st
     for mount in container.mounts:
         yield from ("--volume", mount)
     if container.gpus is None or container.gpus:
-        # the quotes are docker's: without them a comma begins another key
+        # docker parses the value as CSV: without quotes a comma would begin another key
         yield from ("--gpus", "all" if container.gpus is None else f'"device={",".join(container.gpus)}"')
     if container.shm_size:
         yield from ("--shm-size", container.shm_size)
@@ -121,7 +127,7 @@ def run_words(container: Container, launch: Launch, name: str, ports: Mapping[st
 
 
 def find_docker() -> str:
-    """Return the docker command. Raises UsageError where it is missing or has no daemon."""
+    """Return the docker command. Raises UsageError if it is missing or has no daemon."""
     docker = shutil.which("docker")
     if docker is None:
         raise UsageError(
@@ -170,7 +176,7 @@ def _argument_words(arguments: Mapping[str, object]) -> Iterator[str]:
 
 
 async def _ask(*command: str) -> str:
-    """Return what a command answers; empty when it fails, which does no harm here."""
+    """Return a command's output, or an empty string if it fails, which is harmless here."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -1,7 +1,8 @@
-"""Trials on the engine in this process: no network and no second process, as Model Analyzer's c_api mode.
+"""Trials on the engine in this process: no network and no second process, like Model Analyzer's c_api
+mode.
 
-Each measurement has an engine of its own over the variant's files, which the load generator starts. What
-kills an engine kills the run, which `--resume` then continues.
+Each measurement starts its own engine over the variant's files, through the load generator. A crash of
+the engine ends the run, which `--resume` can continue.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from tpx.serving.server import InferenceServer
 
 
 class InProcessRunner:
-    """Implements Runner."""
+    """Implements Runner with the engine in this process."""
 
     def __init__(self, model_repository: Path, load: LoadGenerator, *, limit_s: float) -> None:
         """`load` names the module that connects the load generator to the engine."""
@@ -67,8 +68,9 @@ class InProcessRunner:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _try(self, directories: Mapping[str, Path], model: str) -> dict[str, Any]:
-        """Load the models for a moment. Returns a model's configuration, raises MeasurementError with the
-        reason why it cannot be had."""
+        """Load the models briefly and return a model's configuration. Raises MeasurementError with the
+        reason if that fails.
+        """
         self._link(directories)
         engine = InferenceServer(
             build(
@@ -94,7 +96,7 @@ class InProcessRunner:
             await engine.stop()
 
     def _link(self, directories: Mapping[str, Path]) -> None:
-        """Have these models, and no others, in the repository of the engine."""
+        """Make these models, and no others, the content of the engine's repository."""
         for entry in self._scratch.iterdir():
             entry.unlink()
         for model, directory in directories.items():
@@ -102,7 +104,7 @@ class InProcessRunner:
 
 
 def _directories(configuration: Configuration, root: Path) -> dict[str, Path]:
-    """By model the directory of its variant, of the members too."""
+    """Return the variant's directory by model, including its members."""
     found = {}
     for part in (*configuration.members, configuration):
         if "," not in part.variant.model:

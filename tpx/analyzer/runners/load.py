@@ -1,4 +1,4 @@
-"""Put one model, or several at once, under a load of `tpx perf`; the result in the journal's terms."""
+"""Measure one model, or several at once, under a load of `tpx perf`; results use the journal's types."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,27 +30,27 @@ from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.latency import LatencySummary
 
 WARMUP_SHARE = 0.2
-"""Share of a window that passes before the first: a model that was just loaded is slow at first."""
+"""Share of a window used as warm-up before the first: a model is slow right after it is loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadGenerator:
-    """Puts load on what is served; the same for every trial of a run."""
+    """Applies load to served models; shared by all trials of a run."""
 
     sessions: Mapping[str, SessionSpec]
-    """By model: how it is measured, but for its address and its load."""
+    """Session settings by model, without address and load."""
     in_process: str = ""
-    """The module that connects to the engine in this process, which only the command line knows."""
+    """Module that connects to the engine in this process; the command line supplies it."""
     tell: Callable[[str], None] | None = None
-    """Is told every level as tpx perf prints it."""
+    """Receives every level's results as tpx perf prints them."""
 
     @property
     def protocol(self) -> Literal["http", "grpc"]:
-        """The protocol of all models."""
+        """Protocol of all models."""
         return next(iter(self.sessions.values())).target.protocol
 
     def over(self, repository: Path) -> "LoadGenerator":
-        """Return the same for the engine in this process, which serves this repository."""
+        """Return a generator for the engine in this process, which serves this repository."""
         sessions = {
             name: replace(
                 spec,
@@ -63,12 +63,13 @@ class LoadGenerator:
     async def measure(
         self, configuration: Configuration, load: LoadPoint, address: str = "", *, one_window: bool = False
     ) -> Measurement:
-        """Measure a configuration that is served at host:port; of several models each under its part of the
-        load, all at once, with throughputs added up and latencies averaged.
+        """Measure a configuration that is served at host:port.
 
-        A level is measured until its figures are stable or the windows are used up, or in `one_window`, as in
-        a final round. Raises MeasurementError when no request succeeds, or for a decoupled model that has no
-        streams, WireError when nothing answers, UsageError when a model's inputs need a shape.
+        Several models are measured at once, each under its part of the load; throughputs add up,
+        latencies are averaged. A level ends when its figures are stable, the windows are used up, or
+        after `one_window`, as in a final round. Raises MeasurementError if no request succeeds or a
+        decoupled model cannot stream, WireError if the server does not respond, UsageError if a model's
+        inputs need a shape.
         """
         variant = configuration.variant
         decoupled = self._decoupled(configuration)
@@ -97,7 +98,7 @@ class LoadGenerator:
         return _combined(await _side_by_side([partial(level, *pair) for pair in pairs]), variant.name, load)
 
     def _decoupled(self, configuration: Configuration) -> frozenset[str]:
-        """Models that may send several responses, for which requests go over streams."""
+        """Return the models that may send several responses, whose requests use streams."""
         parts = (configuration, *configuration.members)
         decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
         plain = (
@@ -120,9 +121,11 @@ def _shown(spec: SessionSpec, *, decoupled: bool) -> Shown:
 
 
 def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
-    """Return the rules of a trial: as short as its throughput allows, unless the user has asked for others.
+    """Return the rules of a trial: as short as a stable throughput allows, unless the user requested
+    others.
 
-    The best trials are repeated, which says more of them than three windows in a row would.
+    The best trials are repeated in the final rounds, which is more informative than three consecutive
+    windows.
     """
     if rules.rule != "pa" or rules.request_count:
         return rules
@@ -136,14 +139,14 @@ def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
 
 
 def level_of(config: SessionSpec, load: LoadPoint) -> Level:
-    """The level of a load: a file of intervals has its own, of which the load is the rate."""
+    """Return the level of a load; a file of intervals has its own kind, with its mean rate as the load."""
     if config.load.request_intervals is not None:
         return Level("custom_intervals", config.load.request_intervals.rate)
     return Level(load.kind, load.value)
 
 
 def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measurement:
-    """Return the figures of a level's last windows together, with its cost."""
+    """Return the pooled figures of a level's last windows."""
     estimates, streaming, windows = level.estimates, level.streaming, level.windows
     p99 = estimates.at(99.0) if estimates else None
     doubts = (_doubt(level), f"{level.failed} requests failed" if level.failed else "")
@@ -170,7 +173,7 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
 
 
 def _doubt(level: LevelResult) -> str:
-    """Return why a level's figures are uncertain; empty where they are stable."""
+    """Return why a level's figures are uncertain; empty if they are stable."""
     found = level.estimates.throughput if level.estimates else None
     if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
         return "" if level.stable else level.reason
@@ -193,7 +196,7 @@ def _latency(summary: LatencySummary | None) -> Latency | None:
 
 
 def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> LatencyBreakdown:
-    """Means per request; a figure that nobody counted is absent."""
+    """Return means per request; figures that were not counted stay None."""
     own = LatencyBreakdown()
     if client is not None:
         sent_ns = client.send_ns + client.receive_ns
@@ -213,9 +216,9 @@ def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> La
 async def _side_by_side(
     works: Sequence[Callable[[], Coroutine[object, object, Measurement]]],
 ) -> list[Measurement]:
-    """Measure several models all at once; one that is done stays under load until the others are, too.
+    """Measure several models at once; one that finishes stays under load until all have finished.
 
-    Raises what any of them raises.
+    Raises the first error of any of them.
     """
     over = asyncio.Event()
     left = len(works)
@@ -238,7 +241,7 @@ async def _side_by_side(
 
 
 def _combined(members: Sequence[Measurement], variant: str, load: LoadPoint) -> Measurement:
-    """Return several models' measurements as one."""
+    """Combine the measurements of several models into one."""
     return Measurement(
         variant=variant,
         load=load,
@@ -254,7 +257,9 @@ def _combined(members: Sequence[Measurement], variant: str, load: LoadPoint) -> 
 
 
 async def _until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
-    """Do the same again and again; a fault of it shows in the others' figures or not at all."""
+    """Repeat the work until the event is set; its errors are ignored, because its own measurement is
+    complete.
+    """
 
     async def repeat() -> None:
         while True:

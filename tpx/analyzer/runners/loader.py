@@ -1,7 +1,7 @@
-"""Trials on a server with model control, wherever it runs: configurations are loaded into it by request.
+"""Trials on a server with model control, wherever it runs: configurations are loaded on request.
 
-There is one server at a time, which is kept warm. Another is started only where a variant needs that, or the
-one before is not to be trusted any more.
+There is one server at a time, which stays running between trials. It is replaced only if a variant
+needs other server options, or after a failure that may have left it in a bad state.
 """
 
 import asyncio
@@ -27,21 +27,22 @@ from tpx.protocol import model_config
 POLL_S = 0.02
 DEATH_GRACE_S = 0.5
 DISTRUST_PATIENCE_S = 1.0
-"""Time in which a server that is not to be trusted may end by itself."""
+"""Time in which a server in an unknown state may terminate before it is killed."""
 _BUSY = ("READY", "LOADING", "UNLOADING")
 
 Configs = Mapping[str, Mapping[str, object] | None]
-"""By model the configuration to load it with; None is the model's own."""
+"""Configuration to load, by model; None is the model's own."""
 
 
 class ModelLoader:
-    """The server of a run and what is loaded into it; models that it served before are left alone unless
-    asked for."""
+    """The server of a run and the models loaded into it; models that it served before are untouched
+    unless requested.
+    """
 
     def __init__(
         self, start: StartServer, control: Callable[[Addresses], ModelControl], *, timeout_s: float
     ) -> None:
-        """`timeout_s` is what a start, a load and an unload may take, each."""
+        """`timeout_s` is the limit for each start, load and unload."""
         self._start = start
         self._open_control = control
         self._timeout_s = timeout_s
@@ -52,20 +53,20 @@ class ModelLoader:
         self._before: frozenset[str] = frozenset()
         self._touched: list[str] = []
         self._loaded: Configs | None = None
-        """The variant that was put there last; None is not known."""
+        """Configurations loaded last; None if unknown."""
         self._ours = True
         self.running: ServerProcess | None = None
 
     @property
     def others(self) -> frozenset[str]:
-        """Models that the server had before and that were not asked for."""
+        """Models that the server had before and that were not requested."""
         return self._before - set(self._touched)
 
     async def put(self, launch: Launch, wanted: Configs) -> Preparation:
-        """Serve exactly these models, in this order, on a server that was started like this.
+        """Serve exactly these models, loaded in this order, on a server with this launch.
 
-        A server that breaks while it loads is started again for a second attempt. Raises MeasurementError
-        where that is in vain or the server refuses, ServerLost where no server is to be had any more.
+        A server that fails while loading is restarted for a second attempt. Raises MeasurementError if
+        that fails too or the server refuses, ServerLost if no server can be reached anymore.
         """
         preparation = await self.ready(launch)
         try:
@@ -83,11 +84,11 @@ class ModelLoader:
         return preparation if changed or preparation.how != "loaded" else Preparation(how="found")
 
     async def config(self, model: str) -> dict[str, Any]:
-        """Return JSON of the configuration that a model is served with; the server is ready."""
+        """Return JSON of the configuration that a model is served with; the server must be ready."""
         return await self._models.config(model)
 
     async def ready(self, launch: Launch) -> Preparation:
-        """Have a server that was started like this and is to be trusted, with whatever models."""
+        """Ensure that a healthy server with this launch is running, whatever its models."""
         why = self._reason_to_restart(launch)
         if self._control is not None and self.running is not None and not why:
             return Preparation(how="loaded")
@@ -106,10 +107,10 @@ class ModelLoader:
         return Preparation(how="started" if first else "restarted", why=why)
 
     async def guard(self, work: "asyncio.Task[object]", limit_s: float) -> None:
-        """Wait for work on the server: until it is done, or the time is over, or the server has died.
+        """Wait until the work is done, the time is up, or the server has died.
 
-        Raises MeasurementError for the latter two, ServerLost for a server that is not ours; after that,
-        and when the work has failed, the next variant gets a fresh server.
+        Raises MeasurementError in the last two cases, ServerLost if a remote server is gone. After
+        that, and after failed work, the next variant gets a fresh server.
         """
         death = self._death
         waiting = (work,) if death is None else (work, death)
@@ -124,11 +125,11 @@ class ModelLoader:
             error = too_long(limit_s)
         self._distrust = f"the measurement before failed: {error}"
         if not self._ours:
-            await self._start(self._launch, self._timeout_s)  # a server that is lost is no failed trial
+            await self._start(self._launch, self._timeout_s)  # raises ServerLost: not the trial's fault
         raise error
 
     async def close(self) -> None:
-        """Leave a server that is not ours as it was found, end one of ours."""
+        """Restore a remote server's models, or stop a server of ours."""
         try:
             if self._control is not None and not self._ours:
                 await self._clear()
@@ -136,7 +137,7 @@ class ModelLoader:
                     if model in self._before:
                         await self._models.load(model, None, self._timeout_s)
         except TpxError:
-            pass  # it is gone: there is nothing to put back
+            pass  # the server is gone: nothing to restore
         finally:
             await self._stop()
 
@@ -147,10 +148,10 @@ class ModelLoader:
         return self._control
 
     async def _last_words(self) -> str:
-        """Return what there is to say about the server's death; empty while it lives."""
+        """Describe how the server died; return an empty string while it is alive."""
         if self._death is None:
             return ""
-        # a broken connection may be the first sign of it
+        # a broken connection may precede the exit of the process
         await asyncio.wait((self._death,), timeout=DEATH_GRACE_S)
         return self._death.result() if self._death.done() else ""
 
@@ -175,7 +176,7 @@ class ModelLoader:
             await running.stop(DISTRUST_PATIENCE_S if self._distrust else STOP_TIMEOUT_S)
 
     async def _load(self, wanted: Configs) -> bool:
-        """Load what is wanted, and nothing else of ours; False where it was there already."""
+        """Load these models and unload all others of ours; return False if they were loaded already."""
         if self._loaded == wanted:
             return False
         await self._clear()
@@ -188,14 +189,14 @@ class ModelLoader:
         return True
 
     async def _clear(self) -> None:
-        """Unload what is ours: what was loaded for us, and what came along with it."""
+        """Unload the models that were loaded for this run, and those loaded along with them."""
         self._loaded = None
         ours = [name for name in await _serving(self._models, "READY") if name not in self.others]
         order = [name for name in reversed(self._touched) if name in ours]
         await self._unload([*order, *(name for name in ours if name not in order)])
 
     async def _unload(self, models: list[str]) -> None:
-        """Unload, and wait until it is done, so that no variant is measured beside another's remains."""
+        """Unload models and wait for completion, so that a variant's remains do not disturb the next one."""
         serving = await _serving(self._models, *_BUSY)
         for model in models:
             if model in serving:
@@ -224,7 +225,7 @@ def too_long(limit_s: float) -> MeasurementError:
 
 
 class ServedRunner:
-    """Implements Runner for every launch mode that has a server."""
+    """Implements Runner for every launch mode with a server."""
 
     def __init__(
         self,
@@ -235,8 +236,9 @@ class ServedRunner:
         limit_s: float,
         reloads: bool = True,
     ) -> None:
-        """`launch` says what the server of a model is started with, `limit_s` how long one measurement may
-        take. Without `reloads` nothing is ever loaded: the models that the server has are measured."""
+        """`launch` returns the launch options for a model's server, `limit_s` is the limit for one
+        measurement. Without `reloads`, no model is ever loaded: the server's own models are measured.
+        """
         self._loader = loader
         self._load = load
         self._launch = launch
@@ -296,15 +298,16 @@ class ServedRunner:
 
 
 def configs_of(configuration: Configuration) -> Configs:
-    """Return what to load for a configuration, its members before what is made of them.
+    """Return the configurations to load, members before the models that use them.
 
-    A model's own configuration is loaded as it is, without one in the request.
+    A model's own configuration is loaded by name only, without one in the request.
     """
     found: dict[str, Mapping[str, object] | None] = {}
     for member in configuration.members:
         found.update(configs_of(member))
     variant = configuration.variant
-    if variant.model in found:  # business logic is a member beside what it calls, which has to be there first
+    # a business-logic model is its own member: load it last, after the models that it calls
+    if variant.model in found:
         found[variant.model] = found.pop(variant.model)
     elif not (variant.members and "," in variant.model):
         found[variant.model] = None if not variant.delta else _json(configuration)

@@ -1,4 +1,4 @@
-"""Servers on this machine: a child process, started, watched until it answers, and stopped for certain."""
+"""Servers on this machine: child processes that are started, polled until ready, and reliably stopped."""
 
 import asyncio
 import ctypes
@@ -37,20 +37,22 @@ _LOGGED_ERROR = re.compile(r"E\d{4} [^\]]*\] (.+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServers:
-    """Starts servers on this machine, each a child process over the model repository with nothing loaded."""
+    """Starts servers on this machine, each a child process over the model repository with no model loaded."""
 
     models: Path
     program: str = ""
-    """The path of a tritonserver, empty is `tpx serve` of this installation."""
+    """Path of a tritonserver; empty for `tpx serve` of this installation."""
     log: Path | None = None
-    """Where servers write; without it a file that is kept while a server runs."""
+    """Log file of the servers; None uses a temporary file that lasts as long as the server."""
     gpus: Sequence[str] | None = None
-    """UUIDs or numbers of the GPUs that a server sees; None is all."""
+    """UUIDs or numbers of the GPUs visible to a server; None is all."""
     metrics_interval_ms: int = 1000
 
     async def start(self, launch: Launch, timeout_s: float) -> "ChildServer":
-        """Start a server and wait until it answers. Raises MeasurementError when it does not, UsageError for
-        ports that it cannot have."""
+        """Start a server and wait until it responds.
+
+        Raises MeasurementError if it does not, UsageError for ports that are not available.
+        """
         flags = {name.replace("_", "-"): values for name, values in launch.flags.items()}
         ports = self._ports(flags)
         program = (self.program,) if self.program else (sys.executable, "-m", "tpx", "serve")
@@ -64,8 +66,8 @@ class LocalServers:
         return await server.ready(timeout_s)
 
     def _ports(self, flags: Flags) -> dict[str, int]:
-        """The port of each service: as told, otherwise a free one; 0 where the server finds it itself."""
-        # tpx serve takes free ports itself and tells them in its log, where there is one to read
+        """Return the port of each service: as requested, otherwise a free one; 0 if the server chooses it."""
+        # tpx serve chooses free ports itself and logs them, which requires a regular file as the log
         told_in_log = self.log is None or self.log.is_file() or not self.log.exists()
         ports: dict[str, int] = {}
         for name in PORTS:
@@ -83,14 +85,14 @@ class LocalServers:
         base = defaults(self.models.absolute(), self.metrics_interval_ms, ports)
         if not self.program:
             return base
-        # Triton listens everywhere unless told; two of them with one prefix end each other's Python models
+        # Triton's default is all interfaces; servers that share a shm prefix break each other's Python models
         prefix = f"python,shm-region-prefix-name=tpx_{os.getpid()}_{ports['http-port']}_"
         addresses = ("http-address", "grpc-address", "metrics-address")
         return base | dict.fromkeys(addresses, (LOCALHOST,)) | {"backend-config": (prefix,)}
 
 
 def defaults(models: Path, metrics_interval_ms: int, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Return the options that every server is started with, unless it is told otherwise."""
+    """Return the options that every server is started with unless overridden."""
     return {
         "model-repository": (str(models),),
         "model-control-mode": ("explicit",),
@@ -100,14 +102,14 @@ def defaults(models: Path, metrics_interval_ms: int, ports: Mapping[str, int]) -
 
 
 def addresses_at(ports: Mapping[str, int]) -> Addresses:
-    """Return where a server on this machine listens, by its ports."""
+    """Return the addresses of a server on this machine, from its ports."""
     http, grpc, metrics = (ports[name] for name in PORTS)
     page = f"http://{LOCALHOST}:{metrics}/metrics" if metrics else ""
     return Addresses(http=f"{LOCALHOST}:{http}", grpc=f"{LOCALHOST}:{grpc}", metrics_url=page)
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program. Raises UsageError where there is none of this name."""
+    """Return the path of a program. Raises UsageError if it is not found."""
     found = shutil.which(name)
     if found is None:
         raise UsageError(
@@ -117,13 +119,13 @@ def find_program(name: str) -> str:
 
 
 def words_of(flags: Flags) -> Iterator[str]:
-    """Options as words of a command line."""
+    """Yield options as command-line arguments."""
     for name, values in flags.items():
         yield from (f"--{name}={value}" for value in values)
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free at this moment."""
+    """Return a port of this machine that is free at the moment."""
     with socket.create_server((LOCALHOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -147,7 +149,7 @@ async def _answers(where: Addresses) -> bool:
 
 
 class ChildServer:
-    """Implements ServerProcess for a child of this process."""
+    """Implements ServerProcess for a child process."""
 
     ours = True
 
@@ -159,7 +161,7 @@ class ChildServer:
         addresses: Addresses | None,
         cleanup: Callable[[], Awaitable[object]],
     ) -> None:
-        """`begins` is where its own words begin in the log; addresses of None are to be found there."""
+        """`begins` is the offset of this server's output in the log; addresses of None are read from it."""
         self._process = process
         self._log = log
         self._begins = begins
@@ -176,10 +178,10 @@ class ChildServer:
         addresses: Addresses | None = None,
         cleanup: Callable[[], Awaitable[object]] | None = None,
     ) -> "ChildServer":
-        """Start a server; its output goes to the end of `log`, where it may name its ports.
+        """Start a server; its output is appended to `log`, in which it may report its ports.
 
-        Without a log it goes to a file that lasts until the server is stopped, when `cleanup` is awaited.
-        Raises MeasurementError where the program or the log is not to be had.
+        Without a log, output goes to a temporary file that lasts until the server is stopped; `cleanup`
+        is awaited then. Raises MeasurementError if the program or the log cannot be opened.
         """
         async with AsyncExitStack() as stack:
             if log is None:
@@ -194,7 +196,7 @@ class ChildServer:
                     stdout=descriptor,
                     stderr=descriptor,
                     env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
-                    # Ctrl-C is for the analyzer, which stops the server when it is done
+                    # Ctrl-C must reach only the analyzer, which stops the server when it is done
                     start_new_session=True,
                     preexec_fn=end_with_parent(),
                 )
@@ -208,7 +210,7 @@ class ChildServer:
 
     @property
     def addresses(self) -> Addresses:
-        """Known once the server is ready. Raises MeasurementError before."""
+        """Addresses of the server, known once it is ready. Raises MeasurementError before."""
         if self._addresses is None:
             raise MeasurementError("the server has not told its ports yet")
         return self._addresses
@@ -224,9 +226,10 @@ class ChildServer:
     async def ready(
         self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]] = _answers
     ) -> "ChildServer":
-        """Return the server once it answers, as `live` finds out.
+        """Return the server once `live` reports that it responds.
 
-        Raises MeasurementError when it ends before, or takes longer than `timeout_s`; it is stopped then.
+        Raises MeasurementError, and stops the server, if it ends before or takes longer than
+        `timeout_s`.
         """
         try:
             await self._wait_ready(timeout_s, live)
@@ -280,14 +283,16 @@ class ChildServer:
 
 
 def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
-    """The last error of a log in Triton's format; failing that its last line, if that may be any."""
+    """Return the last error in a log of Triton's format, or else its last line if `any_line` allows it."""
     errors = [found.group(1) for found in map(_LOGGED_ERROR.match, tail) if found]
     lines = [line.strip() for line in tail if line.strip()]
     return errors[-1] if errors else lines[-1] if lines and any_line else ""
 
 
 def end_with_parent() -> Callable[[], object] | None:
-    """Have the child that becomes the server killed with its parent: no server outlives a killed analyzer."""
+    """Return a hook that makes the child receive SIGTERM when its parent dies, so that no server
+    outlives the analyzer.
+    """
     if sys.platform != "linux":
         return None
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG
