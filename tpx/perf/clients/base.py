@@ -1,4 +1,4 @@
-"""The seams between load and transport: a client that carries prepared requests, and a control that asks."""
+"""The seams between load and transport: `Client` sends prepared requests, `Control` queries the server."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,46 +10,47 @@ from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter, RequestedOutput, SharedMemoryRange
 
 LOST = -1
-"""The status of a request whose connection broke."""
+"""Status of a request whose connection broke."""
 TIMED_OUT = -2
-"""The status of a request that took longer than the timeout."""
+"""Status of a request that exceeded its timeout."""
 MISMATCH = -4
-"""The status of a request whose response is not what was expected."""
+"""Status of a request whose response differs from the expected one."""
 
 
 class Response(Protocol):
-    """The part of every answer that the load reads."""
+    """The part of every response that the load reads."""
 
     status: int
     first_byte_ns: int
     end_ns: int
-    """When its last byte was read, as near to the system call as the transport knows."""
+    """Time the last byte was read, taken as close to the system call as the transport allows."""
 
 
 class StreamedResponse(Response, Protocol):
-    """The end of a request that may have had several responses; `first_byte_ns` is the first one's time."""
+    """The end of a request that may have several responses; `first_byte_ns` is the time of the first."""
 
     end_ns: int
-    """When the last response came that is more than the news that nothing follows."""
+    """Arrival time of the last response, not counting an empty final one."""
     arrivals: Sequence[int]
-    """When each of the responses came."""
+    """Arrival time of each response."""
     units: int
-    """The content of the responses in the service's own unit, such as tokens; 0 where it has none."""
+    """Size of the responses in the service's own unit, such as tokens; 0 if it has none."""
 
 
 Prepared = Any
-"""A request in its transport's final form; made by `Client.prepare`, opaque to everyone else."""
+"""A request in its transport's final form; made by `Client.prepare`, opaque to other code."""
 
 OnResponse = Callable[[Any], None]
-"""Called with a Response from within the read that completed it."""
+"""Callback for a Response, called from within the read that completed it."""
 
 
 class Slot:
-    """A connection slot: at most one request in flight, on a connection of its own or one that slots share.
+    """A connection slot: at most one request in flight, on its own connection or one shared between
+    slots.
 
-    `send` is the connection's own method, so that nothing of ours stands between the load and the wire;
-    what it returns names the request for `Client.renew`. When the connection breaks the client calls
-    `on_lost`; the owner then asks the client to renew the slot.
+    `send` is the connection's own method, so that no code of ours runs between the load and the wire;
+    its return value identifies the request to `Client.renew`. When the connection breaks, the client
+    calls `on_lost`; the owner then asks the client to renew the slot.
     """
 
     __slots__ = ("connection", "on_lost", "send")
@@ -61,12 +62,12 @@ class Slot:
 
 
 def nobody_listens(_: WireError) -> None:
-    """Ignore a lost connection: a slot between two levels has no owner."""
+    """Ignore a lost connection: between two levels a slot has no owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The name under which a failed request is counted, and the server's words."""
+    """The name under which a failed request is counted, and the server's message."""
 
     code: str
     message: str
@@ -74,10 +75,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFields:
-    """The members of a request beside its tensors.
+    """The fields of a request besides its tensors.
 
-    The tensors of `shared_inputs` lie in registered regions: their own data is not sent. No `outputs` asks
-    for all of them. `priority` and `timeout_us` 0 are not sent; neither is `sequence` 0, nor its flags.
+    Tensors named in `shared_inputs` are in registered regions: their data is not sent. Empty `outputs`
+    requests all outputs. `priority` and `timeout_us` are not sent if 0; neither are `sequence` and its
+    flags.
     """
 
     id: str = ""
@@ -92,7 +94,7 @@ class RequestFields:
 
     @property
     def all_parameters(self) -> dict[str, Parameter]:
-        """The request's parameters as both transports send them."""
+        """Request parameters in the form that both transports send."""
         out: dict[str, Parameter] = dict(self.parameters)
         if self.sequence:
             out["sequence_id"] = self.sequence
@@ -106,70 +108,75 @@ class RequestFields:
 
 
 PLAIN = RequestFields()
-"""A request that says nothing beside its tensors."""
+"""Fields of a request that carries only tensors."""
 
 
 class Template(Protocol):
-    """A request of a sequence that is encoded but for the sequence's id."""
+    """A sequence request that is encoded except for the sequence id."""
 
     def fill(self, sequence: int) -> Prepared:
-        """The request for a sequence; cheap enough for every request."""
+        """Return the request for a sequence; cheap enough to call for every request."""
 
 
 class Writer(Protocol):
-    """Makes the requests that a Client carries, before they are sent."""
+    """Encodes the requests that a Client sends, before the load starts."""
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
-        """The complete request for these inputs, made once and sent many times."""
+        """Return the complete request for these inputs, encoded once and sent many times."""
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:
-        """A request of whatever sequence; `fields` has its flags, its `sequence` does not matter."""
+        """Return the template of a request; `fields` has its sequence flags, its `sequence` is ignored."""
 
 
 class Client(Writer, Protocol):
-    """Carries requests to one server over one transport."""
+    """Sends requests to one server over one transport."""
 
     success: int
-    """The status of a response that succeeded."""
+    """Status of a successful response."""
     streams: bool
-    """A request may have several responses: the answer is a StreamedResponse."""
+    """True if a request may have several responses: the response is then a StreamedResponse."""
     slots_per_connection: float
-    """How many slots share a connection; infinite where their number does not add connections."""
+    """Slots that share a connection; infinite if more slots do not add connections."""
 
     async def open(self, count: int) -> Sequence[Slot]:
-        """Exactly `count` slots: connections are added, kept, or closed."""
+        """Return exactly `count` slots, opening or closing connections as needed."""
 
     async def renew(self, slot: Slot, call: object) -> None:
-        """Make a slot able to send again whose request `call` was lost or given up: no answer to it comes."""
+        """Make a slot usable again after its request `call` was lost or abandoned: no response to it
+        follows.
+        """
 
     def failure(self, response: Any) -> Failure:
-        """Return the failure that an unsuccessful response tells."""
+        """Return the failure that an unsuccessful response describes."""
 
     async def close(self) -> None:
         """Close every connection."""
 
 
 class Control(Protocol):
-    """Asks a server about itself and one model, on a connection apart from the load."""
+    """Queries a server about itself and one model, on a connection separate from the load."""
 
     async def server(self) -> ServerDescription: ...
 
     async def model(self, model: ModelKey) -> ModelDescription:
-        """Raises MeasurementError with the server's words where it does not know the model."""
+        """Return a model's description. Raises MeasurementError with the server's message if it has no
+        such model.
+        """
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
-        """Counters of the loaded versions; of all models where the name is empty."""
+        """Return the counters of the loaded versions; of all models if the name is empty."""
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
-        """Change the server's trace settings. Raises MeasurementError with its words where it does not."""
+        """Change the server's trace settings. Raises MeasurementError with its message if it refuses."""
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Shared memory that a server can open: a file of /dev/shm by its `key`, or a GPU's memory by the
-    `handle` of CUDA's interprocess communication."""
+    """Shared memory that a server can open: a file in /dev/shm by its `key`, or GPU memory by its CUDA
+    IPC `handle`.
+    """
 
     name: str
     byte_size: int
@@ -184,19 +191,19 @@ class Region:
 
 @runtime_checkable
 class Registrar(Protocol):
-    """A control that registers shared memory. Raises MeasurementError with the server's words."""
+    """A control that registers shared memory. Raises MeasurementError with the server's message."""
 
     async def register(self, region: Region) -> None: ...
 
     async def unregister(self, region: Region) -> None:
-        """Unregister this region only, never all."""
+        """Unregister this region only, never all regions."""
 
 
 MOST_CHARACTERS = 2000
 
 
 def brief(words: Buffer | str) -> str:
-    """Return a message on one line, no longer than a person reads, for logs."""
+    """Return a message on one line for logs, truncated to MOST_CHARACTERS."""
     text = words if isinstance(words, str) else bytes(words[:MOST_CHARACTERS]).decode("utf-8", "replace")
     text = " ".join(text.split())
     return text if len(words) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}... ({len(words)} in all)"

@@ -1,8 +1,8 @@
-"""Streamed answers of a chat service, and turns of a conversation with it, each sent with all that was said
-before it.
+"""Streamed responses of a chat service, and conversation turns, each sent with the history before it.
 
-The history is the messages of every turn and, behind them, the message that answered it, whole or put
-together from the pieces of a stream. perf_analyzer: session_concurrency/payload_json_utils.cc.
+The history is the messages of every earlier turn, each followed by the message that answered it: whole,
+or assembled from the pieces of a stream. Source: perf_analyzer,
+session_concurrency/payload_json_utils.cc.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,14 +23,16 @@ _END = b"\n\n"
 
 
 class EventConnection(HttpClientConnection):
-    """An HTTP connection that also tells of a body while it is being read."""
+    """An HTTP connection that also reports a body while it is being read."""
 
     def __init__(self, heads: HeadCache, scratch: memoryview) -> None:
         super().__init__(heads, scratch)
         self.on_piece: Callable[[bytes], None] | None = None
-        """Called with what has come, but for the last piece, which comes with the whole response."""
+        """Called with newly received body bytes, except the last, which are delivered with the whole
+        response.
+        """
         self.told = 0
-        """Bytes of the body that `on_piece` has had."""
+        """Bytes of the body already passed to `on_piece`."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -42,7 +44,7 @@ class EventConnection(HttpClientConnection):
 
 
 class EventParser:
-    """Cuts a stream of text into the data of its server-sent events (of the HTML standard)."""
+    """Splits a stream of text into the data of its server-sent events, as the HTML standard defines them."""
 
     __slots__ = ("_held",)
 
@@ -50,9 +52,9 @@ class EventParser:
         self._held = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of the events that a piece completes; several lines of one event are joined."""
+        """Return the data of the events that a piece completes; the data lines of one event are joined."""
         text = self._held + piece
-        # a CR at the end may be half of a CRLF
+        # a trailing CR may be the first half of a CRLF
         held_back = b"\r" if text.endswith(b"\r") else b""
         text = text.removesuffix(held_back).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *events, rest = text.split(b"\n\n")
@@ -61,18 +63,20 @@ class EventParser:
 
 
 def _data(event: bytes) -> bytes | None:
-    """The data of an event; None for a comment, or what has none."""
+    """Return an event's data; None if it has none, as in a comment."""
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 
 
 class ChatTurn:
-    """One turn. It is written as soon as the turn before it is answered, so that sending it takes no time."""
+    """One turn of a conversation, encoded when the previous turn is answered so that sending it takes
+    no time.
+    """
 
     __slots__ = ("_answer", "_body", "_encode", "_number", "_session", "encoded")
 
     def __init__(self, body: JsonObject, session: list["ChatTurn"], encode: Callable[[bytes], bytes]) -> None:
-        """The next turn of `session`, which it joins; `encode` makes a request of a body.
+        """Append the turn to `session`; `encode` makes a request from a body.
 
         Raises UsageError for a body without messages.
         """
@@ -87,16 +91,18 @@ class ChatTurn:
         self._encode = encode
         self._answer: Message = {}
         self.encoded = b"" if session else encode(orjson.dumps(body))
-        """The whole request; of all turns but the first only while it is due."""
+        """The encoded request; all turns but the first only hold it between the previous response and
+        their own.
+        """
         session.append(self)
 
     @property
     def body(self) -> bytes:
-        """Return the request's body with the history before it, known once the previous turn is answered."""
+        """Request body with the history before it, complete once the previous turn is answered."""
         return orjson.dumps({**self._body, "messages": list(self._messages())})
 
     def answered(self, body: Buffer, *, streamed: bool) -> bool:
-        """Go on from a successful answer; False where it holds no message."""
+        """Record a successful response and encode the next turn; return False if it contains no message."""
         message = streamed_message(body) if streamed else whole_message(body)
         if message is None:
             return False
@@ -115,7 +121,7 @@ class ChatTurn:
 
 
 def whole_message(body: Buffer) -> Message | None:
-    """The message of an answer that is no stream; None where there is none."""
+    """Return the message of a response that is not streamed; None if it has none."""
     try:
         message = orjson.loads(memoryview(body))["choices"][0]["message"]
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
@@ -124,8 +130,9 @@ def whole_message(body: Buffer) -> Message | None:
 
 
 def streamed_message(body: Buffer) -> Message | None:
-    """The message that the pieces of a stream are of: the texts of each member one behind the other; None
-    where no event has a piece."""
+    """Assemble a message from the pieces of a stream, joining the texts of each member; return None if
+    no event has a piece.
+    """
     role = "assistant"
     texts: dict[str, list[str]] = {}
     found = False
@@ -139,11 +146,11 @@ def streamed_message(body: Buffer) -> Message | None:
 
 
 def _deltas(body: Buffer) -> Iterator[JsonObject]:
-    """The pieces of the first choice."""
+    """Yield the pieces of the first choice."""
     for data in EventParser().feed(bytes(body) + _END):
         try:
             choice = orjson.loads(data)["choices"][0]
         except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
-            continue  # the end of the stream, or its usage
+            continue  # [DONE], or the usage event
         if isinstance(choice, dict) and not choice.get("index") and isinstance(choice.get("delta"), dict):
             yield choice["delta"]

@@ -1,4 +1,4 @@
-"""The questions to a server about itself and its models: every verb of the v2 protocol once."""
+"""Queries to a server about itself and its models, in terms of the v2 protocol's methods."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ ASK_S = 30.0
 
 
 class Asker(Protocol):
-    """Carries the verbs of the v2 protocol to one server; implemented for HTTP and for gRPC."""
+    """Calls the methods of the v2 protocol on one server; implemented for HTTP and for gRPC."""
 
     hint: str
-    """Appended to the first question that is not answered."""
+    """Advice to append to the error if the first query fails."""
 
     async def ask(
         self,
@@ -39,10 +39,10 @@ class Asker(Protocol):
         body: JsonObject | None = None,
         timeout_s: float = ASK_S,
     ) -> JsonObject:
-        """Call a method by its name in gRPC, about a model or region, with the members that HTTP's body has.
+        """Call a method by its gRPC name for a model or region; `body` has the members of HTTP's body.
 
-        Raises ResponseError with the server's words, WireError where nothing answers, MeasurementError for an
-        answer that is none of the protocol's.
+        Raises ResponseError with the server's message, WireError if there is no response,
+        MeasurementError for a response that does not follow the protocol.
         """
         ...
 
@@ -51,7 +51,7 @@ class Asker(Protocol):
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Raise a server's refusal as a MeasurementError that says what has failed."""
+    """Raise a server's error as a MeasurementError that says what failed."""
     try:
         yield
     except ResponseError as exc:
@@ -80,7 +80,7 @@ class V2Control:
             words = exc.message + await self._instead(model)
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
         config: JsonObject | None = None
-        with suppress(ResponseError):  # a server without this extension
+        with suppress(ResponseError):  # the server may lack this extension
             config = await self._asker.ask("ModelConfig", model.name, model.version)
         return model_description(metadata, config)
 
@@ -89,7 +89,7 @@ class V2Control:
             return model_counters(await self._asker.ask("ModelStatistics", model.name, model.version))
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
-        # only the levels are a list in the protocol's JSON
+        # in the protocol's JSON only trace_level is a list
         members = {name: list(v) if name == "trace_level" else v[0] for name, v in settings.items()}
         with refusals("set trace settings"):
             await self._asker.ask("TraceSetting", body=members)
@@ -112,7 +112,7 @@ class V2Control:
         await self._asker.close()
 
     async def _instead(self, model: ModelKey) -> str:
-        """Return which models there are; empty where the server does not tell."""
+        """Return advice on which models exist; empty if the server does not list them."""
         try:
             index = await self._asker.ask("RepositoryIndex", body={})
         except (MeasurementError, ResponseError):
@@ -121,7 +121,7 @@ class V2Control:
 
 
 class StaticControl:
-    """Implements Control of a service that says nothing about its models: all have the inputs of its API."""
+    """Implements Control for a service that does not describe its models: all have the inputs of its API."""
 
     def __init__(self, connector: HttpConnector, kind: str, *inputs: TensorDescription) -> None:
         self._connector = connector
@@ -129,7 +129,7 @@ class StaticControl:
         self._inputs = inputs
 
     async def server(self) -> ServerDescription:
-        """Raises WireError where nobody listens."""
+        """Return a description with the service's kind. Raises WireError if nothing listens."""
         (await self._connector.connect()).close()
         return ServerDescription(name=self._kind, version="", extensions=frozenset())
 
@@ -143,4 +143,4 @@ class StaticControl:
         raise MeasurementError(f"a service of kind {self._kind} has no trace settings")
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no connection stays open."""

@@ -1,4 +1,4 @@
-"""Where requests go, and which transport carries them there."""
+"""The server and model that requests go to, and the table of clients by service and transport."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ SERVICES: Mapping[ServiceKind, Mapping[Protocol, str]] = {
     "torchserve": {"http": "tpx.perf.clients.torchserve"},
     "tfserving": {"grpc": "tpx.perf.clients.tfserving"},
 }
-"""By kind and protocol the module with a function `connect(endpoint) -> Connections`, imported when it is
-first used.
+"""Modules with a function `connect(endpoint) -> Connections`, by service kind and protocol; imported on
+first use.
 
-The engine in this process is no service of this wing: whoever has one adds it.
+The in-process engine is not listed: the caller of `connect` names its module.
 """
 
 DEFAULT_PORTS: Mapping[ServiceKind, Mapping[Protocol, int]] = {
@@ -46,11 +46,11 @@ KINDS: dict[str, ServiceKind] = {
     "inprocess": "inprocess",
     "local": "inprocess",
 }
-"""By what a user writes."""
+"""Service kinds by the names that users may write."""
 
 
 def parse_kind(text: str) -> ServiceKind:
-    """A kind of service, by any of its names."""
+    """Return the service kind for any of its names."""
     if text.lower() == "dynamic_grpc":
         raise UsageError(
             "tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, are not "
@@ -68,7 +68,7 @@ def parse_kind(text: str) -> ServiceKind:
 
 @dataclass(frozen=True, slots=True)
 class ComposingModels:
-    """The models that a model calls by itself, which its configuration does not tell."""
+    """Models called by a model's own code, which its configuration does not list."""
 
     keys: tuple[ModelKey, ...] = ()
 
@@ -77,7 +77,7 @@ class ComposingModels:
 
 
 def parse_composing(text: str) -> ComposingModels:
-    """`a:3,b`: models with their versions."""
+    """Parse `a:3,b`: models with optional versions."""
     keys = []
     for part in text.replace(" ", "").split(","):
         name, colon, version = part.partition(":")
@@ -92,7 +92,7 @@ NONE_COMPOSING = ComposingModels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """The service at the other end."""
+    """The service at the other end of the connections."""
 
     service_kind: ServiceKind = option(
         "triton",
@@ -115,7 +115,7 @@ class ServiceSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a kind without what it needs, and for what it has no use for."""
+        """Raise UsageError if the kind lacks an option that it needs, or has one that it does not use."""
         kind = self.service_kind
         if kind == "openai" and not self.endpoint:
             raise UsageError(
@@ -134,12 +134,12 @@ class ServiceSpec:
 
     @property
     def protocols(self) -> str:
-        """Protocols that this kind is reached with; empty for the engine in this process."""
+        """Protocols that this kind supports; empty for the in-process engine."""
         return ", ".join(SERVICES.get(self.service_kind, ()))
 
     @property
     def path(self) -> str:
-        """OpenAI: what follows host:port, such as v1/chat/completions."""
+        """OpenAI: the URL's path, such as v1/chat/completions."""
         return self.endpoint.strip("/")
 
 
@@ -156,25 +156,25 @@ class Endpoint:
     model: ModelKey
     headers: tuple[Header, ...] = ()
     tls: TlsSettings | None = None
-    """None speaks plainly."""
+    """None connects without TLS."""
     wire: WireSpec = PLAIN_WIRE
     service: ServiceSpec = TRITON
     sessions: bool = False
-    """OpenAI: whether requests are the turns of conversations."""
+    """OpenAI: True if requests are turns of conversations."""
     at_once: bool = False
-    """A write reaches the kernel before it returns, not at the end of the loop's turn."""
+    """True if a write reaches the kernel before it returns, not at the end of the event loop's iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Connections of a transport: nothing is connected before the first use."""
+    """The client and the control of an endpoint; neither connects before its first use."""
 
     client: Client
     control: Control
 
 
 def connect(protocol: Protocol, endpoint: Endpoint, in_process: str = "") -> Connections:
-    """The connections of an endpoint; `in_process` is the module with the engine in this process."""
+    """Return the connections of an endpoint; `in_process` is the module of the in-process engine."""
     kind = endpoint.service.service_kind
     module = in_process if kind == "inprocess" else SERVICES[kind][protocol]
     if not module:
@@ -184,19 +184,19 @@ def connect(protocol: Protocol, endpoint: Endpoint, in_process: str = "") -> Con
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service listens."""
+    """Host and port of a service."""
 
     host: str
     port: int
     secure: bool = False
-    """Whether the URL asks for TLS."""
+    """True if the URL asks for TLS."""
 
 
 _SCHEMES = {"http": False, "https": True, "grpc": False, "grpcs": True}
 
 
 def parse_address(url: str, protocol: Protocol, kind: ServiceKind = "triton") -> Address:
-    """Host and port of `host:port`, `host`, or `[ipv6]:port`, with or without a scheme before it.
+    """Parse `host:port`, `host`, or `[ipv6]:port`, with or without a scheme.
 
     Raises UsageError for anything else.
     """

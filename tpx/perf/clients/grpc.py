@@ -1,4 +1,4 @@
-"""Requests over gRPC: each made beforehand, many in flight on one HTTP/2 connection."""
+"""Requests over gRPC, encoded before the load starts; many are in flight on one HTTP/2 connection."""
 
 import asyncio
 import logging
@@ -26,17 +26,17 @@ from tpx.protocol.v2_protobuf import set_parameters
 
 log = logging.getLogger(__name__)
 SLOTS_PER_CONNECTION = 16
-"""Fewer connections cost the client less, more of them let a server with a thread for each use its cores."""
+"""Fewer connections cost the client less; more let a server with one thread per connection use its cores."""
 _PARAMETERS_TAG = bytes((4 << 3 | 2,))
 _SEQUENCE_KEY = b"\x0a\x0bsequence_id\x12"
 _INT64_TAG = bytes((2 << 3,))
 
 Send = Callable[[Any, OnResponse], object]
-"""Sends a request; returns what names its call."""
+"""Sends a request; returns an identifier of its call for `renew`."""
 
 
 def connect(endpoint: Endpoint) -> Connections:
-    """Connections over gRPC."""
+    """Return the connections to a v2 server over gRPC."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
     control = V2Control(GrpcAsker(endpoint, tls))
     if endpoint.wire.stream_per_request:
@@ -51,8 +51,11 @@ def connect(endpoint: Endpoint) -> Connections:
 
 
 class GrpcSlots:
-    """The common part of the clients over gRPC: connections, each replaced when it ends, and slots of which
-    several share a carrier, which is a connection unless a client says otherwise."""
+    """The common part of the clients over gRPC: connections and the slots that share them.
+
+    A slot sends on a carrier, which several slots share: a connection, unless a subclass uses streams.
+    Connections that have ended are replaced.
+    """
 
     success = int(Status.OK)
     slots_per_connection = float(SLOTS_PER_CONNECTION)
@@ -65,8 +68,9 @@ class GrpcSlots:
         self._replacing = asyncio.Lock()
 
     def send_on(self, carrier: Any) -> Send:
-        """Return what sends a request on a carrier: the connection's own method, so that nothing stands
-        between the load and the wire."""
+        """Return the function that sends a request on a carrier: the connection's own method, so that
+        no code of ours runs between the load and the wire.
+        """
         send: Send = carrier.call
         return send
 
@@ -75,7 +79,7 @@ class GrpcSlots:
         return self.spread(count, self.connections)
 
     async def renew(self, slot: Slot, call: object) -> None:
-        """A call in flight is cancelled; a connection that ended is replaced for all of its slots."""
+        """Cancel the call if it is in flight; replace an ended connection for all of its slots."""
         broken: GrpcClientConnection = slot.connection
         if isinstance(call, int):
             broken.cancel(call)
@@ -88,7 +92,7 @@ class GrpcSlots:
         self.connections.clear()
 
     async def resize(self, count: int) -> None:
-        """Have exactly `count` connections, none of which has ended. Raises WireError."""
+        """Open or close connections until there are exactly `count`, all usable. Raises WireError."""
         for surplus in self.connections[count:]:
             surplus.close()
         del self.connections[count:]
@@ -99,8 +103,12 @@ class GrpcSlots:
                 self.connections[i] = await self._connect()
 
     async def instead_of(self, broken: GrpcClientConnection) -> GrpcClientConnection:
-        """Return the connection in the place of one that has ended, opened by the first caller; WireError."""
+        """Return a replacement for an ended connection; the first caller opens it.
+
+        Raises WireError if it cannot connect.
+        """
         async with self._replacing:
+            # another caller replaced it while this one waited for the lock
             if broken not in self.connections:
                 return min(self.connections, key=lambda c: c.in_flight)
             fresh = await self._connect()
@@ -108,9 +116,9 @@ class GrpcSlots:
             return fresh
 
     def spread(self, count: int, carriers: Sequence[object]) -> Sequence[Slot]:
-        """Return exactly `count` slots, of which all carriers have the same number.
+        """Return exactly `count` slots, distributed evenly over the carriers.
 
-        A slot that is in use stays where it is as long as its carrier is there.
+        A slot in use keeps its carrier as long as that carrier is in `carriers`.
         """
         del self._slots[count:]
         while len(self._slots) < count:
@@ -118,6 +126,7 @@ class GrpcSlots:
         load = dict.fromkeys(map(id, carriers), 0)
         homeless = []
         for slot in self._slots:
+            # an idle slot may move; one in use only if its carrier is gone
             if slot.on_lost is nobody_listens or id(slot.connection) not in load:
                 homeless.append(slot)
             else:
@@ -129,7 +138,7 @@ class GrpcSlots:
         return self._slots
 
     def move(self, broken: object, fresh: object) -> None:
-        """Give all slots of a carrier that has ended another one."""
+        """Move all slots of an ended carrier to another one."""
         for slot in self._slots:
             if slot.connection is broken:
                 slot.connection, slot.send = fresh, self.send_on(fresh)
@@ -163,14 +172,14 @@ class GrpcClient(GrpcSlots):
 
 
 def call_failure(response: GrpcResponse) -> Failure:
-    """Return the failure that an unsuccessful call tells."""
+    """Return the failure that an unsuccessful call describes."""
     return Failure(f"gRPC {Status(response.status).name}", response.message or "(no message)")
 
 
 def infer_message(
     model: ModelKey, tensors: Sequence[Tensor], fields: RequestFields, parameters: Mapping[str, Parameter]
 ) -> bytes:
-    """A serialized ModelInferRequest; `parameters` stand for those of `fields`."""
+    """Serialize a ModelInferRequest; `parameters` replace those of `fields`."""
     message = messages.ModelInferRequest(model_name=model.name, model_version=model.version, id=fields.id)
     set_parameters(message.parameters, parameters)
     for tensor in tensors:
@@ -204,21 +213,21 @@ def _set_place(item: Any, place: SharedMemoryRange) -> None:
 
 
 def flags_only(fields: RequestFields) -> dict[str, Parameter]:
-    """The parameters of a request of whatever sequence: all but the sequence's id."""
+    """Return the parameters of a request template: all but the sequence id."""
     parameters = fields.all_parameters
     parameters.pop("sequence_id", None)
     return parameters | {"sequence_start": fields.sequence_start, "sequence_end": fields.sequence_end}
 
 
 def sequence_field(sequence: int) -> bytes:
-    """The parameter `sequence_id` as a field of its own, which may stand before all others of a request."""
+    """Encode the parameter `sequence_id` as a separate field, which may precede all others of a request."""
     value = _INT64_TAG + encode_varint(sequence)
     entry = _SEQUENCE_KEY + bytes((len(value),)) + value
     return _PARAMETERS_TAG + bytes((len(entry),)) + entry
 
 
 def header_block(endpoint: Endpoint, path: str) -> bytes:
-    """The constant header block of calls to an endpoint."""
+    """Return the constant header block of calls to an endpoint."""
     return request_block(
         path,
         f"{endpoint.host}:{endpoint.port}",
@@ -229,9 +238,9 @@ def header_block(endpoint: Endpoint, path: str) -> bytes:
 
 
 class GrpcTemplate:
-    """Implements Template: the sequence's id goes before the rest, which is encoded already.
+    """Implements Template: prepends the sequence id to the encoded rest of the message.
 
-    A compressed message is compressed for each request, as there is no other way.
+    With compression, every request is compressed anew, because the id is part of the compressed data.
     """
 
     __slots__ = ("_block", "_encoding", "_rest", "_shapes")
@@ -249,7 +258,7 @@ class GrpcTemplate:
         size = len(field)
         shape = self._shapes.get(size)
         if shape is None:
-            # all but the message itself is the same for ids of the same length
+            # ids of equal length share the prefix and the frame headers
             prefix = pack_prefix(0, size + len(self._rest))
             shape = self._shapes[size] = prefix, PreparedCall(self._block, prefix + field + self._rest)
         return shape[1].with_message(b"".join((shape[0], field, self._rest)))

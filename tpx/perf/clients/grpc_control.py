@@ -1,4 +1,4 @@
-"""The verbs of the v2 protocol over gRPC."""
+"""The methods of the v2 protocol over gRPC."""
 
 import logging
 import ssl
@@ -20,13 +20,15 @@ SERVICE = "/inference.GRPCInferenceService/"
 
 
 def metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
-    """Names of metadata are lower case, values carry no blanks at their ends; `-bin` ones are bytes."""
+    """Return the user's headers as gRPC metadata: lower-case names, stripped values, bytes for names
+    ending in `-bin`.
+    """
     pairs = ((h.name.lower(), h.value.strip()) for h in endpoint.headers)
     return {name: value.encode() if name.endswith("-bin") else value for name, value in pairs}
 
 
 class GrpcCaller:
-    """Calls methods of one service, over a connection that is opened when it is first needed."""
+    """Calls methods of one service over a connection that is opened on first use."""
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None, service: str = SERVICE) -> None:
         self.endpoint = endpoint
@@ -35,20 +37,24 @@ class GrpcCaller:
         self._connection: GrpcClientConnection | None = None
 
     async def connected(self) -> GrpcClientConnection:
-        """Return the connection. Raises WireError where nothing listens."""
+        """Return the connection, opening it if needed. Raises WireError if nothing listens."""
         if self._connection is None or self._connection.closing:
             self._connection = await wire.connect(self.endpoint.host, self.endpoint.port, tls=self._tls)
         return self._connection
 
     async def call(self, method: str, request: Any, response: Any, timeout_s: float = ASK_S) -> Any:
-        """Return the answer, a message of type `response`. Raises ResponseError with the server's words."""
+        """Return the response, a message of type `response`. Raises ResponseError with the server's
+        message.
+        """
         connection, path, sent = await self.connected(), self._service + method, request.SerializeToString()
         try:
             data = await connection.unary(path, sent, metadata(self.endpoint), timeout_s=timeout_s)
         except ResponseError as exc:
             log.debug("%s(%s): %s, %s", method, brief(str(request)), exc.code.value, exc.message)
             if exc.code is Code.UNAVAILABLE and "connection" in exc.message.lower():
-                raise WireError(exc.message) from exc  # what the connection says, not the server
+                raise WireError(
+                    exc.message
+                ) from exc  # the connection failed; this is not the server's status
             raise
         answer = response.FromString(bytes(data))
         log.debug("%s(%s): %s", method, brief(str(request)), brief(str(answer)))
@@ -81,12 +87,12 @@ class GrpcAsker(GrpcCaller):
         answer = await self.call(method, request, getattr(messages, f"{method}Response"), timeout_s)
         if method == "ModelConfig":
             return model_config.to_json(answer.config)
-        # the message as HTTP's JSON has it, but for 64-bit integers, which are text
+        # same members as HTTP's JSON, except that 64-bit integers are strings
         return dict(MessageToDict(answer, preserving_proto_field_name=True))
 
 
 def _fields(method: str, body: JsonObject) -> JsonObject:
-    """Return the members of HTTP's body as those of the request's message."""
+    """Convert the members of HTTP's body to those of the request's message."""
     if method == "TraceSetting":
         settings = {name: {"value": v if isinstance(v, list) else [v]} for name, v in body.items()}
         return {"settings": settings}

@@ -1,6 +1,6 @@
-"""Requests over bidirectional streams: many in flight on each, their responses told apart by ids.
+"""Requests over bidirectional streams: many are in flight on each, and ids match responses to requests.
 
-Every request asks to be told when nothing follows, so that a decoupled model's last response is known.
+Every request asks for an empty final response, which marks the end of a decoupled model's responses.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ from tpx.protocol.v2 import Parameter
 from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE
 
 MOST_STREAMS = 16
-"""As many as perf_analyzer has threads by default, each with a stream of its own."""
+"""perf_analyzer's default number of threads, each of which has its own stream."""
 STREAMS_PER_CONNECTION = 8
 ANSWERED_ERROR = 100
-"""The status of a request that a message of the stream refused: those have words, but no code of gRPC."""
+"""Status of a request that was refused by a message on the stream, which has text but no gRPC code."""
 
 _ID_BYTES = 8
 _ID_HEAD = bytes((3 << 3 | 2, _ID_BYTES))
 _ONLY_ID = b"%08x" % 1
-"""The id of a request that is alone on its stream."""
+"""Id of a request that has a stream to itself."""
 _ERROR_TAG, _RESPONSE_TAG = 1 << 3 | 2, 2 << 3 | 2
 _PARAMETER_TAG, _OUTPUT_TAG = 4 << 3 | 2, 5 << 3 | 2
 _FINAL_KEY = b"\x0a\x15triton_final_response"
@@ -47,7 +47,7 @@ _TRUE = b"\x08\x01"
 
 
 class StreamMessage:
-    """A request without its id; the prefix already counts it."""
+    """A request without its id, whose length the prefix already includes."""
 
     __slots__ = ("encoding", "prefix", "rest")
 
@@ -57,7 +57,7 @@ class StreamMessage:
         self.encoding = encoding
 
     def framed(self, request_id: bytes) -> bytes:
-        """The message of a request with this id; compressed, it is so for each request anew."""
+        """Return the message with this id; with compression, it is compressed anew for each request."""
         if self.encoding:
             return frame_message(b"".join((_ID_HEAD, request_id, self.rest)), self.encoding)
         return b"".join((self.prefix, request_id, self.rest))
@@ -77,7 +77,7 @@ class StreamTemplate:
 
 
 class StreamedRequest:
-    """Implements StreamedResponse: a request in flight that becomes its own answer."""
+    """Implements StreamedResponse: a request in flight that becomes its own response."""
 
     __slots__ = (
         "answers",
@@ -98,11 +98,11 @@ class StreamedRequest:
         self.end_ns = 0
         self.arrivals: list[int] = []
         self.answers: list[Buffer] = []
-        """Each of them a ModelStreamInferResponse."""
+        """Serialized ModelStreamInferResponse messages."""
         self.units = 0
 
     def take(self, data: Buffer, error: bytes, *, null: bool, now_ns: int) -> bool:
-        """Take a message, `null` where it only says that nothing follows; return True for a response."""
+        """Record a message, with `null` set for an empty final one; return True if it is a response."""
         if not (null and self.arrivals):
             self.first_byte_ns = self.first_byte_ns or now_ns
             self.end_ns = now_ns
@@ -116,26 +116,28 @@ class StreamedRequest:
         return False
 
     def fail(self, status: int, message: str, now_ns: int) -> None:
-        """The stream has ended before its time."""
+        """Record that the stream ended before the request's last response."""
         self.status, self.message = status, message
         self.first_byte_ns = self.first_byte_ns or now_ns
         self.end_ns = now_ns
 
 
 class InferStream:
-    """One ModelStreamInfer call. When it ends, so do the requests in flight, with its status."""
+    """One ModelStreamInfer call. When it ends, the requests in flight fail with its status."""
 
     def __init__(self, connection: GrpcClientConnection, endpoint: Endpoint) -> None:
         self.connection = connection
         self.on_arrival: Callable[[object, object], None] | None = None
-        """Hears of every response: this stream, and what `send` returned for its request."""
+        """Called for every response, with this stream and what `send` returned for the request."""
         self.closing = False
         self._reason = ""
         self._numbers = count(1)
         self._waiting: dict[bytes, StreamedRequest] = {}
         self._forgotten: set[bytes] = set()
         self._bare: bool | None = None
-        """The server sends ModelInferResponses, as MLServer does; not known before the first one."""
+        """True if the server sends bare ModelInferResponses, as MLServer does; None before the first
+        message.
+        """
         self._call = connection.open(
             SERVICE + "ModelStreamInfer",
             self._on_message,
@@ -145,7 +147,7 @@ class InferStream:
         )
 
     def send(self, message: StreamMessage, on_response: OnResponse) -> bytes:
-        """Send a request; returns its id. Raises WireError where the stream has ended."""
+        """Send a request; return its id. Raises WireError if the stream has ended."""
         if self.closing:
             raise WireError(self._reason)
         request_id = b"%08x" % next(self._numbers)
@@ -154,12 +156,12 @@ class InferStream:
         return request_id
 
     def forget(self, request_id: bytes) -> None:
-        """Ignore the answers of a request that was given up."""
+        """Ignore the responses of an abandoned request."""
         if self._waiting.pop(request_id, None) is not None:
             self._forgotten.add(request_id)
 
     def close(self) -> None:
-        """End the stream; nobody hears of it."""
+        """End the stream without completing the requests in flight."""
         self._reason = "the stream was closed"
         self.closing = True
         self._waiting.clear()
@@ -174,9 +176,10 @@ class InferStream:
         request_id, final, null, error = scan(data)
         waiting = self._waiting
         if request_id not in waiting:
+            # late responses of abandoned requests
             if request_id in self._forgotten or not waiting:
                 return
-            request_id = next(iter(waiting))  # a server that does not keep the ids answers in order
+            request_id = next(iter(waiting))  # a server that drops the ids answers in order
         request = waiting[request_id]
         if request.take(data, error, null=null, now_ns=now_ns) and self.on_arrival is not None:
             self.on_arrival(self, request_id)
@@ -196,7 +199,7 @@ class InferStream:
 
 
 def enveloped(data: Buffer) -> Buffer:
-    """A ModelInferResponse as a ModelStreamInferResponse."""
+    """Wrap a ModelInferResponse in a ModelStreamInferResponse."""
     return b"".join((bytes((_RESPONSE_TAG,)), encode_varint(len(data)), data))
 
 
@@ -212,11 +215,12 @@ def is_bare(data: Buffer) -> bool:
 
 
 def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
-    """Return the id of a ModelStreamInferResponse's request, if it is final, if it is final and empty, and
-    its error.
+    """Return a ModelStreamInferResponse's request id, whether it is final, whether it is final and
+    empty, and its error.
 
-    A server that says nothing about what follows sends one response to a request. Reads the message's own
-    framing up to the first output, as parsing it would cost more than everything else.
+    A response without the final flag counts as final, as servers that do not send the flag send one
+    response per request. Reads the protobuf framing only up to the first output, because parsing the
+    message would cost more than everything else.
     """
     at, end = 0, len(data)
     error = b""
@@ -247,7 +251,7 @@ def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
 
 
 def _size(data: Buffer, at: int) -> tuple[int, int]:
-    """The length of a field, and where it begins."""
+    """Return the length of a field, and the offset of its content."""
     size = data[at]
     if size < 128:
         return size, at + 1
@@ -263,7 +267,7 @@ def _size(data: Buffer, at: int) -> tuple[int, int]:
 
 
 class StreamSlots(GrpcSlots):
-    """The common part of both clients over streams: the form of requests and answers."""
+    """The common part of both clients over streams: the encoding of requests and the reading of failures."""
 
     streams = True
 
@@ -315,7 +319,7 @@ class GrpcStreamClient(StreamSlots):
         return self.spread(count, kept)
 
     async def renew(self, slot: Slot, call: object) -> None:
-        """A request in flight is forgotten; a stream that ended is replaced for all of its slots."""
+        """Ignore the request in flight; replace an ended stream for all of its slots."""
         broken: InferStream = slot.connection
         if isinstance(call, bytes):
             broken.forget(call)
@@ -337,9 +341,9 @@ class GrpcStreamClient(StreamSlots):
 
 
 class SingleStreamClient(StreamSlots):
-    """Implements Client over streams that carry one request each, and end with its answer.
+    """Implements Client with one stream per request, which ends with its last response.
 
-    Servers whose models are asked once by a call need it, as MLServer's.
+    MLServer needs this, because its models read one request per call.
     """
 
     def send_on(self, carrier: GrpcClientConnection) -> Send:
@@ -357,7 +361,7 @@ class SingleStreamClient(StreamSlots):
 
 
 class _Exchange:
-    """One stream: what comes on it belongs to its request."""
+    """A stream whose messages all belong to one request."""
 
     __slots__ = ("_request",)
 

@@ -1,5 +1,6 @@
-"""Requests over HTTP/1.1: one connection per unit of concurrency, each request one run of bytes made
-beforehand: a JSON head, and raw tensors behind it."""
+"""Requests over HTTP/1.1, with one connection per slot; a request is encoded before the load starts, as
+a JSON head followed by raw tensors.
+"""
 
 import asyncio
 import logging
@@ -35,17 +36,17 @@ from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
 
 log = logging.getLogger(__name__)
 ANY_SEQUENCE = 2**64 - 1
-"""Stands for the sequence in a template: the longest number, which no generated sequence has."""
+"""Placeholder for the sequence id in a template: the longest number, which no generated sequence has."""
 JOIN_BELOW_BYTES = 64 << 10
-"""Smaller requests are copied into one run of bytes, which costs less than a write of several."""
+"""Requests below this size are copied into one buffer, which costs less than a write of several."""
 CONNECTS_AT_ONCE = 64
-"""Below the listen backlog of usual servers."""
+"""Connections opened concurrently: below the listen backlog of common servers."""
 
 Send = Callable[[Prepared, OnResponse], Any]
 
 
 def connect(endpoint: Endpoint) -> Connections:
-    """Connections over HTTP."""
+    """Return the connections to a v2 server over HTTP."""
     connector = http_connector(endpoint)
     return Connections(HttpClient(connector, endpoint), V2Control(HttpAsker(connector, endpoint)))
 
@@ -53,13 +54,13 @@ def connect(endpoint: Endpoint) -> Connections:
 def http_connector(
     endpoint: Endpoint, kind: type[HttpClientConnection] = HttpClientConnection
 ) -> HttpConnector:
-    """Return a connector to an endpoint."""
+    """Return a connector to the endpoint."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
     return HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=kind, at_once=endpoint.at_once)
 
 
 class HttpSlots:
-    """The common part of the clients over HTTP/1.1: a connection per slot, with one request at a time."""
+    """The common part of the clients over HTTP/1.1: one connection per slot, with one request in flight."""
 
     success = 200
     slots_per_connection = 1.0
@@ -70,11 +71,11 @@ class HttpSlots:
         self._slots: list[Slot] = []
 
     def send_on(self, connection: HttpClientConnection) -> Send:
-        """Return the connection's own method, so that nothing stands between the load and the wire."""
+        """Return the connection's own method, so that no code of ours runs between the load and the wire."""
         return connection.send
 
     def encode(self, path: str, headers: dict[str, str], body: Sequence[Buffer]) -> list[Buffer]:
-        """Return the parts of a request, with the user's headers beside these."""
+        """Return the parts of a request, with the user's headers added to `headers`."""
         return encode_request(
             "POST", path, host_header(self.endpoint), user_headers(self.endpoint) | headers, body
         )
@@ -87,6 +88,7 @@ class HttpSlots:
             slot.connection.close()
         del self._slots[count:]
         for slot in self._slots:
+            # the owner of a slot in use renews it
             if slot.connection.closing and slot.on_lost is nobody_listens:
                 await self.renew(slot, None)
         while missing := count - len(self._slots):
@@ -117,6 +119,7 @@ class HttpSlots:
 
 
 def _lost(slot: Slot, connection: HttpClientConnection, error: WireError) -> None:
+    # a connection that the slot has replaced is no longer of interest
     if slot.connection is connection:
         slot.on_lost(error)
 
@@ -146,9 +149,9 @@ class HttpClient(HttpSlots):
 def infer_body(
     tensors: Sequence[Tensor], fields: RequestFields, wire: WireSpec
 ) -> tuple[bytes, list[Buffer]]:
-    """The JSON head of a request, and the raw tensors behind it.
+    """Return the JSON head of a request, and the raw tensors that follow it.
 
-    Raises UsageError for a tensor that JSON cannot hold.
+    Raises UsageError for a tensor that JSON cannot represent.
     """
     head: JsonObject = {"id": fields.id} if fields.id else {}
     parameters = fields.all_parameters
@@ -210,7 +213,7 @@ def _place(place: SharedMemoryRange) -> JsonObject:
 
 
 class HttpTemplate:
-    """Implements Template: the number is padded with blanks, so that no length ever changes."""
+    """Implements Template: the id is padded with blanks to 20 characters, so that no length changes."""
 
     __slots__ = ("_before", "_behind", "_small")
 
@@ -225,7 +228,7 @@ class HttpTemplate:
 
 
 def cut_template(request: Sequence[Buffer]) -> HttpTemplate:
-    """The template of an encoded request whose sequence is ANY_SEQUENCE."""
+    """Return the template of an encoded request whose sequence is ANY_SEQUENCE."""
     number = b"%d" % ANY_SEQUENCE
     for i, part in enumerate(request):
         before, found, behind = bytes(part).partition(b'"sequence_id":' + number)

@@ -1,4 +1,4 @@
-"""The verbs of the v2 protocol over HTTP, and the paths and headers that its requests share."""
+"""The methods of the v2 protocol over HTTP, and the paths and headers that its requests share."""
 
 import asyncio
 import json
@@ -30,11 +30,11 @@ _PATHS = {
     "CudaSharedMemoryUnregister": "/cudasharedmemory/region/{}/unregister",
 }
 _READ = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex")
-"""Methods whose answer is read."""
+"""Methods whose response body is parsed."""
 
 
 def user_headers(endpoint: Endpoint) -> dict[str, str]:
-    """The user's headers without Host."""
+    """Return the user's headers except Host."""
     return {h.name: h.value.strip() for h in endpoint.headers if h.name.lower() != "host"}
 
 
@@ -48,7 +48,7 @@ def host_header(endpoint: Endpoint) -> str:
 
 
 def model_path(model: ModelKey, verb: str) -> str:
-    """`/v2/models/M/versions/V/infer`; names are quoted."""
+    """Return a path such as `/v2/models/M/versions/V/infer`, with names quoted."""
     return f"/v2/models/{_quoted(model.name, model.version)}/{verb}"
 
 
@@ -57,7 +57,7 @@ def _quoted(name: str, version: str) -> str:
 
 
 def error_text(response: HttpResponse) -> str:
-    """The `error` of a v2 error body, the `detail` of one by FastAPI, or the body as it is."""
+    """Return the `error` of a v2 error body, the `detail` of a FastAPI one, or else the start of the body."""
     body = bytes(response.body)
     try:
         answer = json.loads(body)
@@ -67,7 +67,7 @@ def error_text(response: HttpResponse) -> str:
 
 
 class HttpAsker:
-    """Implements Asker, over a connection that is opened when it is first needed."""
+    """Implements Asker, over a connection that is opened on first use."""
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self.hint = f"is {host_header(endpoint)} its HTTP port?"
@@ -103,7 +103,7 @@ class HttpAsker:
 
 
 def _parsed(response: HttpResponse) -> JsonObject:
-    """Return the object of an answer, of a list its items as `models`."""
+    """Return the JSON object of a response; a list is returned as the object's `models`."""
     try:
         answer = json.loads(bytes(response.body))
     except ValueError as exc:

@@ -14,14 +14,16 @@ from tpx.protocol.json_values import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDescription:
-    """An input or output of a model: its shape without the batch dimension, -1 where it is dynamic."""
+    """An input or output of a model; `shape` excludes the batch dimension, and dynamic dimensions are -1."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     optional: bool = False
     shape_tensor: bool = False
-    """Its values are one for a whole batch, which has no dimension in it."""
+    """True for a shape tensor: one set of values applies to the whole batch, so there is no batch
+    dimension.
+    """
 
     def __str__(self) -> str:
         return f"{self.name} {self.datatype} {list(self.shape)}"
@@ -38,7 +40,7 @@ class ServerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """A model by name and version; no version is whichever the server's policy picks."""
+    """A model by name and version; with an empty version the server's version policy picks one."""
 
     name: str
     version: str = ""
@@ -58,7 +60,7 @@ class ModelDescription:
     decoupled: bool = False
     response_cache: bool = False
     steps: tuple[ModelKey, ...] = ()
-    """The models that an ensemble calls."""
+    """Models that an ensemble calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +70,14 @@ class ModelCounters:
     model: str
     version: str
     counters: Mapping[str, int]
-    """By the names of ServerBreakdown, such as queue_count, queue_ns, inference_count."""
+    """Counters by the names of ServerBreakdown, such as queue_count, queue_ns, inference_count."""
 
     def __getitem__(self, name: str) -> int:
         return self.counters.get(name, 0)
 
 
 def check_names(flag: str, names: Iterable[str], model: ModelDescription, kind: str) -> None:
-    """Raise UsageError for a name given with `flag` that is no `input`, or no `output`, of the model."""
+    """Raise UsageError if a name given with `flag` is not an input (or output, by `kind`) of the model."""
     known = [spec.name for spec in (model.inputs if kind == "input" else model.outputs)]
     for name in names:
         if name not in known:
@@ -87,7 +89,7 @@ def check_names(flag: str, names: Iterable[str], model: ModelDescription, kind: 
 
 @contextmanager
 def _read(what: str) -> Iterator[None]:
-    """Raises MeasurementError for an answer that has not the protocol's form."""
+    """Raise MeasurementError if the enclosed code finds that a response does not have the protocol's form."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
@@ -97,7 +99,7 @@ def _read(what: str) -> Iterator[None]:
 
 
 def server_description(answer: JsonObject) -> ServerDescription:
-    """From the answer of `GET v2`."""
+    """Read the response to `GET v2`."""
     with _read("description of itself"):
         return ServerDescription(
             name=str(answer.get("name", "")),
@@ -107,9 +109,9 @@ def server_description(answer: JsonObject) -> ServerDescription:
 
 
 def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelDescription:
-    """From the answers of `GET v2/models/M` and, where the server has that extension, `.../config`.
+    """Read the responses to `GET v2/models/M` and, if the server has that extension, `.../config`.
 
-    The metadata's shapes carry the batch dimension of a batching model, which is left out here.
+    The metadata's shapes carry the batch dimension of a batching model; the description leaves it out.
     """
     config = config or {}
     with _read(f"description of model '{metadata.get('name', '')}'"):
@@ -165,7 +167,7 @@ def _steps(steps: Sequence[JsonObject]) -> tuple[ModelKey, ...]:
 
 
 def _version(number: Any) -> str:
-    """In an ensemble's step -1 and 0, which is what a step that names no version has, are the latest."""
+    """Return a step's model version, empty for the latest: -1, or 0 if the step names no version."""
     return "" if int(number) <= 0 else str(number)
 
 
@@ -182,7 +184,7 @@ _DURATIONS = (
 
 
 def model_counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
-    """From the answer of `GET v2/models/M/stats`; counters that a server leaves out are 0."""
+    """Read the response to `GET v2/models/M/stats`; counters that the server omits are 0."""
     with _read("statistics"):
         return _counters(answer)
 
@@ -213,17 +215,17 @@ class IndexEntry:
     name: str
     version: str = ""
     state: str = ""
-    """READY, UNAVAILABLE, ...; empty for what has never been loaded."""
+    """READY, UNAVAILABLE, ...; empty for a version that was never loaded."""
     reason: str = ""
 
 
 def index_entries(models: Iterable[JsonObject]) -> tuple[IndexEntry, ...]:
-    """From the answer to the index request of the v2 protocol's model repository extension."""
+    """Read the response to the index request of the v2 protocol's model repository extension."""
     return tuple(
         IndexEntry(
             name=str(model.get("name", "")),
             version=str(model.get("version", "")),
-            # MLServer's index over gRPC has the name of an enumeration before it
+            # over gRPC, MLServer prefixes the state with its enumeration's name
             state=str(model.get("state", "")).removeprefix("State."),
             reason=str(model.get("reason", "")),
         )
@@ -232,7 +234,7 @@ def index_entries(models: Iterable[JsonObject]) -> tuple[IndexEntry, ...]:
 
 
 def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
-    """Return advice to append to the server's words that it does not know `asked`; empty without an index."""
+    """Return advice to append to the server's error that it does not know `asked`; empty without an index."""
     own = [entry for entry in index if entry.name == asked.name]
     if own:
         return _states(own)

@@ -1,8 +1,9 @@
-"""Services with OpenAI's API: chat, completions, embeddings; whole answers, or streamed token by token.
+"""Services with OpenAI's API: chat, completions, embeddings; whole responses, or streamed token by
+token.
 
-A response is a piece of text that is not empty, so that the first one's time is that of the first token, and
-the time between two is that between tokens. How many tokens an answer has is what the service says in `usage`
-and, where it says nothing, the number of pieces.
+Each nonempty piece of text counts as a response, so that the first one's time is the time to first
+token, and the time between two is the inter-token latency. The number of tokens is taken from the
+service's `usage` or, if absent, is the number of pieces.
 """
 
 import json
@@ -24,21 +25,21 @@ from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
 INPUT = TensorDescription(name="payload", datatype="BYTES", shape=(1,))
-"""A whole request body, as the data of genai-perf has it, or only the text to answer."""
+"""A whole request body, as in genai-perf's data files, or only the text to answer."""
 SESSION = TensorDescription(name="session_id", datatype="BYTES", shape=(1,))
 DELAY = TensorDescription(name="delay", datatype="UINT64", shape=(1,), optional=True)
-"""The conversation of a turn, and the milliseconds from its answer to the next turn."""
+"""SESSION is the conversation of a turn, DELAY the milliseconds from its response to the next turn."""
 REFUSED_IN_STREAM = -100
-"""The status of an answer that began well and then told of an error."""
+"""Status of a response that started successfully and then reported an error."""
 _DONE = b"[DONE]"
 _END = b"\n\n"
-"""The end of an event, which the last one of an answer may lack."""
+"""The end of an event, which a response's last event may lack."""
 STREAM: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
-"""Members that ask for a stream ending with the number of its tokens."""
+"""Members that request a stream which ends with its token count."""
 
 
 def connect(endpoint: Endpoint) -> Connections:
-    """Connections to a service with OpenAI's API."""
+    """Return the connections to a service with OpenAI's API."""
     connector = http_connector(endpoint, EventConnection)
     inputs = (INPUT, SESSION, DELAY) if endpoint.sessions else (INPUT,)
     return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", *inputs))
@@ -65,7 +66,7 @@ class OpenAiAnswer:
         self.body: Buffer = b""
 
     def take(self, piece: bytes) -> None:
-        """A piece of a streamed answer."""
+        """Parse a piece of a streamed response."""
         now_ns = perf_counter_ns()
         for data in self._events.feed(piece):
             if data == _DONE:
@@ -84,11 +85,11 @@ class OpenAiAnswer:
             self.units = tokens(event) or self.units
 
     def refuse(self, reason: str) -> None:
-        """Make a successful answer a failure."""
+        """Turn a successful response into a failure."""
         self.status, self.error = REFUSED_IN_STREAM, reason
 
     def finish(self, response: HttpResponse, told: int) -> None:
-        """The whole response is there; `told` bytes of it have been taken."""
+        """Complete the response; `take` has already parsed the first `told` bytes of its body."""
         self.status, self.body = response.status, response.body
         now_ns = perf_counter_ns()
         self.streamed = response.headers.get(b"content-type", b"").startswith(b"text/event-stream")
@@ -117,7 +118,7 @@ class OpenAiClient(HttpSlots):
         self._sessions: dict[bytes, list[ChatTurn]] = {}
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
-        """Prepare a request; the turns of a session in the order in which they are sent."""
+        """Encode a request; a session's turns must be prepared in the order in which they are sent."""
         if fields.sequence or fields.shared_inputs or fields.outputs:
             raise UsageError("--service-kind openai knows neither sequences nor outputs nor shared memory")
         data = {tensor.name: tensor.data for tensor in tensors}
@@ -152,7 +153,7 @@ class OpenAiClient(HttpSlots):
 
 
 def _heard(turn: ChatTurn, on_response: OnResponse) -> OnResponse:
-    """Have a turn's answer go into its conversation before the load hears of it."""
+    """Wrap `on_response` to add a turn's response to its conversation before the load sees it."""
 
     def hear(answer: OpenAiAnswer) -> None:
         succeeded = answer.status == OpenAiClient.success
@@ -164,10 +165,10 @@ def _heard(turn: ChatTurn, on_response: OnResponse) -> OnResponse:
 
 
 def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
-    """The body of a request: what the user brought, completed by the model's name and the wish for a stream;
-    or one made of a text.
+    """Return a request's body: the user's JSON object completed with the model's name and the stream
+    option, or one made from a text.
 
-    Raises UsageError where a text does not say what the service is to do with it.
+    Raises UsageError if the endpoint does not tell how to make a body from a text.
     """
     stream = endpoint.wire.streaming
     brought = _json(content)
@@ -191,7 +192,7 @@ def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
 
 
 def has_text(event: JsonObject) -> bool:
-    """Return True for an event with generated text; `text_output` is Triton's own, of generate_stream."""
+    """Return True for an event with generated text; `text_output` is Triton's, from generate_stream."""
     if event.get("text_output"):
         return True
     for choice in event.get("choices") or ():
@@ -204,25 +205,25 @@ def has_text(event: JsonObject) -> bool:
 
 
 def generated(body: Buffer) -> Iterator[bytes]:
-    """The events of a whole stream that bring something, each in one line: as many as there are arrivals."""
+    """Yield the events of a whole stream that have text, each on one line; one per arrival."""
     for data in EventParser().feed(bytes(body) + _END):
         if data != _DONE and has_text(_json(data)):
             yield b"data: " + data.replace(b"\n", b" ") + _END
 
 
 def sent(request: bytes | ChatTurn) -> bytes:
-    """The body of a prepared request, which says more than the text that it was made of."""
+    """Return the body of a prepared request, which has more fields than the text that it was made from."""
     return request.body if isinstance(request, ChatTurn) else request.partition(b"\r\n\r\n")[2]
 
 
 def tokens(answer: JsonObject) -> int:
-    """How many tokens the service says that it has generated; 0 where it does not."""
+    """Return the number of generated tokens that the service reports; 0 if it reports none."""
     usage = answer.get("usage") or {}
     return int(usage.get("completion_tokens") or 0)
 
 
 def _json(body: Buffer) -> JsonObject:
-    """A JSON object; empty where it is something else."""
+    """Parse a JSON object; return an empty one for anything else."""
     try:
         answer = json.loads(bytes(body))
     except ValueError:
@@ -231,6 +232,6 @@ def _json(body: Buffer) -> JsonObject:
 
 
 def _words(answer: JsonObject) -> str:
-    """Return an error's message, in the forms that services give it."""
+    """Return an error's message, from any of the forms that services use."""
     error = answer.get("error") or answer.get("detail") or answer.get("message") or ""
     return str(error.get("message", error) if isinstance(error, dict) else error)

@@ -1,4 +1,4 @@
-"""Tensors of responses, read after the load."""
+"""Reading the tensors of responses, after the load has ended."""
 
 import json
 import math
@@ -19,17 +19,17 @@ from tpx.protocol.v2_protobuf import CONTENTS
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """A response as it came: the bodies of its messages, and how they are read."""
+    """A response as received: the bodies of its messages, and their format."""
 
     form: str
     """`json`, `grpc`, `stream`, `events` of an OpenAI stream, or `text` for anything else."""
     head_size: int
-    """The length of the JSON in a `json` response; 0 where all of it is JSON."""
+    """Length of the JSON at the start of a `json` response; 0 if it is all JSON."""
     bodies: Sequence[Buffer]
 
 
 def parts_of(response: Any) -> ResponseParts:
-    """The parts of a response of any client; without bodies where the client keeps none."""
+    """Return the parts of a response from any client; `bodies` is empty if the client keeps none."""
     if isinstance(response, HttpResponse):
         head = response.headers.get(b"inference-header-content-length", b"0")
         return ResponseParts("json", int(head), (response.body,))
@@ -44,7 +44,7 @@ def parts_of(response: Any) -> ResponseParts:
 
 
 def read_outputs(parts: ResponseParts) -> Iterator[list[Tensor]]:
-    """The tensors of each response. Raises InvalidRequest where they cannot be read."""
+    """Yield the tensors of each response. Raises InvalidRequest if they cannot be read."""
     for body in parts.bodies:
         if parts.form == "json":
             yield _from_json(body, parts.head_size)
@@ -82,7 +82,7 @@ def _from_json(body: Buffer, head_size: int) -> list[Tensor]:
 def _json_tensor(output: JsonObject) -> Tensor:
     name, datatype, shape = output["name"], output["datatype"], output["shape"]
     values = output.get("data")
-    if values is None:  # it lies in shared memory
+    if values is None:  # the data is in shared memory
         return Tensor(name, datatype, (0,), b"")
     return Tensor(name, datatype, shape, encode_values(name, datatype, math.prod(shape), values))
 

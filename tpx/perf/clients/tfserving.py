@@ -1,4 +1,6 @@
-"""TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata for what a model takes."""
+"""TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata to describe a model's
+inputs.
+"""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -27,18 +29,20 @@ from tpx.protocol.tensors import Tensor, decode_bytes
 
 SERVICE = "/tensorflow.serving.PredictionService/"
 ANY_BATCH = 1 << 30
-"""A model whose inputs have an open first dimension takes batches; how large ones, it does not say."""
+"""Maximum batch of a model whose inputs have an open first dimension; the service does not report a limit."""
 
 DATATYPES = {
     "FP32": 1, "FP64": 2, "INT32": 3, "UINT8": 4, "INT16": 5, "INT8": 6, "BYTES": 7, "INT64": 9, "BOOL": 10,
     "BF16": 14, "UINT16": 17, "FP16": 19, "UINT32": 22, "UINT64": 23,
 }  # fmt: skip
-"""TensorFlow's numbers of the protocol's datatypes."""
+"""TensorFlow's DataType numbers of the v2 protocol's datatypes."""
 _NAMES = {number: name for name, number in DATATYPES.items()}
 
 
 def _read_schema() -> JsonObject:
-    """Return the message classes by their short names, in a pool of our own: they clash with no other."""
+    """Return the message classes by short name; a private pool avoids clashes with other copies of the
+    schema.
+    """
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.perf.clients").joinpath("schema/tfserving.binpb").read_bytes()
     )
@@ -57,7 +61,7 @@ MESSAGES = _read_schema()
 
 
 def connect(endpoint: Endpoint) -> Connections:
-    """Connections to TensorFlow Serving."""
+    """Return the connections to TensorFlow Serving."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
     return Connections(TfServingClient(endpoint, tls), TfServingControl(endpoint, tls, SERVICE))
 
@@ -138,7 +142,7 @@ class TfServingControl(GrpcCaller):
 
 
 def _describe(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:
-    """A signature in the form of the v2 protocol's metadata."""
+    """Describe a signature through the v2 protocol's metadata form."""
     inputs = [_tensor(name, entry) for name, entry in sorted(signature.inputs.items())]
     batches = bool(inputs) and all(entry["shape"][:1] == [-1] for entry in inputs)
     answer = {

@@ -1,4 +1,4 @@
-"""TLS of the load generator: trusted certificates and its own."""
+"""TLS settings of the load generator: trusted certificates and the client certificate."""
 
 import base64
 import ssl
@@ -14,10 +14,10 @@ Encoding = Literal["PEM", "DER"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """The checks of the server's certificate, and the certificate that the client presents.
+    """How to check the server's certificate, and the certificate that the client presents.
 
-    Without `ca_file` the certificates of the system are trusted. The name in the server's certificate is only
-    looked at where the certificate itself is checked.
+    Without `ca_file` the system's certificates are trusted. `verify_host` has no effect unless
+    `verify_peer` is set.
     """
 
     verify_peer: bool = True
@@ -30,7 +30,7 @@ class TlsSettings:
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The context of connections. Raises UsageError naming the file that cannot be used."""
+    """Return the TLS context for connections. Raises UsageError naming the file that cannot be used."""
     context = ssl.create_default_context()
     context.check_hostname = settings.verify_peer and settings.verify_host
     context.verify_mode = ssl.CERT_REQUIRED if settings.verify_peer else ssl.CERT_NONE
@@ -47,12 +47,12 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _present(context: ssl.SSLContext, settings: TlsSettings, certificate: Path) -> None:
-    """Have the client show a certificate; its key may be in the same file."""
+    """Load the client certificate; its key may be in the same file."""
     try:
         text = _as_pem(certificate, settings.certificate_encoding, "CERTIFICATE")
         if settings.key_file is not None:
             text += _key_as_pem(settings.key_file, settings.key_encoding)
-        # the standard library reads certificates of its own side from files only
+        # load_cert_chain reads from files only
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:
             file.write(text)
             file.flush()
@@ -82,10 +82,10 @@ def _key_as_pem(path: Path, encoding: Encoding) -> bytes:
 
 
 def _key_label(der: bytes) -> str:
-    """Return the PEM label of a key: PKCS #8, or the older forms of RSA (RFC 8017 A.1.2) and of elliptic
+    """Return the PEM label of a key: PKCS #8, or the older forms for RSA (RFC 8017 A.1.2) and elliptic
     curves (RFC 5915).
 
-    All are a sequence that begins with a version; what follows it differs.
+    All are a sequence that begins with a version; the type of the next element tells them apart.
     """
     at = 2 + (der[1] & 127 if len(der) > 1 and der[1] > 127 else 0)
     labels = {0x30: "PRIVATE KEY", 0x02: "RSA PRIVATE KEY", 0x04: "EC PRIVATE KEY"}

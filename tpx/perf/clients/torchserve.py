@@ -1,4 +1,4 @@
-"""TorchServe: a form with one file to `/predictions/MODEL[/VERSION]`, as perf_analyzer sends it."""
+"""TorchServe: a form with one file, posted to `/predictions/MODEL[/VERSION]` as perf_analyzer does."""
 
 import json
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from tpx.protocol.http1.client import HttpResponse
 from tpx.protocol.tensors import Tensor, decode_bytes
 
 INPUT = TensorDescription(name="TORCHSERVE_INPUT", datatype="BYTES", shape=(1,))
-"""The path of a file to send, or its content."""
+"""Path of a file to send, or its content."""
 _BOUNDARY = b"tpx-0b5a9c2f7e4d41c8-tpx"
 _LONGEST_PATH = 4096
 
 
 def connect(endpoint: Endpoint) -> Connections:
-    """Connections to TorchServe."""
+    """Return the connections to TorchServe."""
     connector = http_connector(endpoint)
     return Connections(TorchServeClient(connector, endpoint), StaticControl(connector, "torchserve", INPUT))
 
@@ -54,9 +54,10 @@ class TorchServeClient(HttpSlots):
 
 
 def form(content: bytes) -> bytes:
-    """A form (RFC 7578) whose one field, `data`, is a file: the one named by `content`, or `content` itself.
+    """Return a form (RFC 7578) whose one field, `data`, is a file: the one named by `content`, or
+    `content` itself.
 
-    Raises UsageError where the data would end the form.
+    Raises UsageError if the data contains the form's boundary.
     """
     name, data = "data", content
     path = _as_file(content)

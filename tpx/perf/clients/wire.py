@@ -1,4 +1,4 @@
-"""How requests go over the wire, and what the server is told beforehand."""
+"""Options of how requests are sent, and of the server's trace settings."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ _FORMATS = "Unsupported type provided: '{}'. The available options are 'binary' 
 
 
 def parse_level(text: str) -> str:
-    """A level of tracing, as the server spells it."""
+    """Return a trace level in the server's spelling."""
     if text.upper() not in ("OFF", "TIMESTAMPS", "TENSORS"):
         choices = "The available options are 'OFF', 'TIMESTAMPS', or 'TENSORS'."
         refuse("--trace-level", f"Unsupported type provided: '{text}'. {choices}")
@@ -34,7 +34,7 @@ class RequestParameter:
 
 
 def parse_request_parameter(text: str) -> RequestParameter:
-    """`name:value:type`; the value may hold further colons."""
+    """Parse `name:value:type`; the value may contain colons."""
     flag = "--request-parameter"
     name, colon, rest = text.partition(":")
     value, other, kind = rest.rpartition(":")
@@ -61,7 +61,7 @@ _compression = one_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireSpec:
-    """Streams, formats, compression, parameters, tracing."""
+    """Options for streams, tensor formats, compression, request parameters and tracing."""
 
     asynchronous: bool = option(
         False, "measure as perf_analyzer does with asynchronous calls", "--async", "-a"
@@ -102,7 +102,7 @@ class WireSpec:
     log_frequency: int | None = option(None, "traces per trace file; 0 = all in one", metavar="N")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for calls of two kinds."""
+        """Raise UsageError for a value out of range, or for options that contradict each other."""
         if self.asynchronous and self.sync:
             raise UsageError("Cannot specify --async and --sync simultaneously.")
         if self.streaming and self.sync:
@@ -113,13 +113,16 @@ class WireSpec:
             refuse("--trace-count", "The value must be >= 0 or set to -1 (default).")
 
     def calls_asynchronously(self, *, sequences: bool = False) -> bool:
-        """Return True if perf_analyzer would send without waiting for answers: over streams always, and by
-        itself for models that take sequences."""
+        """Return True if perf_analyzer would send without waiting for responses: always with streams,
+        and by default for models that take sequences.
+        """
         return self.asynchronous or self.streaming or (sequences and not self.sync)
 
     @property
     def trace_settings(self) -> dict[str, tuple[str, ...]]:
-        """Settings that the server gets before the run; those that were not given stay as they are."""
+        """Trace settings to apply to the server before the run; settings that the user did not give are
+        left out.
+        """
         numbers = {
             "trace_rate": self.trace_rate,
             "trace_count": self.trace_count,
@@ -130,17 +133,17 @@ class WireSpec:
 
     @property
     def request_fields(self) -> RequestFields:
-        """Fields of every request beside its tensors."""
+        """Fields of every request besides its tensors."""
         return RequestFields(parameters={p.name: p.value for p in self.request_parameter})
 
     @property
     def compression(self) -> str:
-        """gRPC messages: gzip or deflate; empty where they go as they are."""
+        """Compression of gRPC messages: gzip or deflate; empty for none."""
         return "" if self.grpc_compression_algorithm == "none" else self.grpc_compression_algorithm
 
     @property
     def input_binary(self) -> bool:
-        """HTTP: tensors go as raw bytes behind the JSON, not in it."""
+        """HTTP: True to send tensors as raw bytes after the JSON, False to send them in it."""
         return self.input_tensor_format != "json"
 
     @property
