@@ -1,12 +1,14 @@
 """The closed loop, over a client without a network."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 
 import pytest
 
-from tests.perf.conftest import FakeClient
-from tpx.perf.clients.base import LOST, TIMED_OUT
+from tests.perf.conftest import FakeClient, FakeResponse
+from tests.perf.loads.test_rate import Sequences
+from tpx.perf.clients.base import LOST, TIMED_OUT, OnResponse, Slot
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.loads.closed import ClosedLoop
 
@@ -23,6 +25,52 @@ async def until(true: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.001)
     raise AssertionError("it did not become true")
+
+
+class OneSequenceSlot(FakeClient):
+    """A server with one sequence slot: requests of other sequences wait until its sequence ends."""
+
+    def __init__(self) -> None:
+        super().__init__(answer=lambda _: None)
+        self.waiting: dict[str, OnResponse] = {}
+        self.holds = ""
+
+    async def open(self, count: int) -> Sequence[Slot]:
+        slots = await super().open(count)
+        for slot in slots:
+            slot.send = self.take
+        return slots
+
+    def take(self, request: str, on_response: OnResponse) -> int:
+        self.sent.append(request)
+        self.waiting[request] = on_response
+        asyncio.get_running_loop().call_soon(self._serve)
+        return len(self.sent)
+
+    def _serve(self) -> None:
+        for request in list(self.waiting):
+            sequence, _, part = request.partition(":")
+            if self.holds in ("", sequence):
+                self.holds = "" if part == "end" else sequence
+                asyncio.get_running_loop().call_soon(self._serve)
+                self.waiting.pop(request)(FakeResponse(200, perf_counter_ns()))
+
+
+def test_a_stopped_load_ends_the_sequence_that_others_wait_for() -> None:
+    async def scene() -> None:
+        client = OneSequenceSlot()
+        load = ClosedLoop(client, await client.open(3), Sequences(), 0.0)
+        load.start()
+        await until(
+            lambda: len(client.sent) > 10
+        )  # all of one sequence but two: the others wait for its slot
+        async with asyncio.timeout(5):
+            await load.stop(60)
+        assert not client.waiting
+        assert not client.holds
+        assert {request for request in client.sent if request.endswith(":end")} == {"1:end", "2:end", "3:end"}
+
+    asyncio.run(scene())
 
 
 def test_exactly_the_concurrency_is_kept_in_flight() -> None:

@@ -268,6 +268,7 @@ class OneSequence:
     def __init__(self, number: int) -> None:
         self.step = 0
         self.sequence = number
+        self.ended = False
 
     def next(self) -> str:
         self.step += 1
@@ -279,8 +280,9 @@ class OneSequence:
     def failed(self, sequence: int) -> None:
         """It goes on."""
 
-    def closing(self) -> str:
-        return f"{self.sequence}:end"
+    def closing(self) -> str | None:
+        ended, self.ended = self.ended, True
+        return None if ended else f"{self.sequence}:end"
 
 
 def test_sequences_are_kept_open_and_ended_when_the_load_stops() -> None:

@@ -4,6 +4,7 @@ requests, and stopping."""
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -26,6 +27,8 @@ LOOKS = 10
 LONGEST_LOOK_S = 0.1
 """The number of checks for expired requests within `--timeout`, and the longest time between two checks."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
+REST_CHECK_S = 0.01
+"""Time between two checks, after a load was stopped, for senders whose sequence can be ended."""
 _CODES = {LOST: "connection lost", TIMED_OUT: "timeout", MISMATCH: "output mismatch"}
 
 
@@ -192,7 +195,7 @@ class SlotLoad(ABC):
         self.cease()
         try:
             async with asyncio.timeout(patience_s):
-                await self.at_rest.wait()
+                await self._rest(patience_s)
         except TimeoutError:
             for sender in list(self.senders):
                 sender.abandon()
@@ -202,9 +205,24 @@ class SlotLoad(ABC):
             await asyncio.wait(self._renewals, timeout=patience_s)
         for task in self._renewals:
             task.cancel()
-        await end_sequences(((s.slot, s.source) for s in self.senders), patience_s)
+        await self._end_sequences(patience_s)
         for sender in self.senders:
             sender.slot.on_lost = nobody_listens
+
+    async def _rest(self, patience_s: float) -> None:
+        """Wait until nothing is in flight.
+
+        Idle senders end their sequences meanwhile: a request in flight may wait for the slot of one of them.
+        """
+        while not self.at_rest.is_set():
+            await self._end_sequences(patience_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REST_CHECK_S):
+                    await self.at_rest.wait()
+
+    async def _end_sequences(self, patience_s: float) -> None:
+        idle = [sender for sender in self.senders if not sender.start_ns]
+        await end_sequences(((sender.slot, sender.source) for sender in idle), patience_s)
 
     @abstractmethod
     def cease(self) -> None:
