@@ -14,7 +14,7 @@ help:
 	@echo "make test    everything that must hold, with real servers and real clients"
 	@echo "make test-dali  the DALI backend, with DALI installed (1 GB), which make test does without"
 	@echo "make test-frontends  tests that start servers, each server with frontends in processes of their own"
-	@echo "make test-cluster  replicas on a Ray cluster of three network namespaces; needs root"
+	@echo "make test-cluster  replicas on a Ray cluster of three network namespaces; needs root. CLUSTER_UPDATE_SECONDS=60: longer updates"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
@@ -61,7 +61,7 @@ test: $(VENV)/.test check docs
 	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-measuring test-serving test-newest
 
 # side by side, each about ten minutes
-MEASURING := tests/analyzer tests/api tests/cli tests/report tests/perf tests/soak
+MEASURING := tests/analyzer tests/api tests/cli tests/report tests/perf tests/soak tests/e2e/test_documented_commands.py
 test-measuring:
 	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(MEASURING)
 

@@ -37,7 +37,7 @@ HTTP, GRPC, STATS = 19000, 19001, 19002
 PORTS = (f"--http-port={HTTP}", f"--grpc-port={GRPC}", f"--stats-port={STATS}")
 CHECK_S = 1.0
 """Within this time after a server is gone no further request reaches it: two checks, half a second apart."""
-UPDATED_S = 60.0
+UPDATED_S = float(os.environ.get("CLUSTER_UPDATE_SECONDS", "15"))
 """Releases replace each other under traffic for this long."""
 
 
