@@ -1,9 +1,10 @@
-"""Model repositories: what lies in them, how it is configured, and what of it is loaded.
+"""Model repositories: reading them, configuring their models, and loading those.
 
-`layout` and `stores/` read repositories on disk and in object stores, `discovery` knows what changed in them,
-`overrides` what load requests bring. `configuration` and `scheduling` complete and validate a configuration;
-`loading` makes a version of it. The `coordinator` decides what is loaded when; `loads` carries
-one load out, `on_demand` begins loads for requests, `memory` keeps them under a limit, `ensembles` composes
-models of models, `retirement` ends what was replaced. `table` is what serves, and why the rest does not.
-`agents/` are repository agents.
+`layout` and `stores/` read repositories on disk and in object stores, `discovery` finds models and
+detects changes, `overrides` parses load requests. `configuration` and `scheduling` complete and
+validate a configuration; `loading` makes one version from it. The `coordinator` decides what to load
+and when; `loads` carries out one load, `on_demand` starts loads for requests, `memory` enforces the
+memory limit, `ensembles` composes models from other models, `retirement` closes what was replaced.
+`table` holds the versions that serve, and the reasons why others do not. `agents/` holds repository
+agents.
 """

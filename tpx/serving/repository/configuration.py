@@ -1,5 +1,4 @@
-"""From a config.pbtxt as written to a configuration that says everything (Triton:
-core/src/model_config_utils.cc)."""
+"""Completion and validation of a config.pbtxt (Triton: core/src/model_config_utils.cc)."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,16 +18,16 @@ _AUTO, _GPU = messages.ModelInstanceGroup.KIND_AUTO, messages.ModelInstanceGroup
 _CPU, _MODEL = messages.ModelInstanceGroup.KIND_CPU, messages.ModelInstanceGroup.KIND_MODEL
 
 RUNTIMES = {"pytorch": ("model.py",)}
-"""What `runtime` may say, by backend."""
+"""Values of `runtime` that are supported, by backend."""
 _LISTED = 5
-"""Names of files in an error."""
+"""Maximum number of file names in an error message."""
 MAX_ELEMENTS = 2**63 - 1
 WITH_OPERATORS = ("onnxruntime",)
-"""Backends that load libraries of custom operators."""
+"""Backends that can load libraries of custom operators."""
 
 
 def set_name(config: ModelConfig, directory_name: str) -> None:
-    """The model is called as its directory; a different name in the file is an error."""
+    """Set the model's name to that of its directory. Raises ConfigError if the file gives another name."""
     if config.name and config.name != directory_name:
         raise ConfigError(
             f"unexpected directory name '{directory_name}' for model '{config.name}', directory name must "
@@ -38,7 +37,9 @@ def set_name(config: ModelConfig, directory_name: str) -> None:
 
 
 def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
-    """Platform and backend from each other, from the name of the model file, or from the model's own name."""
+    """Derive platform and backend from each other, from the name of the model file, or from the model's
+    name.
+    """
     if not config.platform and not config.backend and version_directory is not None:
         for name, (backend, platform) in RECOGNISED_FILES.items():
             if (version_directory / name).exists() or config.default_model_filename == name:
@@ -68,7 +69,7 @@ def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
 
 
 def _is_unfit(platform: str, backend: str) -> bool:
-    """True if a backend that has platforms of its own is given another one."""
+    """Return True if the platform belongs to another backend than the one given."""
     own = [each for each, name in BACKEND_OF_PLATFORM.items() if name == backend]
     return bool(platform and own) and platform not in own
 
@@ -94,7 +95,9 @@ def _unrecognised(model: str, version_directory: Path | None) -> str:
 
 
 def fill_defaults(config: ModelConfig, backend: Backend) -> None:
-    """Fill what needs no model file: its name, version policy, instance groups, pinned memory."""
+    """Fill the defaults that need no model file: file name, version policy, instance groups, pinned
+    memory.
+    """
     config.default_model_filename = config.default_model_filename or backend.default_filename
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
@@ -112,7 +115,7 @@ def fill_defaults(config: ModelConfig, backend: Backend) -> None:
 
 
 def _place(group: ModelInstanceGroup, model: str, backend: Backend) -> None:
-    """Where the instances of a group are, if that is left open."""
+    """Choose the kind and GPUs of an instance group that leaves them open."""
     gpus = backend.gpus() if isinstance(backend, OnGpus) and group.kind in (_AUTO, _GPU) else ()
     only = isinstance(backend, OnGpus) and backend.gpus_only
     if group.kind == _AUTO:
@@ -126,12 +129,12 @@ def _place(group: ModelInstanceGroup, model: str, backend: Backend) -> None:
 
 
 def is_ensemble(config: ModelConfig) -> bool:
-    """Tell whether a model is made of others."""
+    """Return True if a model is composed of other models."""
     return config.platform == "ensemble" or bool(config.HasField("ensemble_scheduling"))
 
 
 def complete_ensemble(config: ModelConfig, *, auto_complete: bool) -> None:
-    """Fill what an ensemble may leave out: it has no instances, no model file and no memory of its own."""
+    """Fill the fields that an ensemble may omit: it has no instances, model file or memory itself."""
     if auto_complete and not config.platform and not config.backend:
         config.platform = "ensemble"
     if config.version_policy.WhichOneof("policy_choice") is None:
@@ -139,7 +142,7 @@ def complete_ensemble(config: ModelConfig, *, auto_complete: bool) -> None:
 
 
 def validate_ensemble(config: ModelConfig) -> None:
-    """Raise ConfigError for what an ensemble cannot have; its graph is another matter."""
+    """Raise ConfigError for fields that an ensemble cannot have. Its graph is checked elsewhere."""
     name = config.name
     if not config.HasField("ensemble_scheduling"):
         raise ConfigError(f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble")
@@ -162,7 +165,7 @@ def validate_ensemble(config: ModelConfig) -> None:
 
 
 def refuse_namespaces(config: ModelConfig) -> None:
-    """Raise ConfigError for a step that names the repository of its model where names are all that counts."""
+    """Raise ConfigError for a step with a model_namespace while namespaces are disabled."""
     for index, step in enumerate(config.ensemble_scheduling.step):
         if step.model_namespace:
             raise ConfigError(
@@ -172,14 +175,18 @@ def refuse_namespaces(config: ModelConfig) -> None:
 
 
 def validate(config: ModelConfig) -> None:
-    """Raise ConfigError for what is wrong or not possible in a complete configuration, naming the field."""
+    """Raise ConfigError, naming the field, for anything invalid or unsupported in a completed
+    configuration.
+    """
     validate_model(config)
     validate_outputs(config)
     validate_tensors(config)
 
 
 def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
-    """Raise ConfigError for what is wrong beside the inputs and outputs, `completed` as for tensors."""
+    """Raise ConfigError for anything invalid outside the inputs and outputs. `completed` as in
+    `validate_tensors`.
+    """
     if config.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
     validate_batching(config, completed=completed)
@@ -193,15 +200,18 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
 
 
 def validate_outputs(config: ModelConfig) -> None:
-    """Raise ConfigError for a model without outputs, which only one that makes its own responses may be."""
+    """Raise ConfigError if the model has no outputs. Only models that create their own responses may
+    have none.
+    """
     if not config.output:
         raise ConfigError(f"model '{config.name}' must specify at least one output")
 
 
 def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:
-    """Raise ConfigError for what is wrong with the inputs and outputs.
+    """Raise ConfigError for invalid inputs and outputs.
 
-    `completed`: the backend has filled what the configuration leaves open. Before that nothing is missed.
+    `completed` means that the backend has filled in what the configuration omits; until then missing
+    fields are no error.
     """
     for kind, items in (("input", config.input), ("output", config.output)):
         seen: set[str] = set()
@@ -229,7 +239,7 @@ def _validate_cache(config: ModelConfig) -> None:
 
 
 def _validate_tensor(config: ModelConfig, kind: str, item: TensorConfig, *, completed: bool) -> None:
-    """Raise ConfigError in the words and the order of Triton's ValidateIOShape."""
+    """Raise ConfigError with the wording and order of checks of Triton's ValidateIOShape."""
     where, model = f"model {kind} '{item.name}'", config.name
     if not item.name:
         raise ConfigError(f"model {kind} must specify 'name' for {model}")
@@ -254,7 +264,7 @@ def _validate_tensor(config: ModelConfig, kind: str, item: TensorConfig, *, comp
 
 
 def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
-    """Raise ConfigError unless both shapes have as many elements between their variable dimensions."""
+    """Raise ConfigError unless both shapes have the same number of elements between variable dimensions."""
     dims, shape = _fixed_sizes(item.dims), _fixed_sizes(item.reshape.shape)
     if max(*dims, *shape) > MAX_ELEMENTS:
         raise ConfigError(f"{where} has more than {MAX_ELEMENTS} elements for {model}")
@@ -267,18 +277,18 @@ def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
 
 
 def _fixed_sizes(dims: Iterable[int]) -> list[int]:
-    """Return the products of the dimensions before, between and behind those that vary."""
+    """Return the products of the fixed dimensions before, between and after the variable ones."""
     sizes = [1]
     for dim in dims:
         if dim == -1:
             sizes.append(1)
-        else:  # no longer than it takes to know that it is too much
+        else:  # stop multiplying once the limit is exceeded: integers would grow without bound
             sizes[-1] *= dim if sizes[-1] <= MAX_ELEMENTS else 1
     return sizes
 
 
 def _validate_format(config: ModelConfig, kind: str, item: TensorConfig) -> None:
-    """Raise ConfigError for a layout that the tensor or its backend cannot have."""
+    """Raise ConfigError for a layout that the tensor or its backend does not support."""
     model = config.name
     if isinstance(item, ModelInput) and item.format and len(item.dims) != 3:
         raise ConfigError(f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'")
@@ -294,7 +304,7 @@ def _validate_format(config: ModelConfig, kind: str, item: TensorConfig) -> None
 
 
 def validate_instance_groups(config: ModelConfig) -> None:
-    """Raise ConfigError for groups that cannot be. Needs fill_defaults, but not the model file."""
+    """Raise ConfigError for invalid instance groups. Call after fill_defaults; needs no model file."""
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
         if group.kind not in (_AUTO, _GPU, _CPU, _MODEL):
@@ -317,7 +327,6 @@ def _backend_of(config: ModelConfig) -> str:
 
 
 def refuse_unsupported(config: ModelConfig) -> None:
-    """Raise ConfigError for what this version of tpx does not support: a model that loads does what its
-    configuration says."""
+    """Raise ConfigError for settings that this version of tpx would otherwise have to ignore."""
     if config.runtime and config.runtime not in RUNTIMES.get(_backend_of(config), ()):
         raise ConfigError(f"model '{config.name}': this version of tpx does not support runtime")

@@ -1,7 +1,8 @@
-"""The coordinator of model control: loads and unloads models at startup, by polling, and as clients ask.
+"""Model control: loads and unloads models at startup, by polling, and at the request of clients.
 
-Operations on one model follow each other, those on different models run at the same time. Everything runs on
-the event loop; what takes time is done in load threads (`loads.py`) and retirement threads (`retirement.py`).
+Operations on one model run one after another, those on different models concurrently. Everything here
+runs on the event loop; blocking work runs in load threads (`loads.py`) and retirement threads
+(`retirement.py`).
 """
 
 import asyncio
@@ -41,30 +42,32 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """Where models are, and when they are loaded."""
+    """Model repositories and the policy for loading from them."""
 
     places: Sequence[Repository]
     mode: ControlMode = "none"
     startup: Sequence[str] = ()
-    """--load-model: what explicit mode loads at startup."""
+    """--load-model: models to load at startup in explicit mode."""
     exit_on_error: bool = True
-    """A repository that cannot be read at startup is an error."""
+    """True if a repository that cannot be read at startup is an error."""
     poll_s: float = 15
-    """0 never polls."""
+    """Polling interval; 0 disables polling."""
     settle_s: float = 0.25
-    """A model whose files change again within this time is being written: the next poll looks again."""
+    """Time a changed model must stay unchanged before it is loaded. If it changes again it is still
+    being written, and the next poll checks it again.
+    """
     load_threads: int = 4
     load_retries: int = 0
     config_name: str = ""
     lazy_wait_s: float = 60
     memory_limit_bytes: int = 0
-    """Most that models may hold; 0 = no limit."""
+    """Maximum memory that models may hold; 0 = no limit."""
     resident: Callable[[], int] = resident_bytes
-    """Measures what the process holds now."""
+    """Returns the memory the process holds now."""
 
 
 class Coordinator:
-    """Changes what a ModelRepository holds. `tasks` owns work that no caller awaits."""
+    """Loads and unloads the models of a ModelRepository. `tasks` owns work that no caller awaits."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Coordinator:
         settings: ControlSettings,
         metrics: CustomMetrics | None = None,
     ) -> None:
-        """`metrics` are those that models add to the metrics page."""
+        """`metrics` holds the metrics that models add to the metrics page."""
         self.repository = repository
         self._settings = settings
         self.metrics = CustomMetrics() if metrics is None else metrics
@@ -105,14 +108,14 @@ class Coordinator:
         )
         self._poller: asyncio.Task[None] | None = None
         self._requested: set[ModelId] = set()
-        """Models whose load was requested by name, not only as parts of ensembles."""
+        """Models that were requested by name, not only as parts of ensembles."""
         self._unique_names: set[str] = set()
-        """Names that one model had when the repositories were last read."""
+        """Names that belonged to exactly one model when the repositories were last read."""
 
     # startup and shutdown
 
     async def start(self) -> None:
-        """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
+        """Load the startup models. A failed load is recorded as the state of its model. Raises UsageError."""
         settings = self._settings
         found = await self._scan()
         if settings.mode not in CLIENTS_DECIDE:
@@ -136,7 +139,9 @@ class Coordinator:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
     async def _scan(self) -> Mapping[ModelId, ModelSource]:
-        """Return what there is at startup. Raises UsageError unless repositories may be missing."""
+        """Return the models found at startup. Raises UsageError unless unreadable repositories are
+        tolerated.
+        """
         if self._settings.exit_on_error:
             return await asyncio.to_thread(self._repositories.scan)
         found, faults = await asyncio.to_thread(self._repositories.scan_readable)
@@ -146,15 +151,15 @@ class Coordinator:
         return found
 
     def stop(self) -> None:
-        """Begin no more loads."""
+        """Start no more loads."""
         self.loads.stopping.set()
 
     def abandon(self) -> None:
-        """Remove temporary files without waiting for loads under way: the process ends."""
+        """Remove temporary files without waiting for loads in progress: the process is exiting."""
         self.retirement.abandon()
 
     async def close(self) -> None:
-        """Unload everything, and wait until it is gone."""
+        """Unload all models and wait until they are closed."""
         self.stop()
         if self._poller is not None:
             await self._poller
@@ -169,7 +174,7 @@ class Coordinator:
     # verbs
 
     def check_explicit(self) -> None:
-        """Raise NotReady unless clients may load and unload."""
+        """Raise NotReady unless clients may load and unload models."""
         if self._settings.mode not in CLIENTS_DECIDE:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
         self.loads.check_running()
@@ -182,10 +187,11 @@ class Coordinator:
         *,
         until_dismissed: bool = True,
     ) -> None:
-        """Load a model, again if its files changed; returns when it serves and, if `until_dismissed`, the
-        instances that it has no longer have ended. `caller` is a model that is itself being loaded.
+        """Load a model, or reload it if its files changed. Return when it serves and, if
+        `until_dismissed`, its replaced instances have ended. `caller` is a model that is itself being
+        loaded.
 
-        Raises InvalidRequest that tells why it does not serve, and NotReady.
+        Raises NotReady, and InvalidRequest with the reason for a failed load.
         """
         self.check_explicit()
         try:
@@ -212,10 +218,11 @@ class Coordinator:
         self.on_demand.forgive(name)
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: ModelId | None = None) -> None:
-        """Stop serving a model; what it has taken is answered afterwards.
+        """Stop serving a model; requests in flight are still answered.
 
-        `unload_dependents`: also the parts of an ensemble that nothing else needs or requested. Raises
-        NotReady, and InvalidRequest where `caller`, a model that is being loaded, would wait for itself.
+        `unload_dependents` also unloads the parts of an ensemble that were not requested by name and
+        that no other ensemble needs. Raises NotReady, and InvalidRequest if `caller`, a model being
+        loaded, would wait for itself.
         """
         self.check_explicit()
         models = {*self.repository.all_named(name), *await self._repositories.find_named([name])}
@@ -229,7 +236,7 @@ class Coordinator:
                         self._unload(each)
 
     async def _models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
-        """Return all models of a name, or the one that the files of a request are for.
+        """Return all models of a name, or the single one that the files of a request replace.
 
         Raises AmbiguousName.
         """
@@ -247,7 +254,9 @@ class Coordinator:
         self._ensembles.settle([model])
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
-        """Return what the repositories hold, each with a fault or "", if not everything in them is loaded."""
+        """Return the models in the repositories, each with a fault or ""; empty in modes that load all
+        of them.
+        """
         if self._settings.mode not in CLIENTS_DECIDE:
             return {}
         try:
@@ -267,7 +276,7 @@ class Coordinator:
     # load on demand
 
     def ask_for(self, name: str) -> None:
-        """Raise NotLoaded, or the last failure, if a request for this model loads it."""
+        """Raise NotLoaded if a request for this model would load it, or the error of its last load."""
         if self._settings.mode != "lazy" or any(
             map(self.repository.recipes, self.repository.all_named(name))
         ):
@@ -278,7 +287,7 @@ class Coordinator:
             self.loads.check_running()
 
     def would_load(self, name: str) -> bool:
-        """Tell whether a request would load a model that does not serve, as far as is known."""
+        """Return True if a request would load this model, judging by the last read of the repositories."""
         lazy = self._settings.mode == "lazy"
         return lazy and name in self._unique_names and not self.on_demand.failed(name)
 
@@ -309,11 +318,11 @@ class Coordinator:
                 await self.poll()
             except TpxError as exc:
                 log.error("failed to poll the model repositories: %s", exc)
-            except Exception:  # one worker's loop: the next poll may succeed
+            except Exception:  # keep polling: the next poll may succeed
                 log.exception("failed to poll the model repositories")
 
     async def poll(self) -> None:
-        """Read the repositories, and load and unload what has changed there. Raises UsageError."""
+        """Read the repositories once, then load and unload what changed. Raises UsageError."""
         snapshot = await asyncio.to_thread(self._repositories.snapshot)
         self.repository.unreadable = ()
         found = snapshot.stamps
@@ -330,7 +339,7 @@ class Coordinator:
                 self._unload(model)
         for model, places in snapshot.duplicates.items():
             async with self.loads.exclusive(model):
-                # nothing tells which repository is meant
+                # it is unknown which repository is meant, so serve neither
                 self._ensembles.forget(model)
                 self.retirement.retire(self.repository.displace(model, places))
                 self._ensembles.settle([model])
@@ -338,7 +347,7 @@ class Coordinator:
 
 
 class ModelHost:
-    """Implements Host for one version of a model."""
+    """Host (implements the protocol) for one version of a model."""
 
     def __init__(self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop, model: ModelId) -> None:
         self.metrics = coordinator.metrics
@@ -357,7 +366,7 @@ class ModelHost:
         )
         override = await asyncio.to_thread(override_of, parameters, name)
         async with self._coordinator.loads.one_more():
-            # not until instances have ended: one of them may be computing the request that asks
+            # do not wait for replaced instances to end: one of them may be computing the calling request
             await self._coordinator.load(
                 name, override, self._caller if self.loading else None, until_dismissed=False
             )

@@ -1,6 +1,6 @@
-"""Discovered models: in the repositories, fetched from an object store, or in the files of a request.
+"""Discovery of models in repositories, object stores and the files of load requests.
 
-Also what changed since they were last read, and files that are in the wrong place.
+Also detects changes since the last read, and misplaced files.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ _NOT_A_MODELS_OWN = "__pycache__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamps:
-    """Digests of names, sizes, inodes and times of a model's files: equal until a file changes."""
+    """Digests over name, size, inode and modification time of a model's files: equal until a file changes."""
 
     config: str
     shared: str
-    """Files beside the versions: labels, warm-up data and others."""
+    """Digest of the files beside the version directories, such as labels and warm-up data."""
     versions: Mapping[int, str]
 
 
 def stamps_of(source: ModelSource) -> Stamps:
-    """Return the stamps of a model; a missing file has one, too."""
+    """Return the stamps of a model; a missing file has a stamp too."""
     if source.origin is not None:
         return _stamps_of_origin(source, source.origin)
     if source.file is not None:
         return Stamps(config="", shared="", versions={1: _digest([source.file])})
-    # directories that only look like versions count as shared
+    # directories that only look like versions count as shared files
     apart = {str(version) for version in source.versions} | {_CONFIGS, "config.pbtxt"}
     entries = sorted(source.directory.iterdir()) if source.directory.is_dir() else []
     return Stamps(
@@ -56,7 +56,7 @@ def stamps_of(source: ModelSource) -> Stamps:
 
 
 def size_of(source: ModelSource, version: int) -> int:
-    """Return the bytes of the files of a version."""
+    """Return the total file size of a version, in bytes."""
     if source.origin is not None:
         return source.origin.size_bytes(version)
     total = 0
@@ -76,7 +76,7 @@ def _stamps_of_origin(source: ModelSource, origin: Origin) -> Stamps:
 
 
 def _counts(name: str) -> bool:
-    """Tell files of the model from those that loading leaves there, which must not look like a change."""
+    """Return True for files of the model, False for those that loading creates: these are not changes."""
     return not name.startswith(".") and name != _NOT_A_MODELS_OWN
 
 
@@ -94,7 +94,7 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _below(path: Path) -> Iterator[str]:
-    """Yield a file, or all files of a directory, in a fixed order; loops of links are left out."""
+    """Yield a file, or all files below a directory in a fixed order. Symlink cycles are skipped."""
     if not path.is_dir():
         yield str(path)
         return
@@ -111,7 +111,7 @@ def _below(path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredModel:
-    """A model in a directory of this machine, and the temporary files that were made for it."""
+    """A model in a local directory, and the temporary files that were created for it."""
 
     source: ModelSource
     files: OverrideFiles | None = None
@@ -119,28 +119,28 @@ class DiscoveredModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The models of the repositories at one moment."""
+    """Contents of all repositories at one moment."""
 
     stamps: Mapping[ModelId, Stamps | None]
-    """None for a model that is there but cannot be read."""
+    """Stamps by model; None for a model that exists but cannot be read."""
     duplicates: Mapping[ModelId, str]
-    """Models that several repositories have, with the places."""
+    """Models found in several repositories, with their locations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
-    """The repositories of a server. Reading them blocks, and raises UsageError where one cannot be read."""
+    """The model repositories of a server. Reading them blocks and raises UsageError if one cannot be read."""
 
     places: Sequence[Repository]
     config_name: str = ""
     namespaces: bool = False
-    """Models are known by their repositories, too."""
+    """True if models are identified by name and repository."""
 
     def scan(self) -> dict[ModelId, ModelSource]:
-        """Return all models, by name.
+        """Return all models by name.
 
-        A place given twice counts once. A name that two places have belongs to neither, and has a fault,
-        unless they are namespaces.
+        A repository given twice counts once. Without namespaces, a name found in two repositories
+        yields a source with a fault instead of a model.
         """
         found: dict[ModelId, list[ModelSource]] = {}
         for place in self._distinct():
@@ -150,7 +150,7 @@ class Repositories:
         return {model: _unique(model, sources) for model, sources in sorted(found.items())}
 
     def find(self, model: ModelId) -> ModelSource | None:
-        """Return what `scan` would find of this model, reading nothing else."""
+        """Return the source that `scan` would return for this model, reading no other."""
         name = model.name
         if not name or "/" in name or "\0" in name or name.startswith("."):
             return None
@@ -159,7 +159,7 @@ class Repositories:
         return _unique(model, [self._placed(each, model.namespace) for each in there]) if there else None
 
     def names(self) -> dict[ModelId, str]:
-        """Return the models that `scan` would find, each with the fault of not being unique, or ""."""
+        """Return the models that `scan` would find; the value is the fault of a duplicate, or ""."""
         found: dict[ModelId, list[str]] = {}
         for place in self._distinct():
             for name, where in place.names().items():
@@ -167,11 +167,11 @@ class Repositories:
         return {model: _fault_of(places) for model, places in sorted(found.items())}
 
     def misplaced(self) -> list[str]:
-        """Return warnings of model files that are not where models are expected."""
+        """Return warnings about model files outside the expected layout."""
         return [warning for place in self.places for warning in place.misplaced()]
 
     def _distinct(self) -> Iterable[Repository]:
-        """Return each place once, however it is spelt."""
+        """Return each repository once, even if it is given with different spellings."""
         return {place.key: place for place in reversed(self.places)}.values()
 
     def _namespace(self, place: Repository) -> str:
@@ -181,7 +181,7 @@ class Repositories:
         return replace(source, namespace=namespace, config_name=self.config_name)
 
     def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
-        """Return all models of the repositories that can be read, and why the others cannot."""
+        """Return all models of the readable repositories, and the errors of the others."""
         with suppress(UsageError):
             return self.scan(), []
         readable, faults = [], []
@@ -194,7 +194,7 @@ class Repositories:
         return replace(self, places=readable).scan(), faults
 
     def snapshot(self) -> Snapshot:
-        """Return all models as polling compares them."""
+        """Return the state of all models that polling compares."""
         found = self.scan()
         return Snapshot(
             stamps={model: None if source.fault else stamps_of(source) for model, source in found.items()},
@@ -202,13 +202,15 @@ class Repositories:
         )
 
     async def find_named(self, names: Iterable[str]) -> list[ModelId]:
-        """Return the models of these names without blocking; a repository that cannot be read is left out."""
+        """Return the models with these names, without blocking the loop; unreadable repositories are
+        skipped.
+        """
         if not self.namespaces:
             return [ModelId(name) for name in names]
         return await asyncio.to_thread(lambda: [model for name in names for model in self.find_all(name)])
 
     def find_all(self, name: str) -> list[ModelId]:
-        """Return the models of a name in all namespaces; a repository that cannot be read is left out."""
+        """Return the models with this name in all namespaces; unreadable repositories are skipped."""
         found = []
         for place in self._distinct():
             model = ModelId(name, str(place))
@@ -220,7 +222,7 @@ class Repositories:
         return found
 
     def discover(self, model: ModelId, override: Override | None = None) -> DiscoveredModel | None:
-        """Return a model of the repositories, or of the files in a request; None where there is none.
+        """Return a model from the repositories, or from the files of a request; None if there is none.
 
         Raises InvalidRequest, LoadError.
         """
@@ -256,7 +258,7 @@ def _fault_of(places: Sequence[str]) -> str:
 
 
 def fetch(source: ModelSource) -> DiscoveredModel:
-    """Copy a model of an object store into a temporary directory; others stay where they are.
+    """Copy a model from an object store to a temporary directory; local models stay in place.
 
     Raises LoadError.
     """
@@ -272,17 +274,17 @@ def fetch(source: ModelSource) -> DiscoveredModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Models to load, new or changed, and models to unload."""
+    """New or changed models to load, and models to unload."""
 
     load: tuple[ModelId, ...]
     unload: tuple[ModelId, ...]
 
 
 def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]) -> Changes:
-    """Return what changed in the repositories.
+    """Return the changes between the repositories and the loaded models.
 
-    `found` has no stamps for a model that is there but cannot be read: it stays as it was. `known` has none
-    for a model whose last load failed: it is tried again.
+    A model without stamps in `found` exists but cannot be read: it is left as it is. One without stamps
+    in `known` failed its last load: it is retried.
     """
     return Changes(
         load=tuple(m for m, stamps in sorted(found.items()) if stamps is not None and known.get(m) != stamps),
@@ -291,7 +293,7 @@ def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, St
 
 
 def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelId]) -> list[ModelId]:
-    """Return the models to load at startup, of those found and those that --load-model names.
+    """Return the models to load at startup: those found, or those named by --load-model.
 
     Raises UsageError.
     """
@@ -312,7 +314,7 @@ def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelI
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for a name that no model can have, as it could be taken for a path."""
+    """Raise InvalidRequest for an empty name or one that could be used as a path."""
     if not name.strip():
         raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
     if ".." in name or "/" in name:
@@ -322,7 +324,7 @@ def check_name(name: str) -> None:
 
 
 def _check_new_name(name: str) -> None:
-    """Raise InvalidRequest for a name that a model in a repository could not have."""
+    """Raise InvalidRequest for a name that no model in a repository could have."""
     if name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > MAX_NAME_BYTES:
         raise InvalidRequest(
             f"invalid model name {name[:100]!r}, a model that comes with its files needs a name of at most "
@@ -331,7 +333,7 @@ def _check_new_name(name: str) -> None:
 
 
 def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:
-    """Return a warning for each file that looks like the configuration of a model that has none."""
+    """Return a warning for each file that looks like the missing configuration of a model."""
     found = []
     for source in sources:
         if source.origin is None and not source.fault and not source.has_config:
@@ -342,7 +344,7 @@ def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:
 
 
 def _misplaced_config(source: ModelSource) -> Path | None:
-    """Return a file beside the versions with a similar name, or one in a version with this name."""
+    """Return a file beside the versions with a similar name, or one with this exact name inside a version."""
     beside = sorted(entry.name for entry in source.directory.glob("*") if entry.is_file())
     close = difflib.get_close_matches(source.config_path.name, beside, n=1, cutoff=0.75)
     inside = [directory / source.config_path.name for directory in source.versions.values()]

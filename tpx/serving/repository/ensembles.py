@@ -1,7 +1,7 @@
-"""The ensembles that should be served, and which of them can be with the models that serve now.
+"""Ensembles: composed from the models that serve, and recomposed or suspended when these change.
 
-Everything here runs on the event loop and waits for nothing: a model and the ensembles that need it change
-in one step.
+Everything here runs on the event loop without awaiting, so that a model and its ensembles change in one
+step.
 """
 
 import logging
@@ -23,22 +23,23 @@ from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
 Requirements = Mapping[ModelId, Collection[ModelId]]
-"""The models that each ensemble is made of; other models may be left out."""
+"""Models that each ensemble is composed of; models that are no ensembles may be omitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOrder:
-    """Models, each after those it needs; and models that can never load, each with its circle."""
+    """Models in load order (dependencies first), and those in a dependency cycle with a description of it."""
 
     models: tuple[ModelId, ...]
     circular: Mapping[ModelId, str]
 
 
 def meant(written: ModelId, namespace: str, there: Iterable[ModelId]) -> frozenset[ModelId]:
-    """Return the model that a step of an ensemble in `namespace` means, of the models `there` of its name.
+    """Return the model that a step of an ensemble in `namespace` refers to, given all models `there` of
+    that name.
 
-    The one that it names; else the one in its own namespace; else the only one. If there are several, all of
-    them; if there is none, the missing one.
+    An explicit namespace wins, then the ensemble's own namespace, then a single candidate. Returns all
+    candidates if the reference is ambiguous, and the missing model if there are none.
     """
     own = written if written.namespace else ModelId(written.name, namespace)
     candidates = frozenset(there)
@@ -48,7 +49,7 @@ def meant(written: ModelId, namespace: str, there: Iterable[ModelId]) -> frozens
 
 
 def plan_order(requires: Requirements) -> LoadOrder:
-    """Return the order in which to load the keys of `requires`."""
+    """Return the load order of the keys of `requires`."""
     models: list[ModelId] = []
     circles: dict[ModelId, str] = {}
     done: set[ModelId] = set()
@@ -64,7 +65,7 @@ def _visit(
     circles: dict[ModelId, str],
     done: set[ModelId],
 ) -> None:
-    """Visit depth first without recursion: models may be nested deeper than the stack."""
+    """Visit depth first, without recursion: nesting may be deeper than the Python stack allows."""
     path = {} if root in done else {root: iter(sorted(requires[root]))}
     while path:
         model = next(reversed(path))
@@ -81,7 +82,7 @@ def _visit(
 
 
 def composing(model: ModelId, requires: Requirements) -> set[ModelId]:
-    """Return the models that a model needs, directly or not."""
+    """Return the models that a model depends on, directly or indirectly."""
     found: set[ModelId] = set()
     waiting = [model]
     while waiting:
@@ -93,7 +94,7 @@ def composing(model: ModelId, requires: Requirements) -> set[ModelId]:
 
 
 def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelId]:
-    """Return the ensembles that need one of these models, directly or not, each after what it needs."""
+    """Return the ensembles that depend on any of these models, directly or not, in load order."""
     changed, found = set(models), []
     for model in plan_order(requires).models:
         if not changed.isdisjoint(requires[model]):
@@ -103,8 +104,9 @@ def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelI
 
 
 def plan_cascade(model: ModelId, requires: Requirements, asked: Collection[ModelId]) -> list[ModelId]:
-    """Return an ensemble and those of its parts to unload with it: neither requested by name, `asked`, nor
-    needed by another ensemble."""
+    """Return an ensemble and the parts to unload with it: those neither requested by name (`asked`) nor
+    needed by another ensemble.
+    """
     left = {key: set(needed) for key, needed in requires.items()}
     gone, waiting = [], [model]
     while waiting:
@@ -121,7 +123,7 @@ log = logging.getLogger(__name__)
 
 
 class Ensembles:
-    """Composes ensembles when they are loaded, and again whenever a model below them changes."""
+    """Composes ensembles when they are loaded, and again whenever a model they depend on changes."""
 
     def __init__(self, repository: ModelRepository, retirement: Retirement, settings: LoadSettings) -> None:
         self._repository = repository
@@ -129,28 +131,30 @@ class Ensembles:
         self._settings = settings
         self._wanted: dict[ModelId, tuple[WantedModel, Graph]] = {}
         self._resolved: dict[tuple[ModelId, str], Served] = {}
-        """The models that compute the steps, valid for one generation of the table."""
+        """Resolved step models by name and version; valid for one generation of the table."""
         self._resolved_at = -1
 
     @property
     def requires(self) -> dict[ModelId, frozenset[ModelId]]:
-        """The models that each ensemble is made of."""
+        """Models that each ensemble is composed of."""
         return {model: self.needs(graph) for model, (_, graph) in self._wanted.items()}
 
     def needs(self, graph: Graph, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
-        """Return the models that the steps of an ensemble mean, of those that are known or `on_disk`."""
+        """Return the models that the steps of an ensemble refer to, among those known or `on_disk`."""
         return frozenset().union(*(self._meant(graph, step, on_disk) for step in graph.steps))
 
     def _meant(
         self, graph: Graph, step: EnsembleStep, on_disk: Collection[ModelId] = ()
     ) -> frozenset[ModelId]:
-        """Return the models that a step means, several if it is ambiguous."""
+        """Return the models that a step may refer to; several if it is ambiguous."""
         name = step.model.name
         there = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
         return meant(step.model, graph.model.namespace, there)
 
     def remember(self, wanted: WantedModel, *, unless_serving: bool = False) -> None:
-        """Serve an ensemble from now on whenever it can be; `unless_serving`, keep what serves."""
+        """Compose this ensemble from now on whenever its models allow; with `unless_serving`, keep one
+        that serves.
+        """
         if unless_serving and self._repository.recipes(wanted.source.model_id):
             return
         if wanted.graph is not None:
@@ -159,13 +163,13 @@ class Ensembles:
             self.forget(wanted.source.model_id)
 
     def forget(self, model: ModelId) -> None:
-        """Serve an ensemble no more."""
+        """Stop composing an ensemble."""
         self._wanted.pop(model, None)
 
     def compose_all(
         self, wanted: WantedModel, graph: Graph, versions: Sequence[int]
     ) -> dict[int, Served | BaseException]:
-        """Return each version, or why it cannot be composed."""
+        """Return each version composed, or the error if it cannot be."""
         out: dict[int, Served | BaseException] = {}
         for version in versions:
             try:
@@ -175,7 +179,7 @@ class Ensembles:
         return out
 
     def _compose(self, wanted: WantedModel, graph: Graph, version: int) -> Ensemble:
-        """Compose a version of the models that serve now. Raises LoadError that tells what does not fit."""
+        """Compose one version from the models that serve now. Raises LoadError naming what does not fit."""
         models = [self._model(graph, step) for step in graph.steps]
         config = messages.ModelConfig()
         config.CopyFrom(wanted.config)
@@ -197,9 +201,10 @@ class Ensembles:
         return ensemble
 
     def settle(self, changed: Sequence[ModelId]) -> None:
-        """Compose or suspend the ensembles that need these models, which changed or are gone.
+        """Recompose or suspend the ensembles that depend on these changed or removed models.
 
-        Also ensembles that need others of these names, which their steps may mean no longer.
+        Includes ensembles that depend on other models of the same names, since their steps may now
+        refer to these.
         """
         requires, names = self.requires, {model.name for model in changed}
         touched = {model for needed in requires.values() for model in needed if model.name in names}
@@ -215,7 +220,7 @@ class Ensembles:
                 self._put(wanted, composed)
 
     def _put(self, wanted: WantedModel, composed: Sequence[Ensemble]) -> None:
-        """Serve these ensembles, except those equal to what serves already."""
+        """Serve these ensembles, skipping those equal to what already serves."""
         model, repository = wanted.source.model_id, self._repository
         new = {}
         for ensemble in composed:
@@ -229,7 +234,7 @@ class Ensembles:
             log.info("successfully loaded '%s'", model)
 
     def _resolve(self, model: ModelId, version: str) -> Served:
-        """Return what computes a step: what serves, or else a version that still drains."""
+        """Return the model that computes a step: the one that serves, or else a version that still drains."""
         if self._resolved_at != self._repository.generation:
             self._resolved.clear()
             self._resolved_at = self._repository.generation
@@ -247,12 +252,12 @@ class Ensembles:
         return found
 
     def _is_clear(self, graph: Graph, step: EnsembleStep) -> bool:
-        """Tell whether a step means one model that is known."""
+        """Return True if a step refers to exactly one known model."""
         found = self._meant(graph, step)
         return len(found) == 1 and bool(self._repository.record(min(found)).entries)
 
     def _model(self, graph: Graph, step: EnsembleStep) -> Served:
-        """Return what serves a step. Raises ConfigError in Triton's words."""
+        """Return the served model of a step. Raises ConfigError with Triton's wording."""
         found, repository = self._meant(graph, step), self._repository
         needed, entries = min(found), repository.record(min(found)).entries
         if len(found) > 1 or not entries:
@@ -283,7 +288,9 @@ class Ensembles:
 
 
 def _same(current: Served, new: Ensemble) -> bool:
-    """Tell whether two would answer alike; what computes the steps is resolved at every step."""
+    """Return True if both produce the same responses. Step models are not compared: they are resolved
+    per step.
+    """
     return (
         isinstance(current, Ensemble)
         and current.config == new.config

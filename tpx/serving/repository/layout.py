@@ -25,65 +25,65 @@ log = logging.getLogger(__name__)
 _NOT_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
 _MAX_VERSION = 2**63 - 1
 _TOLD = 10
-"""Missing versions that the log names, of those that a configuration wants."""
+"""Maximum number of missing versions that the log names."""
 
 
 class NoVersion(LoadError):
-    """A model has no version that its version policy wants."""
+    """Raised when a model has no version that its version policy selects."""
 
 
 class Origin(Protocol):
-    """A model that lies on no disk of this machine: it is fetched to be loaded."""
+    """Remote location of a model that is not on a local disk and must be fetched before it is loaded."""
 
     @property
     def url(self) -> str: ...
 
     @property
     def private_parent(self) -> Path | None:
-        """Where the directory that it is fetched into is made; None for where temporary files go."""
+        """Parent of the directory to fetch into; None for the default temporary directory."""
 
     def has(self, path: str) -> bool:
-        """Tell whether it has this file."""
+        """Return True if the model has this file."""
 
     def size_bytes(self, version: int) -> int:
-        """Return the bytes of the files of a version."""
+        """Return the total file size of a version, in bytes."""
 
     def stamp(self, part: str) -> str:
-        """Changes with a file, with those of a version or, for `""`, with those beside the versions."""
+        """Return a digest of a file, of a version's files or, for `""`, of the files beside the versions."""
 
     def fetch(self, directory: Path) -> None:
-        """All but the files of versions, whose names are there. Raises LoadError."""
+        """Fetch all files outside versions; files of versions are created empty. Raises LoadError."""
 
     def fetch_version(self, directory: Path, version: int) -> None:
-        """Also the files of one version. Raises LoadError."""
+        """Fetch the files of one version as well. Raises LoadError."""
 
 
 class Repository(Protocol):
-    """A place where models are; as a string its path or URL as configured.
+    """A model repository; `str` is its path or URL as configured.
 
-    Its calls block, and raise UsageError where it cannot be read.
+    Calls block, and raise UsageError if the repository cannot be read.
     """
 
     @property
     def key(self) -> str:
-        """Equal for two spellings of one place."""
+        """Identity of the location: equal for different spellings of it."""
 
     def scan(self) -> list["ModelSource"]:
         """Return every model."""
 
     def find(self, name: str) -> "ModelSource | None":
-        """Return what `scan` would find of this name, reading nothing else."""
+        """Return the source that `scan` would return for this name, reading no other."""
 
     def names(self) -> dict[str, str]:
-        """Return the names of the models, each with where it is, in words."""
+        """Return the names of all models, each with its location for messages."""
 
     def misplaced(self) -> list[str]:
-        """Return warnings of model files that are not where models are expected."""
+        """Return warnings about model files outside the expected layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """One model as it lies on disk: a directory of versions, or a single file that is version 1."""
+    """A model as found on disk: a directory of versions, or a single file that counts as version 1."""
 
     name: str
     namespace: str = ""
@@ -91,15 +91,15 @@ class ModelSource:
     versions: Mapping[int, Path] = field(default_factory=dict)
     file: Path | None = None
     fault: str = ""
-    """Why it cannot be loaded, if the directory alone tells."""
+    """Reason why the model cannot be loaded, if the directory alone shows it."""
     duplicate: bool = False
-    """The fault is that several repositories have it."""
+    """True if the fault is that several repositories have this model."""
     config_name: str = ""
-    """Of the file in `configs` that stands for config.pbtxt, if it is there."""
+    """Name of the file in `configs` to use instead of config.pbtxt, if it exists."""
     override: ModelConfig | None = None
-    """Stands for what is written."""
+    """Configuration from a load request, used instead of the one on disk."""
     origin: Origin | None = None
-    """Where it is fetched from; `directory` is none before that."""
+    """Remote location to fetch from. Until then `directory` does not exist."""
 
     @property
     def model_id(self) -> ModelId:
@@ -107,11 +107,12 @@ class ModelSource:
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """Location for messages."""
         return self.origin.url if self.origin is not None else str(self.file or self.directory)
 
     def fetched(self, directory: Path) -> "ModelSource":
-        """The same in a directory of this machine: its configuration, and what else is beside the versions.
+        """Return this source in a local directory, with its configuration and other shared files
+        fetched.
 
         Raises LoadError.
         """
@@ -121,7 +122,7 @@ class ModelSource:
         return replace(self, directory=directory, versions=versions)
 
     def read_config(self) -> ModelConfig:
-        """The ModelConfig as written, or an empty one. Raises ConfigError."""
+        """Return the ModelConfig as written, or an almost empty one. Raises ConfigError."""
         config = messages.ModelConfig(name=self.name)
         if self.override is not None:
             config.CopyFrom(self.override)
@@ -136,7 +137,7 @@ class ModelSource:
 
     @property
     def config_path(self) -> Path:
-        """Where the configuration is, or would be."""
+        """Path of the configuration file, whether or not it exists."""
         chosen = self.directory / "configs" / f"{self.config_name}.pbtxt"
         return chosen if self.config_name and chosen.is_file() else self.directory / "config.pbtxt"
 
@@ -146,7 +147,7 @@ class ModelSource:
 
 
 class LocalRepository:
-    """Implements Repository with a directory of models, or a single model file."""
+    """Repository (implements the protocol) in a directory of models or a single model file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -178,7 +179,7 @@ class LocalRepository:
         path = self._path
         if path.is_file():
             return _single_file(path) if path.stem == name else None
-        # False too where no such name can be
+        # os.path.isdir is also False for overlong names, for which Path.is_dir raises
         return _source(path / name) if os.path.isdir(path / name) else None  # noqa: PTH112
 
     def names(self) -> dict[str, str]:
@@ -204,7 +205,7 @@ class LocalRepository:
 
 
 def _is_model(file: Path) -> bool:
-    """Tell a model file by its suffix; a Python file may be anything."""
+    """Return True if the suffix marks a model file; Python files are excluded, as they may be anything."""
     return f"model{file.suffix}" in RECOGNISED_FILES and file.suffix != ".py"
 
 
@@ -217,7 +218,7 @@ def _single_file(path: Path) -> ModelSource:
 
 
 def _model_file(directory: Path) -> Path | None:
-    """Return a file or directory in it that a backend takes for a model, unless it is a Python file."""
+    """Return the file or directory in it that a backend recognizes as a model, except Python files."""
     names = (name for name in RECOGNISED_FILES if not name.endswith(".py"))
     return next((directory / name for name in names if (directory / name).exists()), None)
 
@@ -249,7 +250,7 @@ def _source(directory: Path) -> ModelSource:
 
 
 def versions_in(directory: Path) -> dict[int, Path]:
-    """Version directories by number; names that are no version are skipped, with a word in the log."""
+    """Return the version directories by number. Invalid names are skipped and logged."""
     out = {}
     for entry in directory.iterdir():
         name = entry.name
@@ -262,7 +263,7 @@ def versions_in(directory: Path) -> dict[int, Path]:
 
 
 def version_of(name: str) -> tuple[int | None, str]:
-    """The version that a directory is; or None, and why it is none unless it is not meant to be one."""
+    """Return the version of a directory name, or None and the reason ("" if it is not meant as a version)."""
     if name in _NOT_VERSIONS or name.startswith("."):
         return None, ""
     if not (name.isascii() and name.isdigit()) or len(name) > 19 or int(name) > _MAX_VERSION:
@@ -273,7 +274,7 @@ def version_of(name: str) -> tuple[int | None, str]:
 
 
 def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
-    """The versions that `version_policy` selects, oldest first. Raises NoVersion if there is none."""
+    """Return the versions that `version_policy` selects, oldest first. Raises NoVersion if there are none."""
     present = source.versions
     policy = config.version_policy
     choice = policy.WhichOneof("policy_choice")
@@ -299,7 +300,7 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
 
 
 def _versions_there(source: ModelSource) -> str:
-    """Which versions a model has, or where one would be; nothing of one that a client has brought."""
+    """Return a hint for the error: existing versions, or where to put one; "" for a model from a request."""
     if source.override is not None:
         return ""
     if source.versions:
@@ -311,7 +312,7 @@ def _versions_there(source: ModelSource) -> str:
 
 
 def read_labels(config: ModelConfig, directory: Path) -> dict[str, tuple[str, ...]]:
-    """The labels of outputs that name a `label_filename`, one a line. Raises LoadError."""
+    """Return the labels of outputs that have a `label_filename`, one label per line. Raises LoadError."""
     out = {}
     for output in config.output:
         if not output.label_filename:
@@ -322,6 +323,6 @@ def read_labels(config: ModelConfig, directory: Path) -> dict[str, tuple[str, ..
         except (OSError, UnicodeDecodeError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else exc
             raise LoadError(f"cannot read label file '{path}' of model '{config.name}': {why}") from exc
-        # not splitlines: a label may hold what only Unicode calls the end of a line
+        # not splitlines: labels may contain characters that only Unicode treats as line breaks
         out[output.name] = tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))
     return out

@@ -1,6 +1,6 @@
-"""Load one version of a model: configuration, repository agents, file, instances, `model_warmup`.
+"""Loading of one version of a model: configuration, repository agents, model file, instances, warm-up.
 
-Runs in load threads. Warm-up samples are computed by every instance before the model is ready.
+Runs in load threads. Every instance runs the samples of `model_warmup` before the model becomes ready.
 """
 
 import asyncio
@@ -68,13 +68,13 @@ _NAMES_A_FILE = re.compile(r"\.pbtxt\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """The server's options that loading needs."""
+    """Server options that affect loading."""
 
     auto_complete: bool = True
     inline_below_ns: int = 100_000
     latencies: LatencySettings = field(default_factory=LatencySettings)
     cache: ResponseCache | None = None
-    """--cache-config: the cache of models that enable it."""
+    """--cache-config: response cache for models that enable it."""
     limiter: Limiter = field(default_factory=NoLimiter)
     """--rate-limit: shared by all models."""
     backend_directory: Path | None = None
@@ -82,28 +82,28 @@ class LoadSettings:
     agent_directory: Path = Path("/opt/tritonserver/repoagents")
     """--repoagent-directory: repository agents."""
     backend_settings: Mapping[str, Mapping[str, str]]
-    """--backend-config by backend; "" applies to all."""
+    """--backend-config settings by backend; "" applies to all backends."""
     namespaces: bool = False
-    """--model-namespacing: steps of ensembles may name one."""
+    """--model-namespacing: steps of ensembles may name a namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedModel:
-    """A model to load: its configuration before its files are opened, and the recipes of its versions."""
+    """A model to load: its configuration before any file is opened, and the recipes of its versions."""
 
     source: ModelSource
     config: ModelConfig
     stamps: Stamps
     recipes: Mapping[int, Recipe]
     graph: Graph | None = None
-    """The steps of an ensemble."""
+    """Steps, if the model is an ensemble."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels that an ensemble has itself, by output."""
+    """The ensemble's own labels, by output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup:
-    """Other instances for a model that serves, ready to join it or to be dropped."""
+    """Replacement instances for a model that serves, ready to join it or to be dropped."""
 
     model: ServedModel
     config: ModelConfig
@@ -111,7 +111,7 @@ class Regroup:
     part: Sequence[InstanceSpec]
 
     def do(self) -> list[Instance]:
-        """Change the instances on the event loop; returns those to close once they are drained."""
+        """Swap the instances, on the event loop. Return those to close once they are drained."""
         self.model.join(self.join)
         ended = self.model.part(self.part)
         groups = self.model.config.instance_group
@@ -120,13 +120,13 @@ class Regroup:
         return ended
 
     def drop(self) -> None:
-        """Close the new instances, as another version failed; blocks."""
+        """Close the new instances because another version failed. Blocks."""
         for one in self.join:
             one.instance.close()
 
 
 class Loader:
-    """Loads versions; shared by the loader threads."""
+    """Loads versions. Used by several load threads at once."""
 
     def __init__(
         self,
@@ -140,10 +140,10 @@ class Loader:
         self._loop = loop
 
     def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> WantedModel:
-        """Read a model as it lies there, or as its repository agents change it.
+        """Read a model as it is stored, or as its repository agents change it.
 
-        `served` owns what serves: its agents are not called again for the same files. Raises ConfigError,
-        LoadError.
+        `served` is the ownership of what serves now: its agents are not called again for unchanged
+        files. Raises ConfigError, LoadError.
         """
         try:
             return self._want(source, ownership, served)
@@ -151,7 +151,9 @@ class Loader:
             raise _located(exc, source) from exc
 
     def _want(self, source: ModelSource, ownership: Ownership, served: Ownership | None) -> WantedModel:
-        stamps = stamps_of(source)  # first: a file that changes while it is read is noticed the next time
+        stamps = stamps_of(
+            source
+        )  # before reading: a file that changes while it is read is reloaded next time
         written = self._read_config(source)
         agents = written.model_repository_agents
         if not agents.agents:
@@ -209,7 +211,7 @@ class Loader:
         return config
 
     def _fill(self, config: ModelConfig, source: ModelSource) -> None:
-        """Complete and validate as much of a configuration as needs no open file."""
+        """Complete and validate the parts of a configuration that need no open model file."""
         refuse_unsupported(config)
         if is_ensemble(config):
             complete_ensemble(config, auto_complete=self.settings.auto_complete)
@@ -224,15 +226,15 @@ class Loader:
         validate_model(config, completed=not self.settings.auto_complete)
         if not self.settings.auto_complete:
             validate_tensors(config)
-        with suppress(LoadError):  # the load of a version reports it
+        with suppress(LoadError):  # loading the version reports this error
             fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
 
     def load(
         self, source: ModelSource, version: int, written: ModelConfig, host: Host | None = None
     ) -> ServedModel:
-        """Load one version; its own copy of the configuration is completed from its file.
+        """Load one version, completing its own copy of the configuration from the model file.
 
-        `host` is what the model may ask of the server. Raises LoadError.
+        `host` lets the model call the server. Raises LoadError.
         """
         try:
             return self._load(source, version, written, host)
@@ -293,7 +295,7 @@ class Loader:
     def _instances(
         self, model: ServedModel, specs: Sequence[InstanceSpec], config: ModelConfig, source: ModelSource
     ) -> list[Placed]:
-        """Create instances and warm them up; they wait to join."""
+        """Create instances and warm them up. They do not compute for the model until they join it."""
         prepared = model.prepare(specs, config, self._completions)
         try:
             warm_up(model, [one.instance for one in prepared], source.directory)
@@ -304,9 +306,9 @@ class Loader:
         return prepared
 
     def regroup(self, model: ServedModel, source: ModelSource, written: ModelConfig) -> "Regroup":
-        """Prepare the instance groups of another configuration for a model that serves.
+        """Create the instances that new instance groups add to a model that serves.
 
-        Raises LoadError, which leaves the model as it was.
+        Raises LoadError, which leaves the model unchanged.
         """
         config = messages.ModelConfig()
         config.CopyFrom(model.config)
@@ -335,7 +337,7 @@ class Loader:
         opened.check(config)
 
     def _check_stacked(self, config: ModelConfig) -> None:
-        """Raise ConfigError for what only a model that makes its own responses can be."""
+        """Raise ConfigError for settings that only work with models that create their own responses."""
         validate_outputs(config)
         if config.sequence_batching.iterative_sequence:
             raise ConfigError(
@@ -350,7 +352,7 @@ class Loader:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something could not be loaded, as the repository index shows it."""
+    """Return the reason of a failed load as the repository index shows it."""
     if not isinstance(error, TpxError):
         log.error("a defect while loading", exc_info=error)
         return relative_paths(f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
@@ -359,7 +361,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _place_of(source: ModelSource, version: int) -> str:
-    """Return where a version is stored, not where it was fetched to."""
+    """Return the location where a version is stored, not where it was fetched to."""
     if source.origin is not None:
         return f"{source.origin.url}/{version}"
     return str(source.file or source.versions[version])
@@ -368,9 +370,9 @@ def _place_of(source: ModelSource, version: int) -> str:
 def _prepare(
     source: ModelSource, written: ModelConfig, ownership: Ownership, agent_directory: Path
 ) -> ModelSource:
-    """Have the agents of the ModelConfig `written` prepare a model; they see all of its files.
+    """Let the agents of the ModelConfig `written` prepare a model; they see all of its files.
 
-    If they made other files without a configuration, `written` is used. Raises LoadError.
+    If they provide other files without a configuration, `written` applies. Raises LoadError.
     """
     parent = None
     if source.origin is not None:
@@ -385,7 +387,9 @@ def _prepare(
 
 
 def _recipe_with_agents(source: ModelSource, written: ModelConfig, stamps: Stamps) -> Recipe:
-    """Return the recipe that all versions of a model with agents share: everything that the agents see."""
+    """Return the recipe shared by all versions of a model with agents: it covers every file the agents
+    see.
+    """
     files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
     return Recipe(
         config=written.SerializeToString(deterministic=True),
@@ -397,7 +401,7 @@ def _recipe_with_agents(source: ModelSource, written: ModelConfig, stamps: Stamp
 
 
 def _located(error: ConfigError, source: ModelSource) -> ConfigError:
-    """Add the file, line and field of config.pbtxt to an error, if the file has what the error names."""
+    """Add the file, line and field of config.pbtxt to an error, if the file contains the field at fault."""
     if source.override is not None or source.file is not None or _NAMES_A_FILE.search(error.message):
         return error
     path = source.config_path
@@ -416,9 +420,9 @@ _SEED = 0
 
 
 def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) -> None:
-    """Run every sample on every instance, before it begins; `directory` is the model's.
+    """Run every sample on every instance before the instances join; `directory` is the model's.
 
-    Raises LoadError with all that failed.
+    Raises LoadError listing all failures.
     """
     failures = []
     for sample in model.config.model_warmup:
@@ -446,7 +450,7 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
 
 
 def _batch(model: ServedModel, sample: ModelWarmup, directory: Path) -> Batch:
-    """As many requests of one row as the sample's batch size; a model without a batch dimension takes one."""
+    """Build `batch_size` requests of one row each, or one request for a model without a batch dimension."""
     rows = sample.batch_size if model.max_batch_size > 0 else 1
     if rows > max(1, model.max_batch_size):
         raise ConfigError(f"batch size {rows} is more than max_batch_size {model.max_batch_size}")

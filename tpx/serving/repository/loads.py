@@ -1,8 +1,8 @@
-"""One load: from discovering a model to serving it in place of what served before.
+"""One load of a model, from discovery to replacing the versions that serve.
 
-Loads and unloads of one model follow each other, those of different models run at the same time. Files are
-read and instances made in load threads while the old versions serve on; the swap is one step on the event
-loop.
+Loads and unloads of one model run one after another, those of different models concurrently. Load
+threads read files and create instances while the old versions keep serving; the swap is one step on the
+event loop.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ def absent(model: ModelId) -> str:
 
 
 async def in_load_thread(permits: Permits, work: Callable[[], T]) -> T:
-    """Do blocking work in a thread of its own, once it is admitted."""
+    """Run blocking work in a new thread once a permit is available."""
     async with permits:
-        # not one of the loop's threads: requests need those, and stores and agents may take minutes
+        # not the loop's default executor: requests need it, and stores and agents may block for minutes
         thread = ThreadPoolExecutor(1, thread_name_prefix="load")
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work)
@@ -55,7 +55,7 @@ async def in_load_thread(permits: Permits, work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class LoadGroup:
-    """Loads that belong together: each model once, as `discover` finds it, the parts of an ensemble first."""
+    """Loads that belong together: each model loads once, using `discover`, parts before their ensemble."""
 
     discover: Callable[[ModelId], DiscoveredModel | None]
     tasks: dict[ModelId, asyncio.Task[None]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class LoadGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """Loads into a ModelRepository."""
+    """Loads models into a ModelRepository."""
 
     table: ModelRepository
     loader: Loader
@@ -72,33 +72,34 @@ class Loads:
     retirement: Retirement
     memory: ModelMemory
     permits: Permits
-    """Admit to load threads."""
+    """Permits for load threads."""
     host_of: Callable[[ModelId], Host]
     retries: int
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _locks: dict[ModelId, asyncio.Lock] = field(default_factory=dict)
     _lock_users: Counter[ModelId] = field(default_factory=Counter)
     _dependencies: list[tuple[ModelId, Collection[ModelId]]] = field(default_factory=list)
-    """Models whose load waits for others."""
+    """Models whose load waits for other models."""
 
     def check_running(self) -> None:
-        """Raise NotReady when no more loads may begin."""
+        """Raise NotReady if the server is stopping and starts no more loads."""
         if self.stopping.is_set():
             raise NotReady("Server exiting")
 
     @property
     def busy(self) -> int:
-        """Models that are being loaded or unloaded."""
+        """Number of models being loaded or unloaded."""
         return len(self._locks)
 
     def needs(self, model: ModelId) -> bool:
-        """Tell whether a model is being loaded or unloaded, or a load waits for it."""
+        """Return True if a model is being loaded or unloaded, or if a load waits for it."""
         return model in self._locks or any(model in others for _, others in self._dependencies)
 
     @asynccontextmanager
     async def exclusive(self, model: ModelId) -> AsyncIterator[None]:
-        """Hold the lock of a model: loads and unloads of one model follow each other, first come first
-        served. A lock exists while it is used, so that `busy` counts them."""
+        """Hold the lock of a model, which serializes its loads and unloads in FIFO order. A lock exists
+        only while in use, so that `busy` counts locks.
+        """
         lock = self._locks.setdefault(model, asyncio.Lock())
         self._lock_users[model] += 1
         try:
@@ -111,8 +112,9 @@ class Loads:
 
     @contextmanager
     def _dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
-        """Record that the load of `model` waits for others. Gives the circle that this closes, "" if none:
-        such a wait would never end."""
+        """Record that the load of `model` waits for others. Yields the dependency cycle this would
+        create, or "": waiting in a cycle would deadlock.
+        """
         dependency = model, others
         self._dependencies.append(dependency)
         try:
@@ -125,7 +127,7 @@ class Loads:
 
     @contextmanager
     def called_by(self, caller: ModelId | None, model: ModelId) -> Iterator[None]:
-        """Record that the load of `caller`, if there is one, waits for a model. Raises InvalidRequest."""
+        """Record that the load of `caller`, if any, waits for a model. Raises InvalidRequest for a cycle."""
         if caller is None:
             yield
             return
@@ -141,16 +143,16 @@ class Loads:
 
     @asynccontextmanager
     async def one_more(self) -> AsyncIterator[None]:
-        """Admit one more load: the calling model may be in a load thread of its own load, and waits."""
+        """Allow one more load while the calling model, which may hold a permit for its own load, waits."""
         async with self.permits.one_more(), self.memory.permits.one_more():
             yield
 
     # loads
 
     async def load_all(self, models: Collection[ModelId], group: LoadGroup) -> None:
-        """Load those of these models that the group has not begun yet, and wait for all of them.
+        """Start the loads of these models that the group has not started yet, and wait for all of them.
 
-        Failures are in the log and the states of the models.
+        Failures are logged and recorded as model states, not raised.
         """
 
         async def load(model: ModelId) -> None:
@@ -165,9 +167,10 @@ class Loads:
     async def load(
         self, model: ModelId, discover: Callable[[], DiscoveredModel | None], group: LoadGroup
     ) -> None:
-        """Load a model as `discover` finds it, and what it is made of with `group`.
+        """Load the model that `discover` returns, and the parts of an ensemble with `group`.
 
-        Raises NotReady, and InvalidRequest that tells why it does not serve, as the log and its state do.
+        Raises NotReady, and InvalidRequest with the reason for a failed load, which is also logged and
+        recorded.
         """
         async with self.exclusive(model):
             self.check_running()
@@ -197,17 +200,19 @@ class Loads:
                 await self._in_thread(ownership.complete)
         except InvalidRequest:
             if brings_files:
-                table.forget_unused(model)  # the files came with the request: nothing is left to correct
+                table.forget_unused(
+                    model
+                )  # its files came with the request, so there is nothing to retry from
                 if not table.record(model).entries:
                     self.ensembles.forget(model)
-            if table.namespaces:  # steps that mean it now meant another while it was not known
+            if table.namespaces:  # steps that now refer to it may have referred to another namespace before
                 self.ensembles.settle([model])
             raise
 
     def _refused(
         self, model: ModelId, reason: str, told: str, *, passed_over: bool = False
     ) -> InvalidRequest:
-        """Record why a model cannot be loaded; returns the error to raise."""
+        """Record why a model cannot be loaded, and return the error to raise."""
         log.error("failed to load '%s': %s", model, reason)
         self.table.fault(model, reason, passed_over=passed_over)
         return InvalidRequest(told)
@@ -226,7 +231,7 @@ class Loads:
         return discovered
 
     async def _with_kept_config(self, source: ModelSource) -> ModelSource:
-        """Return a source with the configuration of an earlier request, if the files are still the same."""
+        """Return the source with the configuration of an earlier load request, if the files are unchanged."""
         kept = self.table.record(source.model_id).kept
         if kept is None or source.override is not None or source.fault:
             return source
@@ -241,14 +246,14 @@ class Loads:
         except NoVersion as exc:
             told = f"load failed for model '{model}': {relative_paths(exc.message)}\n"
             raise self._refused(model, source.fault or reason_of(exc), told) from exc
-        except Exception as exc:  # one worker's loop: backends and agents run here, the other models load
+        except Exception as exc:  # backends and agents run here: any failure fails this model only
             reason = source.fault or reason_of(exc)
-            # Triton passes over what it cannot poll
+            # Triton skips a model that it cannot poll and may still be ready
             passed_over = isinstance(exc, TpxError)
             raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=passed_over) from exc
 
     async def _load_parts(self, wanted: WantedModel, graph: Graph, group: LoadGroup) -> None:
-        """Load what an ensemble is made of; a failure of a part is reported when the ensemble is composed."""
+        """Load the parts of an ensemble. A failed part is reported when the ensemble is composed."""
         model = wanted.source.model_id
         there = await self.repositories.find_named({step.model.name for step in graph.steps})
         parts = self.ensembles.needs(graph, there)
@@ -260,7 +265,7 @@ class Loads:
             await self.load_all(parts, group)
 
     async def _replace(self, wanted: WantedModel, ownership: Ownership) -> None:
-        """Put what is wanted in place of what serves: all versions or none."""
+        """Replace the serving versions with the wanted ones, all or none."""
         model, table = wanted.source.model_id, self.table
         serving = {version: loaded.served for version, loaded in table.record(model).loaded.items()}
         plan = plan_load(
@@ -268,7 +273,7 @@ class Loads:
         )
         table.begin(model, plan)
         outcomes: Outcomes
-        if wanted.graph is not None:  # composed of what serves now: no other task may run before the swap
+        if wanted.graph is not None:  # composed from what serves now: do not await before the swap
             outcomes = self.ensembles.compose_all(wanted, wanted.graph, plan.load)
         else:
             outcomes = await self._load_versions(wanted, plan.load)
@@ -293,7 +298,7 @@ class Loads:
     def _failed(
         self, wanted: WantedModel, failures: Mapping[int, BaseException], aside: Iterable[int]
     ) -> InvalidRequest:
-        """Record the failure, `aside` being the versions that did not fail; returns the error to raise."""
+        """Record a failed load and return the error to raise; `aside` are the versions that did not fail."""
         model = wanted.source.model_id
         reasons = {version: reason_of(failure) for version, failure in failures.items()}
         others = dict.fromkeys(aside, "unloaded: another version failed to load")
@@ -308,7 +313,7 @@ class Loads:
         return InvalidRequest(f"load failed for model '{model}': {told}")
 
     def _change_in_place(self, wanted: WantedModel, plan: Plan, regroups: Mapping[int, Regroup]) -> None:
-        """Change the versions that serve on."""
+        """Apply changed instance groups and version policy to the versions that keep serving."""
         model = wanted.source.model_id
         for version, regroup in regroups.items():
             self.retirement.dismiss(regroup.model, regroup.do())
@@ -318,10 +323,10 @@ class Loads:
             if version in serving:
                 serving[version].served.config.version_policy.CopyFrom(wanted.config.version_policy)
 
-    # versions, made in load threads; what goes wrong with one is its outcome
+    # work in load threads; an exception is the outcome of its version
 
     async def _load_versions(self, wanted: WantedModel, versions: Sequence[int]) -> Outcomes:
-        """Load versions, under the memory limit if there is one."""
+        """Load versions, within the memory limit if there is one."""
         source, model = wanted.source, wanted.source.model_id
 
         def load(version: int) -> Served:
@@ -336,14 +341,15 @@ class Loads:
         )
 
     def _may_regroup(self, served: Served, config: ModelConfig) -> bool:
-        """Tell whether a version can change its instances while it serves. Under a memory limit it is loaded
-        again, as that is when its memory is measured."""
+        """Return True if a version can change its instances while it serves. Under a memory limit it
+        must be reloaded, because memory is only measured during a load.
+        """
         return not self.memory.limit_bytes and isinstance(served, ServedModel) and served.may_regroup(config)
 
     async def _regroup(
         self, wanted: WantedModel, serving: Mapping[int, Served]
     ) -> dict[int, Regroup | BaseException]:
-        """Make the instances that versions lack, which serve on as they are."""
+        """Create the missing instances of versions that otherwise keep serving unchanged."""
         model = wanted.source.model_id
 
         def regroup(served: ServedModel) -> Regroup:
@@ -362,12 +368,12 @@ class Loads:
         return dict(zip(work, outcomes, strict=True))
 
     async def _attempt(self, what: str, work: Callable[[], T]) -> T:
-        """Do work in a thread, again as often as --model-load-retry-count says."""
+        """Run work in a load thread, with up to --model-load-retry-count retries."""
         retries = self.retries
         while True:
             try:
                 return await self._in_thread(work)
-            except Exception as exc:  # one worker's loop: whatever a backend raises, the load is tried again
+            except Exception as exc:  # backends may raise anything: retry the load
                 log.error("failed to %s: %s", what, reason_of(exc))
                 if not retries or self.stopping.is_set():
                     raise

@@ -1,9 +1,9 @@
-"""The memory limit of models: what they hold, and which idle ones are unloaded to make room for another.
+"""Memory limit for models: measures each model and unloads idle ones to make room for another.
 
-A model holds what the process and its children grew by while it was loaded, and at least the size of its
-files. Loads run one at a time, so growth belongs to one model; a model that loads others from its own load
-admits them, and what they hold is not counted as its own. Memory that requests need while they compute is not
-counted.
+The size of a model is the growth of the process and its children during the load, but at least the size
+of its files. Loads run one at a time, so that growth can be attributed to one model. A model that loads
+others during its own load lets them in; their memory is not counted as its own. Memory that requests
+use while they compute is not counted.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ log = logging.getLogger(__name__)
 Outcomes = dict[int, Served | BaseException]
 
 _IDLE_WITHIN_S = 1.0
-"""How long a load waits for models in use to become idle."""
+"""Time a load waits for busy models to become idle."""
 _LOOK_EVERY_S = 0.01
 _CLOSED_WITHIN_S = 30.0
 _MOST_MEASURED = 10_000
 
 
 class Permits(asyncio.Semaphore):
-    """Admits `count` loads at a time, first come first served, plus one per load that waits for another."""
+    """Semaphore that admits `count` loads in FIFO order, plus one for each load that waits for another."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self._owed = 0
 
     def release(self) -> None:
-        """Admit the next load, unless this permit was handed out twice."""
+        """Admit the next load, unless this permit was lent and is in use twice."""
         if self._owed:
             self._owed -= 1
         else:
@@ -47,12 +47,12 @@ class Permits(asyncio.Semaphore):
 
     @asynccontextmanager
     async def one_more(self) -> AsyncIterator[None]:
-        """Lend the permit of an admitted load that only waits for the caller to another load."""
+        """Lend the permit of an admitted load, which only waits for the caller, to another load."""
         self.release()
         try:
             yield
         finally:
-            # taking it back must not wait: the load that it was lent to may wait for this one
+            # taking it back must not wait: the borrower may be waiting for this load
             if self.locked():
                 self._owed += 1
             else:
@@ -61,7 +61,7 @@ class Permits(asyncio.Semaphore):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A model that could be unloaded, with the ensembles that need it."""
+    """A model that could be unloaded, and the ensembles that depend on it."""
 
     model: ModelId
     size_bytes: int
@@ -70,7 +70,7 @@ class Candidate:
 
 
 def plan_eviction(candidates: Collection[Candidate], needed_bytes: int) -> list[Candidate] | None:
-    """Return the least recently used models that hold this much; None if all of them hold less."""
+    """Return the least recently used models that together hold this much; None if all of them hold less."""
     chosen: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: c.used_ns):
         if needed_bytes <= 0:
@@ -82,7 +82,7 @@ def plan_eviction(candidates: Collection[Candidate], needed_bytes: int) -> list[
 
 
 class ModelMemory:
-    """Keeps what models hold under a limit; a limit of 0 admits every load at once."""
+    """Keeps the memory of models within a limit; a limit of 0 admits every load at once."""
 
     def __init__(
         self,
@@ -93,7 +93,9 @@ class ModelMemory:
         evict: Callable[[ModelId], None],
         is_held: Callable[[ModelId], bool],
     ) -> None:
-        """`evict` unloads a model, which closes after its last response; `is_held` models must stay."""
+        """`evict` unloads a model, which closes after its last response; models that `is_held` returns
+        True for stay.
+        """
         self.limit_bytes = limit_bytes
         self._resident = resident
         self._repository = repository
@@ -105,13 +107,13 @@ class ModelMemory:
         self._since: dict[Served, int] = {}
         self._measured: dict[Recipe, int] = {}
         self._attributed_bytes = 0
-        """Measured of all loads so far, of models that are gone too."""
+        """Total measured over all loads so far, including models that are gone."""
         self.refused: set[ModelId] = set()
-        """Models that were not loaded for lack of memory alone."""
+        """Models that were not loaded only because memory was insufficient."""
 
     @property
     def used_bytes(self) -> int:
-        """Bytes held by the models that serve, or still answer."""
+        """Bytes held by the models that serve or still drain."""
         here = {*self._repository.served(), *self._retirement.draining}
         self._sizes = {served: size for served, size in self._sizes.items() if served in here}
         self._since = {served: since for served, since in self._since.items() if served in here}
@@ -124,14 +126,15 @@ class ModelMemory:
         size_of: Callable[[int], int],
         load: Callable[[], Coroutine[object, object, Outcomes]],
     ) -> Outcomes:
-        """Load the versions of `recipes` once there is room; those that do not fit are LoadErrors.
+        """Load the versions of `recipes` once there is room. Versions that do not fit become
+        LoadErrors.
 
-        `size_of`: bytes of the files of a version; blocks.
+        `size_of` returns the file size of a version in bytes; it blocks.
         """
         if not self.limit_bytes or not recipes:
             return await load()
         files_bytes = await asyncio.to_thread(lambda: {version: size_of(version) for version in recipes})
-        async with self.permits:  # one at a time, or growth could not be told apart
+        async with self.permits:  # one at a time, so that growth belongs to this model
             self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
             if not await self._make_room(model, expected):
@@ -144,7 +147,7 @@ class ModelMemory:
             for version in loaded:
                 self._remember(recipes[version], sizes[version])
             held = sum(sizes[version] for version in loaded)
-            # measured, it may need more than its files let expect: others make room, or it goes again
+            # if it turned out larger than expected, unload others, or else this model again
             if held > expected and not await self._make_room(model, held):
                 refusal = self._refusal(model, outcomes, held)
                 await asyncio.gather(*(asyncio.to_thread(served.close) for served in loaded.values()))
@@ -156,7 +159,7 @@ class ModelMemory:
             return outcomes
 
     async def _unattributed(self) -> int:
-        """Return what the process uses beyond what loads of models were measured to hold."""
+        """Return the memory of the process beyond what was measured for models."""
         return await asyncio.to_thread(self._resident) - self._attributed_bytes
 
     def _remember(self, recipe: Recipe, size_bytes: int) -> None:
@@ -177,7 +180,7 @@ class ModelMemory:
         return dict.fromkeys(versions, error)
 
     async def _make_room(self, model: ModelId, needed_bytes: int) -> bool:
-        """Unload idle models until this much is free; none if that would not be enough."""
+        """Unload idle models until this much is free. Unload none if that would not be enough."""
         if needed_bytes > self.limit_bytes:
             return False
         ends_ns = time.perf_counter_ns() + int(_IDLE_WITHIN_S * 1e9)
@@ -194,7 +197,7 @@ class ModelMemory:
                 await asyncio.sleep(_LOOK_EVERY_S)
 
     def _candidates(self, model: ModelId) -> list[Candidate]:
-        """Return the models that are idle now, without the one that needs room."""
+        """Return the models that are idle now, except the one that needs room."""
         serving: dict[ModelId, list[Served]] = {}
         for served in self._repository.served():
             serving.setdefault(served.model_id, []).append(served)
@@ -208,7 +211,7 @@ class ModelMemory:
             above = {
                 other for other, versions in serving.items() if any(each in v.composed_of for v in versions)
             }
-            if above <= idle:  # an ensemble in use keeps what it is made of
+            if above <= idle:  # a busy ensemble keeps its parts loaded
                 versions = serving[each]
                 out.append(
                     Candidate(
@@ -239,7 +242,7 @@ class ModelMemory:
         await asyncio.to_thread(give_memory_back)
 
     async def _closed(self, models: Collection[ModelId]) -> None:
-        """Wait until models that were unloaded have given back what they held."""
+        """Wait until the unloaded models are closed and their memory is freed."""
         for _ in range(int(_CLOSED_WITHIN_S / _LOOK_EVERY_S)):
             entries = [entry for each in models for entry in self._repository.record(each).entries]
             if not any(entry.state is VersionState.UNLOADING for entry in entries):
@@ -248,7 +251,9 @@ class ModelMemory:
 
 
 def _shares(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
-    """Divide what the process grew by among versions in proportion to their files, but no less than those."""
+    """Split the growth of the process among versions in proportion to file size; at least the file size
+    each.
+    """
     total = sum(files_bytes.values())
     return {
         version: max(size, grown_bytes * size // total if total else grown_bytes // len(files_bytes))
@@ -257,8 +262,8 @@ def _shares(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process and its children."""
-    import psutil  # late: only a limit needs it
+    """Return the resident memory of this process and its children, in bytes."""
+    import psutil  # imported late: only needed with a limit
 
     process = psutil.Process()
     total: int = process.memory_info().rss

@@ -1,4 +1,4 @@
-"""Load on demand: a request for a model that is not loaded begins its load and waits for it."""
+"""Load on demand: a request for a model that is not loaded starts its load and waits for it."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_NS = 1_000_000_000
 _LONGEST_PAUSE_NS = 60_000_000_000
 _MOST_FAILURES = 1000
-"""Failures remembered: names come from clients."""
+"""Maximum number of failures remembered; bounded because names come from clients."""
 _MOST_WAITING = 10_000
 
 
 class NotLoaded(NotReady):
-    """The model is not loaded yet: `then` loads it and goes on."""
+    """Raised for a model that is not loaded yet: call `then` to load it and continue the request."""
 
     def __init__(self, name: str, on_demand: "LoadOnDemand") -> None:
         super().__init__(f"Request for unknown model: '{name}' is not loaded")
@@ -29,9 +29,10 @@ class NotLoaded(NotReady):
         self._on_demand = on_demand
 
     def then(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
-        """Load the model, and call `work` when it serves, or `fail` with the reason why not.
+        """Load the model, then call `work`, or `fail` with the error.
 
-        Returns what calls it off: then `fail` is called at once. Raises Overloaded.
+        Returns a function that cancels the wait; `fail` is then called without waiting for the load.
+        Raises Overloaded.
         """
         return self._on_demand.begin(self.name, work, fail)
 
@@ -44,7 +45,7 @@ class _Failure:
 
 
 class LoadOnDemand:
-    """Shares one load among all requests that wait for it, and pauses twice as long after each failure."""
+    """Shares one load among all requests for a model; after a failure it pauses, twice as long each time."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class LoadOnDemand:
         wait_s: float,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`load` raises TpxError; after Overloaded there is no pause."""
+        """`load` raises TpxError. Overloaded causes no pause."""
         self._load = load
         self._tasks = tasks
         self._wait_s = wait_s
@@ -63,7 +64,7 @@ class LoadOnDemand:
         self._waiting: Counter[str] = Counter()
 
     def check(self, name: str) -> None:
-        """Raise NotLoaded, or the failure of the model's last load while the pause after it lasts."""
+        """Raise NotLoaded, or the error of the last load while the pause after it lasts."""
         failure = self._failures.get(name)
         left_ns = 0 if failure is None else failure.until_ns - self._clock()
         if failure is None or name in self._loads or left_ns <= 0:
@@ -76,7 +77,7 @@ class LoadOnDemand:
     def begin(
         self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None]
     ) -> Callable[[], None]:
-        """As NotLoaded.then."""
+        """Implement NotLoaded.then."""
         if self._waiting.total() >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
         called_off = asyncio.Event()
@@ -84,15 +85,15 @@ class LoadOnDemand:
         return called_off.set
 
     def pinned(self, name: str) -> bool:
-        """Tell whether a request waits for a model, or is about to be submitted to it."""
+        """Return True if a request waits for this model or is about to be submitted to it."""
         return self._waiting[name] > 0
 
     def failed(self, name: str) -> bool:
-        """Tell whether the last load of a model failed."""
+        """Return True if the last load of this model failed."""
         return name in self._failures
 
     def forgive(self, name: str) -> None:
-        """Forget a failure: the model was loaded in another way."""
+        """Forget the failure of a model that has been loaded in another way."""
         self._failures.pop(name, None)
 
     async def _wait(

@@ -1,4 +1,4 @@
-"""Overrides in load requests: a configuration, and the files of a model."""
+"""Overrides in load requests: a configuration, and optionally the files of a model."""
 
 import logging
 import os
@@ -18,16 +18,16 @@ log = logging.getLogger(__name__)
 
 _FILE = "file:"
 MAX_NAME_BYTES = 255
-_MAX_DEPTH = 12  # with the longest names still within what systems take as a path
+_MAX_DEPTH = 12  # with names of maximum length still within the system's path limit
 
 LoadParameter = bool | int | str | bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """The ModelConfig to use instead of the one written, and files by their path in the model's directory.
+    """A ModelConfig that replaces the one on disk, and files by their path in the model directory.
 
-    With files, the model is made of them alone.
+    If there are files, the model consists of these alone.
     """
 
     config: ModelConfig
@@ -35,9 +35,9 @@ class Override:
 
 
 def override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
-    """Return what the parameters of a request to load a model say, None where there are none.
+    """Return the override in the parameters of a load request, or None if there is none.
 
-    Raises InvalidRequest, which the log has, too.
+    Raises InvalidRequest, and logs it.
     """
     try:
         return _override_of(parameters, model)
@@ -77,7 +77,7 @@ def _config(text: str, model: str) -> ModelConfig:
 
 
 def _unusable(model: str, fault: str) -> InvalidRequest:
-    """Clients look for Triton's words, which do not have the fault."""
+    """Return an error that starts with Triton's message, which clients match; Triton's omits the fault."""
     return InvalidRequest(f"failed to load '{model}', failed to poll from model repository: {fault}")
 
 
@@ -89,7 +89,7 @@ def _add(files: dict[str, bytes], key: str, content: bytes) -> None:
 
 
 def _inner_path(key: str) -> str:
-    """The path of a file inside the model's directory, its dots resolved. Raises InvalidRequest."""
+    """Return the normalized path of a file within the model directory. Raises InvalidRequest."""
     name = key.removeprefix(_FILE)
     path = posixpath.normpath(name)
     outside = path in (".", "..") or path.startswith(("/", "../"))
@@ -110,8 +110,9 @@ def _inner_path(key: str) -> str:
 
 
 def private_directory(prefix: str, parent: Path | None) -> Path:
-    """Make a directory for the files of one load, below `parent` or where temporary files go. `prefix` is one
-    that `relative_paths` knows. Raises LoadError."""
+    """Create a directory for the files of one load, below `parent` or the default temporary directory.
+    `relative_paths` must recognize `prefix`. Raises LoadError.
+    """
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as exc:
@@ -119,7 +120,9 @@ def private_directory(prefix: str, parent: Path | None) -> Path:
 
 
 def relative_paths(text: str) -> str:
-    """Rewrite paths in private directories as the client gave them: relative to the model's directory."""
+    """Rewrite paths in private directories as paths relative to the model directory, as the client sent
+    them.
+    """
     parent = rf"(?:{re.escape(tempfile.gettempdir())}|[^\s'\":]*)"
     private = rf"{parent}/tpx-(?:model|agent)-[a-z0-9_]{{8}}(/?)"
     return re.sub(private, lambda found: "" if found[1] else ".", text)
@@ -129,9 +132,9 @@ class OverrideFiles:
     """A private directory with the files of one load."""
 
     def __init__(self, files: Mapping[str, bytes], parent: Path | None = None) -> None:
-        """Write them, into a directory below `parent` or where temporary files go.
+        """Write the files below a new directory in `parent` or the default temporary directory.
 
-        Raises InvalidRequest for names that cannot be, LoadError for what this machine refuses.
+        Raises InvalidRequest for impossible names, and LoadError if writing fails.
         """
         self.directory = private_directory("tpx-model-", parent)
         try:

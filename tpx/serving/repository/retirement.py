@@ -1,4 +1,4 @@
-"""The end of versions that do not serve any more: their last responses, their threads, their memory."""
+"""Retirement of versions that no longer serve: last responses, threads, memory."""
 
 import asyncio
 import gc
@@ -22,11 +22,11 @@ _LOOK_EVERY_S = 0.01
 _CLOSED_AT_ONCE = 32
 _A_BACKEND_OF_MODULES = 20
 _RECLAIM_AFTER_S = 0.2
-"""Models unloaded within this time are collected together."""
+"""Delay before memory is reclaimed, so that one collection covers models unloaded together."""
 
 
 class Tasks:
-    """Owns tasks of the running event loop. None is cancelled: what was begun runs to its end."""
+    """Owner of tasks on the running event loop. Tasks are never canceled: each runs to its end."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -35,7 +35,7 @@ class Tasks:
         return len(self._running)
 
     def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Begin, and return the task for callers that wait; a failure is logged for those that do not."""
+        """Start a task and return it, for callers that wait. Failures are logged for callers that do not."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -47,13 +47,13 @@ class Tasks:
             log.error("a task failed", exc_info=task.exception())
 
     async def finish(self) -> None:
-        """Wait until no task is left, including those that tasks start meanwhile."""
+        """Wait until no task is left, including tasks started meanwhile."""
         while self._running:
             await asyncio.wait(self._running)
 
 
 class Retirement:
-    """Closes versions off the event loop, each once nothing is in flight in it."""
+    """Closes versions off the event loop, each once it has nothing in flight."""
 
     def __init__(self, tasks: Tasks, on_end: Callable[[Served], None]) -> None:
         self._tasks = tasks
@@ -61,21 +61,21 @@ class Retirement:
         self._draining: list[Served] = []
         self._owned: set[Ownership] = set()
         self._ending: dict[ModelId, set[asyncio.Task[None]]] = {}
-        """Ends of instances that were dismissed since a load of their model last waited for them."""
-        # not the loop's threads: Python models may take half a minute to end, and requests need those
+        """Closing tasks of dismissed instances, by model, that no load has waited for yet."""
+        # not the loop's default executor: requests need it, and Python models may take 30 s to end
         self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
         self._reclaiming = False
         self._modules = len(sys.modules)
         self.last = False
-        """The server ends: its memory need not be collected."""
+        """True while the server shuts down: memory need not be reclaimed."""
 
     def shutdown(self) -> None:
-        """End the threads; nothing more will be closed."""
+        """Stop the threads. Nothing can be closed afterwards."""
         self._pool.shutdown(wait=False)
 
     @property
     def draining(self) -> list[Served]:
-        """Versions that still answer what they took before."""
+        """Versions that get no new requests but have some in flight."""
         return list(self._draining)
 
     def retire(self, ended: Iterable[Loaded]) -> None:
@@ -85,23 +85,23 @@ class Retirement:
             self._tasks.start(self._drain(loaded))
 
     def discard(self, loaded: Iterable[Loaded], regroups: Iterable[Regroup] = ()) -> None:
-        """Close versions that never served, and instances that never computed."""
+        """Close versions and instances that never served."""
         for one in loaded:
             self._tasks.start(self._close(one))
         for regroup in regroups:
             self._tasks.start(self._in_thread(regroup.drop))
 
     def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
-        """Close instances of a model that serves, each after what it has begun, sequences included."""
+        """Close instances of a model that keeps serving, each after its current work, sequences included."""
         for instance in instances:
             task = self._tasks.start(self._dismiss(model, instance))
-            if not model.config.HasField("sequence_batching"):  # a sequence may go on for ever
+            if not model.config.HasField("sequence_batching"):  # a sequence may never end
                 ending = self._ending.setdefault(model.model_id, set())
                 ending.add(task)
                 task.add_done_callback(ending.discard)
 
     async def until_dismissed(self, model: ModelId) -> None:
-        """Wait until the dismissed instances of a model have ended, except those of sequences."""
+        """Wait until the dismissed instances of a model are closed, except those of sequence models."""
         ending = self._ending.pop(model, None)
         if ending:
             await asyncio.wait(ending)
@@ -116,23 +116,24 @@ class Retirement:
         self._reclaim_soon()
 
     def freeze_imports(self) -> None:
-        """Exempt a backend that a load imported from garbage collection, which stops every request while it
-        visits those objects: with PyTorch for some tenths of a second."""
+        """Exempt the modules of a newly imported backend from garbage collection. A collection pauses
+        all requests while it visits these objects: a few tenths of a second with PyTorch.
+        """
         if len(sys.modules) - self._modules > _A_BACKEND_OF_MODULES:
             self._modules = len(sys.modules)
             gc.freeze()
 
     def hold(self, ownership: Ownership) -> None:
-        """Remember the files and agents of a load until `release`, or `abandon`."""
+        """Keep track of the files and agents of a load until `release` or `abandon`."""
         self._owned.add(ownership)
 
     def abandon(self) -> None:
-        """Remove the files of all loads, in use or not: the process ends."""
+        """Remove the files of all loads even if they are in use: the process is exiting."""
         for ownership in self._owned:
             ownership.abandon()
 
     async def release(self, ownership: Ownership | None) -> None:
-        """Give up one share of the files and agents of a load; the last one ends them."""
+        """Drop one share of the files and agents of a load. The last share ends them."""
         if ownership is not None and ownership.release():
             self._owned.discard(ownership)
             if not ownership.empty:
@@ -142,12 +143,12 @@ class Retirement:
         served, ownership = loaded.served, loaded.ownership
         if ownership is not None and ownership.agents:
             await self._in_thread(ownership.unload)
-        # requests that were bound before the swap are submitted by the time the loop comes back here
+        # after one pass of the loop, requests bound before the swap have been submitted
         await asyncio.sleep(_LOOK_EVERY_S)
-        while self._is_needed(served):  # noqa: ASYNC110 (an event would cost every request a test)
+        while self._is_needed(served):  # noqa: ASYNC110 (an event would add a check to every request)
             await asyncio.sleep(_LOOK_EVERY_S)
         served.retired = True
-        self._draining.remove(served)  # before it is closed: steps of ensembles must not find it any more
+        self._draining.remove(served)  # before closing it, so that steps of ensembles cannot resolve to it
         try:
             await self._close(loaded)
         finally:
@@ -155,7 +156,7 @@ class Retirement:
         log.info("successfully unloaded '%s' version %d", served.model_id, served.version)
 
     def _is_needed(self, served: Served) -> bool:
-        """Tell whether a version computes, or will for requests of an ensemble that is draining, too."""
+        """Return True if a version has requests in flight, or may get some from an ensemble that drains."""
         return (served.in_flight > 0 and not served.abandoned) or any(
             one.in_flight and served.model_id in one.composed_of for one in self._draining
         )

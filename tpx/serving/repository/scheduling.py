@@ -1,5 +1,6 @@
-"""The scheduling part of a configuration, completed and validated, and the scheduler and stacking made of it
-(Triton: core/src/model_config_utils.cc)."""
+"""Scheduling settings of a configuration: completion, validation, and the scheduler and stacking they
+select (Triton: core/src/model_config_utils.cc).
+"""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -40,7 +41,7 @@ _RAGGED_TYPES = ("INT32", "FP32")
 
 
 def fill_batching(config: ModelConfig) -> None:
-    """Fill what depends on the completed max_batch_size, and the defaults of sequences."""
+    """Fill defaults that depend on the completed max_batch_size, and those of sequence batching."""
     choice = config.WhichOneof("scheduling_choice")
     if choice == "dynamic_batching":
         if not config.dynamic_batching.preferred_batch_size and config.max_batch_size > 0:
@@ -56,9 +57,9 @@ def fill_batching(config: ModelConfig) -> None:
 
 
 def validate_batching(config: ModelConfig, *, completed: bool = True) -> None:
-    """Raise ConfigError for what is wrong, naming the field.
+    """Raise ConfigError, naming the field, for invalid scheduling settings.
 
-    Before a configuration is `completed`, one without max_batch_size may still get it from the model file.
+    If not `completed`, a missing max_batch_size may still come from the model file.
     """
     choice = config.WhichOneof("scheduling_choice")
     most = config.max_batch_size if completed or config.max_batch_size else MAX_INT32
@@ -138,7 +139,7 @@ def _validate_states(config: ModelConfig) -> None:
 def _only_control(
     config: ModelConfig, control_input: "ModelSequenceBatching.ControlInput", names: set[str]
 ) -> "ModelSequenceBatching.Control":
-    """Return what a control tensor says; `names` are those before it."""
+    """Return the single control of a control tensor; `names` are those of the tensors before it."""
     name = control_input.name
     if not name:
         raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
@@ -207,7 +208,7 @@ def _validate_flag(config: ModelConfig, kind: str, control: "ModelSequenceBatchi
 
 
 def validate_batch_tensors(config: ModelConfig) -> None:
-    """Raise ConfigError for inputs that are made of batches and outputs that are split, in Triton's words."""
+    """Raise ConfigError, with Triton's wording, for invalid `batch_input` and `batch_output` entries."""
     inputs = {item.name for item in config.input}
     for item in config.batch_input:
         _validate_source("input", item, inputs, config.name)
@@ -236,7 +237,7 @@ def _validate_source(what: str, item: BatchInput | BatchOutput, inputs: Collecti
 
 
 def scheduler_of(config: ModelConfig) -> Scheduler:
-    """The policy that the configuration chooses."""
+    """Return the scheduler that the configuration selects."""
     choice = config.WhichOneof("scheduling_choice")
     if choice == "sequence_batching":
         return _sequences(config)
@@ -246,7 +247,9 @@ def scheduler_of(config: ModelConfig) -> Scheduler:
 
 
 def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> Stacking:
-    """Return how requests become arrays of an opened model; `directory` is its own. Raises ConfigError."""
+    """Return the stacking that turns requests into arrays for an opened model in `directory`. Raises
+    ConfigError.
+    """
     batched = config.max_batch_size > 0
     if isinstance(model, TakesSamples):
         return SampleStacking(batched=batched, joined=model.joined_outputs)
@@ -313,7 +316,8 @@ def _sequences(config: ModelConfig) -> Scheduler:
 
 
 def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
-    """The states of a validated configuration; `directory` is the model's, with `initial_state/` in it.
+    """Return the states of a validated configuration; `directory` is the model's and contains
+    `initial_state/`.
 
     Raises ConfigError.
     """
@@ -341,7 +345,7 @@ def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
 
 
 def varying_shapes_of(config: ModelConfig) -> list[tuple[int, ...]]:
-    """The shapes that the states of a validated configuration begin with, none where they never change."""
+    """Return the initial shapes of the states of a validated configuration; empty if shapes never change."""
     states = config.sequence_batching.state
     if not any(dim < 0 for state in states for dim in state.dims):
         return []
@@ -355,7 +359,7 @@ def _first_dims(state: "ModelSequenceBatching.State") -> tuple[int, ...]:
 
 
 def _check(state: "ModelSequenceBatching.State", given: "ModelSequenceBatching.InitialState") -> None:
-    """In the order and the words of Triton."""
+    """Validate an initial state, with Triton's wording and order of checks."""
     name = state.input_name
     if len(state.initial_state) > 1:
         raise ConfigError(
@@ -414,5 +418,5 @@ def _initial(
 
 
 def _zeros(datatype: DataType, shape: Sequence[int]) -> Array:
-    # np.zeros touches no memory before it is used, and states may be large
+    # np.zeros allocates pages only when written: states may be large
     return np.zeros(shape, datatype.numpy) if datatype.size else np.full(shape, b"", datatype.numpy)

@@ -1,6 +1,6 @@
-"""The table of models: their versions, the states of these, and what serves.
+"""The table of models: versions, their states, and which of them serve.
 
-Everything here runs on the event loop and takes no time; loads and unloads report what became of them.
+Everything here runs on the event loop and never blocks; loads and unloads report their results to it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +19,12 @@ UNLOADED = "unloaded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The inputs that a version is made from: equal recipes make equal versions."""
+    """Everything a version is built from: equal recipes produce equal versions."""
 
     config: bytes
-    """Serialized, without the version policy, which chooses versions and does not change them."""
+    """Serialized configuration, without the version policy: it selects versions but does not change them."""
     groups: bytes
-    """Its instance groups, which can change while the version serves."""
+    """Serialized instance groups, which can change while the version serves."""
     directory: str
     shared: str
     files: str
@@ -32,12 +32,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Versions of a model, ascending: to load, to keep, and to unload once the others are loaded."""
+    """Versions of a model, ascending: to load, to keep, and to unload after the loads succeed."""
 
     load: tuple[int, ...]
     keep: tuple[int, ...]
     regroup: tuple[int, ...] = ()
-    """Kept versions that get other instances."""
+    """Kept versions whose instances change."""
     unload: tuple[int, ...]
 
 
@@ -46,8 +46,9 @@ def plan_load(
     served: Mapping[int, Recipe],
     may_regroup: Callable[[int], bool] = lambda version: True,  # noqa: ARG005
 ) -> Plan:
-    """Plan from what serves to what is wanted: an unchanged version is kept, and one that differs in its
-    instance groups alone gets other instances where it may."""
+    """Plan the steps from the served recipes to the wanted ones. Unchanged versions are kept; versions
+    that differ only in instance groups change their instances if `may_regroup` allows it.
+    """
     keep = {version for version, recipe in wanted.items() if served.get(version) == recipe}
     regroup = {
         version
@@ -63,7 +64,7 @@ def plan_load(
 
 
 class VersionState(Enum):
-    """States of a version, as the repository index names them."""
+    """States of a version, named as in the repository index."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -73,7 +74,7 @@ class VersionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A version that serves, its recipe, and the files and agents of its load."""
+    """A version that serves, its recipe, and the ownership of its load."""
 
     served: Served
     recipe: Recipe
@@ -82,15 +83,16 @@ class Loaded:
 
 @dataclass(slots=True, kw_only=True)
 class VersionEntry:
-    """One version of a model. A fault of a whole model has an entry without a number, and a model that was
-    never loaded one without a state."""
+    """One version of a model. A fault of the whole model is an entry without a number; a model that was
+    never loaded is an entry without a state.
+    """
 
     version: int | None
     state: VersionState | None = VersionState.LOADING
     reason: str = ""
     loaded: Loaded | None = None
     passed_over: bool = False
-    """Triton could not poll this model: it does not count for the readiness of the server."""
+    """True if Triton would skip this model when polling: it does not affect the server's readiness."""
 
     @property
     def hinders(self) -> bool:
@@ -103,7 +105,7 @@ class VersionEntry:
         return self.state is not VersionState.READY and not gone
 
     def end(self) -> list[Loaded]:
-        """Stop serving; returns what served, which answers what it has taken."""
+        """Stop serving. Return what served; its requests in flight are still answered."""
         if self.loaded is None:
             return []
         ended = [self.loaded]
@@ -113,7 +115,7 @@ class VersionEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptConfig:
-    """The configuration that a load request brought, and the files that it was loaded with."""
+    """Configuration from a load request, and the stamps of the files it was loaded with."""
 
     config: ModelConfig
     stamps: Stamps
@@ -125,20 +127,20 @@ class Record:
 
     versions: dict[int, VersionEntry] = field(default_factory=dict)
     fault: str = ""
-    """Why the versions are unknown, while none serves."""
+    """Reason why no version is known; only set while none serves."""
     passed_over: bool = False
-    """The fault does not keep the server from being ready."""
+    """True if the fault does not affect the server's readiness."""
     stamps: Stamps | None = None
-    """Files of the last load; None if it failed."""
+    """Stamps of the last load; None if it failed."""
     known: bool = False
-    """Its first load has ended, and it was not unloaded since: its name stands for it."""
+    """True from the end of the first load until an unload: the name refers to this model."""
     has_served: bool = False
     kept: KeptConfig | None = None
-    """For loads that bring no configuration, while the files stay the same."""
+    """Configuration for loads that bring none, valid while the files are unchanged."""
 
     @property
     def entries(self) -> list[VersionEntry]:
-        """The entry of the fault, if there is one, and those of the versions, ascending."""
+        """Entry of the fault, if there is one, then those of the versions, ascending."""
         found = [entry for _, entry in sorted(self.versions.items())]
         if self.fault:
             fault = VersionEntry(
@@ -149,7 +151,7 @@ class Record:
 
     @property
     def loaded(self) -> dict[int, Loaded]:
-        """The versions that serve."""
+        """Versions that serve."""
         return {v: entry.loaded for v, entry in self.versions.items() if entry.loaded is not None}
 
     @property
@@ -159,12 +161,12 @@ class Record:
 
     @property
     def ownership(self) -> Ownership | None:
-        """The files and agents of the versions that serve, if they came with one load."""
+        """Ownership shared by all served versions; None if they come from different loads."""
         found = {loaded.ownership for loaded in self.loaded.values()}
         return found.pop() if len(found) == 1 else None
 
     def put(self, loaded: Mapping[int, Loaded]) -> list[Loaded]:
-        """Let versions serve; returns those that served in their place."""
+        """Serve these versions. Return those they replace."""
         ended = []
         for version, new in loaded.items():
             entry = self.versions.setdefault(version, VersionEntry(version=version))
@@ -175,7 +177,7 @@ class Record:
 
 
 class AmbiguousName(InvalidRequest):
-    """Repositories have several models of this name, and a request names no more than that."""
+    """Raised for a name that several namespaces have, when a request cannot give the namespace."""
 
     def __init__(self, name: str, count: int) -> None:
         super().__init__(
@@ -185,25 +187,27 @@ class AmbiguousName(InvalidRequest):
 
 
 class ModelRepository:
-    """The table of models; without `namespaces` every model is known by its name.
+    """The table of models; without `namespaces` a model is identified by its name alone.
 
-    `generation` changes with what serves, so that caches of models can tell that they are stale.
+    `generation` changes whenever a different version serves, so that caches of models can detect
+    staleness.
     """
 
     def __init__(self, *, namespaces: bool = False) -> None:
         self.namespaces = namespaces
         self.generation = 0
         self.unreadable: tuple[str, ...] = ()
-        """Why repositories could not be read at startup, until they are read."""
+        """Errors of repositories that could not be read at startup; cleared by the next successful read."""
         self._models: dict[str, dict[str, Record]] = {}
-        """By name, then by namespace: clients know names."""
+        """Records by name, then by namespace: clients only know names."""
 
     # what serves
 
     def get(self, name: str, version: str = "") -> Served:
-        """Return what serves `name`; an empty `version` is the latest that is ready.
+        """Return the served model; an empty `version` selects the latest ready one.
 
-        Raises NotFound, NotReady, AmbiguousName, and InvalidRequest for a version that is no positive number.
+        Raises NotFound, NotReady, AmbiguousName, and InvalidRequest if the version is not a positive
+        number.
         """
         if self.namespaces:
             return self.serving(self.resolve(name), version)
@@ -213,7 +217,9 @@ class ModelRepository:
         return _serving(name, records[""], version)
 
     def resolve(self, name: str) -> ModelId:
-        """Return the model that a client means. Raises NotFound, AmbiguousName, with Triton's codes."""
+        """Return the model that a client's name refers to. Raises NotFound, AmbiguousName, with
+        Triton's codes.
+        """
         found = self.named(name)
         if len(found) > 1:
             raise AmbiguousName(name, len(found))
@@ -224,8 +230,9 @@ class ModelRepository:
         raise NotFound(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARGUMENT)
 
     def named(self, name: str) -> list[ModelId]:
-        """Return the models that a name may mean: none that was unloaded, and one that is being loaded for
-        the first time only while there is no other."""
+        """Return the models a name may refer to. Unloaded models are excluded; a model in its first
+        load counts only if there is no other.
+        """
         if not self.namespaces:
             return [ModelId(name)]
         records = sorted(self._records_of(name).items())
@@ -242,33 +249,33 @@ class ModelRepository:
         return [ModelId(name, namespace) for namespace in sorted(self._records_of(name))]
 
     def serving(self, model: ModelId, version: str = "") -> Served:
-        """Return what serves a model; otherwise as `get`."""
+        """Return the served model of a ModelId; otherwise like `get`."""
         record = self._records_of(model.name).get(model.namespace)
         if record is None:
             raise NotFound(f"Request for unknown model: '{model}' is not found")
         return _serving(model, record, version)
 
     def is_ready(self, name: str, version: str = "") -> bool:
-        """Tell whether a model serves and is healthy. Raises InvalidRequest as `get`."""
+        """Return True if a model serves and is healthy. Raises InvalidRequest like `get`."""
         try:
             return self.get(name, version).healthy
         except (NotFound, NotReady, AmbiguousName):
             return False
 
     def served(self) -> list[Served]:
-        """Return every version that is ready, by namespace, name and version."""
+        """Return every ready version, ordered by namespace, name and version."""
         return [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
 
     # what is known
 
     def all_ready(self) -> bool:
-        """Tell whether the repositories could be read, and every version that was not unloaded is ready."""
+        """Return True if all repositories were readable and every version that was not unloaded is ready."""
         return not self.unreadable and not any(
             entry.hinders for _, record in self._records() for entry in record.entries
         )
 
     def failures(self) -> list[str]:
-        """Return the models that are not ready, or could not be read."""
+        """Return the models that are not ready or could not be read."""
         return [
             str(model)
             for model, record in self._records()
@@ -278,7 +285,8 @@ class ModelRepository:
     def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
         """Return every known version, and the models `on_disk`, each with a fault or "".
 
-        Ordered by namespace, name and version: where clients see only names, the order tells models apart.
+        Ordered by namespace, name and version: clients that only see names can tell models apart by
+        their order.
         """
         found = [(model, entry) for model, record in self._records() for entry in record.entries]
         for model, fault in (on_disk or {}).items():
@@ -288,7 +296,7 @@ class ModelRepository:
         return sorted(found, key=lambda item: (item[0].namespace, item[0].name, item[1].version or 0))
 
     def record(self, model: ModelId) -> Record:
-        """Return what is known of a model; an empty record if nothing is."""
+        """Return the record of a model, or an empty one."""
         return self._records_of(model.name).get(model.namespace) or Record()
 
     def recipes(self, model: ModelId) -> dict[int, Recipe]:
@@ -296,15 +304,14 @@ class ModelRepository:
         return {version: loaded.recipe for version, loaded in self.record(model).loaded.items()}
 
     def stamps(self) -> dict[ModelId, Stamps | None]:
-        """Return the files that each model was last loaded from, None if that failed, without those that
-        were unloaded."""
+        """Return the stamps of each model's last load, None if it failed. Unloaded models are excluded."""
         return {
             model: record.stamps
             for model, record in self._records()
             if record.fault or any(entry.reason != UNLOADED for entry in record.entries)
         }
 
-    # what becomes of a load
+    # results of loads
 
     def begin(self, model: ModelId, plan: Plan) -> None:
         """Mark the versions of a plan as loading, except those that serve meanwhile."""
@@ -318,13 +325,13 @@ class ModelRepository:
     def succeed(
         self, model: ModelId, plan: Plan, loaded: Mapping[int, Loaded], stamps: Stamps
     ) -> list[Loaded]:
-        """Let new versions serve; returns those that do not serve any more."""
+        """Serve the new versions. Return those that no longer serve."""
         record = self._models[model.name][model.namespace]
         record.stamps, record.known = stamps, True
         ended = record.put(loaded)
         for version in plan.unload:
             ended += record.versions[version].end()
-        # failed once and not wanted any more
+        # drop versions that failed before and are no longer wanted
         for version in record.versions.keys() - {*plan.load, *plan.keep}:
             if record.versions[version].hinders:
                 del record.versions[version]
@@ -332,23 +339,23 @@ class ModelRepository:
         return ended
 
     def keep_config(self, model: ModelId, config: KeptConfig | None) -> None:
-        """Keep what a load request brought, or forget what one brought before.
+        """Keep the configuration of a load request, or drop the one kept before.
 
-        Triton keeps a configuration until the model is unloaded or its files change, unless the model had
-        never served before (core/src/model_repository_manager/model_repository_manager.cc).
+        Triton keeps a configuration until the model is unloaded or its files change, unless the model
+        had never served before (core/src/model_repository_manager/model_repository_manager.cc).
         """
         record = self._models[model.name][model.namespace]
         record.kept = config if record.has_served else None
         record.has_served = True
 
     def remake(self, model: ModelId, version: int, recipe: Recipe) -> None:
-        """Note that a version which goes on serving equals what another recipe makes."""
+        """Assign a new recipe to a version that keeps serving because it already matches it."""
         entry = self._models[model.name][model.namespace].versions[version]
         if entry.loaded is not None:
             entry.loaded = replace(entry.loaded, recipe=recipe)
 
     def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
-        """Mark the versions of a failed load as unavailable, except those that go on serving."""
+        """Mark the versions of a failed load as unavailable, except those that keep serving."""
         record = self._models[model.name][model.namespace]
         self._failed(record)
         for version, reason in reasons.items():
@@ -357,9 +364,9 @@ class ModelRepository:
                 entry.state, entry.reason = VersionState.UNAVAILABLE, reason
 
     def fault(self, model: ModelId, reason: str, *, passed_over: bool = False) -> None:
-        """Note why a model could not be read; what serves goes on.
+        """Record why a model could not be read; versions that serve are not affected.
 
-        `passed_over`: the server can be ready nevertheless.
+        `passed_over` means that the fault does not affect the server's readiness.
         """
         record = self._make(model)
         self._failed(record)
@@ -367,7 +374,7 @@ class ModelRepository:
             record.fault, record.passed_over = reason, passed_over
 
     def suspend(self, model: ModelId, reason: str) -> list[Loaded]:
-        """Stop serving a model until others serve that it needs; returns what served."""
+        """Stop serving an ensemble until the models it depends on serve again. Return what served."""
         record = self._models[model.name][model.namespace]
         ended = []
         for entry in record.versions.values():
@@ -381,12 +388,12 @@ class ModelRepository:
         return ended
 
     def restore(self, model: ModelId, loaded: Mapping[int, Loaded]) -> list[Loaded]:
-        """Let versions serve in place of others; returns those that served."""
+        """Serve these versions in place of others. Return those they replace."""
         self.generation += 1
         return self._models[model.name][model.namespace].put(loaded)
 
     def unload(self, model: ModelId) -> list[Loaded]:
-        """Stop serving a model; returns what served."""
+        """Stop serving a model. Return what served."""
         record = self._records_of(model.name).get(model.namespace)
         if record is None:
             return []
@@ -401,9 +408,9 @@ class ModelRepository:
         return ended
 
     def displace(self, model: ModelId, reason: str) -> list[Loaded]:
-        """Stop serving a model and know nothing of it but `reason`; returns what served.
+        """Stop serving a model and keep only `reason`. Return what served.
 
-        A server that has never served the model can be ready, as Triton.
+        The server may still be ready if the model never served, as in Triton.
         """
         record = self.record(model)
         if record.fault == reason:
@@ -416,9 +423,9 @@ class ModelRepository:
         return ended
 
     def ended(self, served: Served) -> None:
-        """Note that a version which did not serve any more has answered its last request."""
+        """Record that a version which no longer serves has answered its last request."""
         entry = self.record(served.model_id).versions.get(served.version)
-        # unless it is loaded again, or being so
+        # unless it was loaded again or is loading
         if entry is not None and entry.state is VersionState.UNLOADING:
             entry.state, entry.reason = VersionState.UNAVAILABLE, entry.reason or UNLOADED
 
@@ -428,7 +435,7 @@ class ModelRepository:
             self.forget_unused(model)
 
     def forget_unused(self, model: ModelId) -> None:
-        """Drop a model whose versions are all unavailable."""
+        """Drop a model if all its versions are unavailable."""
         record = self._records_of(model.name).get(model.namespace)
         if record is not None and all(entry.state is VersionState.UNAVAILABLE for entry in record.entries):
             self._drop(model)
@@ -437,7 +444,7 @@ class ModelRepository:
 
     def _failed(self, record: Record) -> None:
         record.stamps = None
-        if self.namespaces and not record.known:  # its name has another meaning now
+        if self.namespaces and not record.known:  # the name may now refer to another model
             record.known = True
             self.generation += 1
 
@@ -462,9 +469,9 @@ class ModelRepository:
 
 
 def _serving(model: ModelId | str, record: Record, version: str) -> Served:
-    """Return the version that serves a model; an empty one is the latest that is ready.
+    """Return the version that serves a model; an empty `version` selects the latest ready one.
 
-    Raises NotFound, NotReady, and InvalidRequest for a version that is no positive number.
+    Raises NotFound, NotReady, and InvalidRequest if the version is not a positive number.
     """
     if not version:
         ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
@@ -482,10 +489,10 @@ def _serving(model: ModelId | str, record: Record, version: str) -> Served:
 
 
 def parse_version(text: str) -> int:
-    """Return a version from the text of a request. Raises InvalidRequest."""
+    """Parse the version in a request. Raises InvalidRequest."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) >= 2**63:
-        # the details are those of the function that Triton reads it with
+        # Triton parses the version with std::stol and includes that name in the message
         raise InvalidRequest(
             f"failed to get model version from specified version string '{text}' (details: stol), "
             "version should be an integral value > 0"

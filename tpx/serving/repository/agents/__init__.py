@@ -1,1 +1,3 @@
-"""Repository agents: code that hears when a model is loaded and unloaded, and may change its files before."""
+"""Repository agents: code that is called when a model is loaded or unloaded, and that may replace its
+files first.
+"""

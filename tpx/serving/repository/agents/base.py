@@ -15,22 +15,22 @@ class AgentAction(Enum):
     """Events in the life of a model: LOAD, LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE; or LOAD, LOAD_FAIL."""
 
     LOAD = "LOAD"
-    """It is about to be loaded: the agent may refuse it, and give it other files."""
+    """The model is about to be loaded: the agent may reject it or substitute other files."""
     LOAD_COMPLETE = "LOAD_COMPLETE"
-    """It serves."""
+    """The model serves."""
     LOAD_FAIL = "LOAD_FAIL"
-    """It was not loaded, because of this agent or of anything else."""
+    """The load failed, because of this agent or for any other reason."""
     UNLOAD = "UNLOAD"
-    """It takes no new requests."""
+    """The model accepts no new requests."""
     UNLOAD_COMPLETE = "UNLOAD_COMPLETE"
-    """It is gone."""
+    """The model is closed."""
 
 
 class RepositoryAgent(Protocol):
-    """One agent of one load of a model; made without arguments, and used by one thread at a time."""
+    """An agent for one load of one model; constructed without arguments, used by one thread at a time."""
 
     def act(self, action: AgentAction, model: "AgentModel") -> None:
-        """Something happens to the model. What LOAD raises fails the load, the rest is only logged."""
+        """Handle an event. An exception during LOAD fails the load; for other events it is only logged."""
 
 
 class AgentModel:
@@ -46,9 +46,9 @@ class AgentModel:
     ) -> None:
         self.name = name
         self.config = config
-        """The ModelConfig as it was written, before any agent; a copy of one's own."""
+        """Private copy of the ModelConfig as written, before any agent changed it."""
         self.parameters = dict(parameters)
-        """Of this agent, from the configuration."""
+        """Parameters of this agent, from the configuration."""
         self._location = location
         self._parent = parent
         self._acquired: Path | None = None
@@ -56,18 +56,21 @@ class AgentModel:
 
     @property
     def location(self) -> Path:
-        """The directory of the model, with its version directories, as the agents before left it. Not to be
-        written to: it may be the repository itself."""
+        """Model directory, including version directories, as left by the previous agents. Read-only: it
+        may be the repository itself.
+        """
         return self._location
 
     def acquire(self) -> Path:
-        """A new, empty, private directory; the same at each call. It is removed when the model is gone."""
+        """Return a private directory, empty on the first call; later calls return the same one. It is
+        removed when the model is closed.
+        """
         if self._acquired is None:
             self._acquired = private_directory("tpx-agent-", self._parent)
         return self._acquired
 
     def use(self, directory: Path) -> None:
-        """Load the model from this directory instead. Raises LoadError unless it is being loaded."""
+        """Load the model from this directory instead. Raises LoadError unless the model is being loaded."""
         if not self._movable:
             raise LoadError("the location of a model can only be changed while it is being loaded")
         if not directory.is_dir():
@@ -75,11 +78,11 @@ class AgentModel:
         self._location = directory.absolute()
 
     def release(self) -> None:
-        """Remove the acquired directory before the model is gone; there need not be one."""
+        """Remove the acquired directory, if there is one, before the model is closed."""
         if self._acquired is not None:
             shutil.rmtree(self._acquired, ignore_errors=True)
             self._acquired = None
 
     def settle(self) -> None:
-        """The server has taken the location: it does not change any more."""
+        """Freeze the location: the server has read it."""
         self._movable = False

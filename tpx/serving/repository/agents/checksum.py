@@ -1,4 +1,4 @@
-"""The repository agent `checksum`: a model is loaded only if its files are those that were meant.
+"""The `checksum` repository agent, which lets a model load only if its files match the configured sums.
 
 agents [{ name: "checksum" parameters { key: "SHA256:1/model.onnx" value: "9f86d081..." } }]
 """
@@ -12,11 +12,13 @@ from tpx.serving.backends.contract import inside
 from tpx.serving.repository.agents.base import AgentAction, AgentModel
 
 _ALGORITHMS = {"MD5": 32, "SHA1": 40, "SHA256": 64, "SHA512": 128}
-"""Digits of a sum by algorithm. MD5, Triton's own, finds damage but does not stop an attacker."""
+"""Hexadecimal digits of a sum, by algorithm. MD5, the only one in Triton, detects damage but does not
+stop an attacker.
+"""
 
 
 class ChecksumAgent:
-    """Compares the files of a model with the sums in its configuration."""
+    """Agent that compares the files of a model with the sums in its configuration."""
 
     def act(self, action: AgentAction, model: AgentModel) -> None:
         if action is not AgentAction.LOAD:

@@ -1,9 +1,9 @@
-"""The repository agent `decrypt`: files that end in .fernet are decrypted into a private directory.
+"""The `decrypt` repository agent, which decrypts files that end in .fernet into a private directory.
 
 agents [{ name: "decrypt" parameters { key: "key_file" value: "/run/secrets/models.key" } }]
 
-Keys and files are those of the package cryptography, module fernet; `1/model.onnx.fernet` becomes
-`1/model.onnx` and stands for a plain file of that name. Everything else of the model is linked to.
+Keys and files have the format of `cryptography.fernet`. `1/model.onnx.fernet` becomes `1/model.onnx`
+and replaces a plain file of that name. All other files of the model are symlinks.
 """
 
 import os
@@ -22,7 +22,7 @@ _MAX_KEY_FILE_BYTES = 65_536
 
 
 class DecryptAgent:
-    """Makes the model's directory anew, with what was encrypted as plain files."""
+    """Agent that builds a private copy of the model directory with the encrypted files decrypted."""
 
     def act(self, action: AgentAction, model: AgentModel) -> None:
         if action is not AgentAction.LOAD:
@@ -35,7 +35,7 @@ class DecryptAgent:
 
 
 def _key(model: AgentModel) -> MultiFernet:
-    """Every key that is given, the newest first: files of either are read."""
+    """Return all configured keys, newest first, so that files encrypted with any of them can be read."""
     for name in model.parameters:
         if name not in _PARAMETERS:
             raise ConfigError(
@@ -75,7 +75,7 @@ def _from_file(path: Path) -> str:
 def _copy(
     source: Path, target: Path, decrypt: Callable[[bytes], bytes], above: frozenset[tuple[int, int]]
 ) -> int:
-    """Fill `target`; returns how many files were decrypted. Links that lead in a circle are left out."""
+    """Fill `target` and return the number of files decrypted. Symlinks that form a cycle are skipped."""
     at = source.stat()
     if (at.st_dev, at.st_ino) in above:
         return 0

@@ -1,8 +1,8 @@
-"""The repository agents by name, and agent ownership: the files that one load of a model made, and the agents
-that it notifies.
+"""Repository agents by name, and the ownership of a load: the temporary files it made and the agents to
+notify.
 
-Agents are ours, those in --repoagent-directory, and those that packages add. An ownership lives as long as
-any version of its load. Shares are counted on the event loop; agents run in threads.
+Agents are built in, found in --repoagent-directory, or registered by packages. An ownership lives until
+the last version of its load is closed. Shares are counted on the event loop; agents run in threads.
 """
 
 import importlib.util
@@ -35,14 +35,14 @@ AGENTS = ExtensionKind(
     },
     needs=("act",),
 )
-"""A package adds one by an entry point of this group: `mine = "my_package:MyAgent"`."""
+"""Built-in agents. A package adds one with an entry point in this group: `mine = "my_package:MyAgent"`."""
 
 CLASS = "RepositoryAgent"
-"""What <directory>/<name>/agent.py calls its agent."""
+"""Name of the agent class in <directory>/<name>/agent.py."""
 
 
 def agent(name: str, directory: Path) -> RepositoryAgent:
-    """A new agent of this name. Raises LoadError, and ConfigError where there is none."""
+    """Create the agent of this name. Raises LoadError, or ConfigError if there is no such agent."""
     file = _below(name, directory, "agent.py")
     if file is not None:
         return _from_file(name, file)
@@ -59,7 +59,9 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
 
 
 def whereabouts(name: str, directory: Path) -> str:
-    """Where the code of an agent is, or an empty string. Raises LoadError where two packages have one."""
+    """Return the file or module of an agent, or an empty string. Raises LoadError if two packages
+    provide it.
+    """
     file = _below(name, directory, "agent.py")
     if file is not None:
         return str(file)
@@ -75,7 +77,7 @@ def _below(name: str, directory: Path, file: str) -> Path | None:
 
 
 def _from_file(name: str, file: Path) -> RepositoryAgent:
-    """Read anew for every load, so that a correction needs no restart."""
+    """Import an agent from its file, anew for every load, so that a fix needs no restart."""
     origin = f"repository agent '{name}' is '{file}'"
     module_name = f"tpx_repository_agent_{name}"
     spec = importlib.util.spec_from_file_location(module_name, file)
@@ -103,7 +105,7 @@ _IN_ORDER = (AgentAction.LOAD, AgentAction.UNLOAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NotifiedAgent:
-    """An agent and its view of the model."""
+    """An agent together with its view of the model."""
 
     name: str
     agent: RepositoryAgent
@@ -111,7 +113,7 @@ class _NotifiedAgent:
 
 
 class Ownership:
-    """The files and the agents of one load."""
+    """Temporary files and repository agents of one load."""
 
     def __init__(self, files: OverrideFiles | None = None) -> None:
         self._files = files
@@ -130,15 +132,15 @@ class Ownership:
 
     @property
     def empty(self) -> bool:
-        """True if there is nothing to end."""
+        """True if there are no files to remove and no agents to notify."""
         return self._files is None and not self._notified
 
     def load(
         self, config: ModelConfig, location: Path, agent_directory: Path, private_parent: Path | None = None
     ) -> Path:
-        """Have the agents of a configuration prepare a model; returns the directory to load it from.
+        """Let the agents of a configuration prepare a model; return the directory to load it from.
 
-        Raises LoadError of the agent that refuses it, and ConfigError for one that does not exist.
+        Raises LoadError from an agent that rejects the model, and ConfigError for an unknown agent.
         """
         model_name, wanted = config.name, config.model_repository_agents.agents
         found = [(each, agent(each.name, agent_directory)) for each in wanted]
@@ -155,15 +157,15 @@ class Ownership:
         return location
 
     def complete(self) -> None:
-        """Notify the agents that the model serves; blocks."""
+        """Notify the agents that the model serves. Blocks."""
         self._notify(AgentAction.LOAD_COMPLETE)
 
     def unload(self) -> None:
-        """Notify the agents that the model serves no more, once for all its versions; blocks."""
+        """Notify the agents, once for all versions, that the model accepts no new requests. Blocks."""
         self._notify(AgentAction.UNLOAD)
 
     def end(self) -> None:
-        """Notify the agents that the model is gone, or was never loaded, and remove all files; blocks."""
+        """Notify the agents that the model is closed or failed to load, then remove all files. Blocks."""
         if self._last is AgentAction.LOAD:
             self._notify(AgentAction.LOAD_FAIL)
         self._notify(AgentAction.UNLOAD)
@@ -171,23 +173,23 @@ class Ownership:
         self.abandon()
 
     def abandon(self) -> None:
-        """Remove all files, in use or not: the process ends."""
+        """Remove all files even if they are in use: the process is exiting."""
         for one in self._notified:
             one.model.release()
         if self._files is not None:
             self._files.remove()
 
     def share(self) -> None:
-        """Add a version that needs the files."""
+        """Add a share for a version that needs the files."""
         self._shares += 1
 
     def release(self) -> bool:
-        """Remove one share; true if that was the last, whose holder must call `end`."""
+        """Drop one share. Return True if it was the last one: the caller must then call `end`."""
         self._shares -= 1
         return self._shares == 0
 
     def _notify(self, action: AgentAction) -> None:
-        """Notify all agents, unless another action comes next for them."""
+        """Notify all agents, unless this action may not follow the previous one."""
         with self._acting:
             if not self._notified or action not in _NEXT.get(self._last, ()):
                 return
@@ -218,5 +220,7 @@ def _load(one: _NotifiedAgent) -> None:
         raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
     except TpxError as exc:
         if not isinstance(exc.__cause__, TpxError | OSError | None):
-            log.error("%s fails at LOAD", where, exc_info=exc.__cause__)  # its author looks for the line
+            log.error(
+                "%s fails at LOAD", where, exc_info=exc.__cause__
+            )  # the traceback helps the agent's author
         raise LoadError(f"{where}: {exc.message}", code=exc.code) from exc

@@ -1,12 +1,13 @@
-"""Where a repository is, as the command line names it: a path, or a place in an object store, with its
-credentials from the environment or from the file that it names (Triton: docs/user_guide/model_repository.md).
+"""Locations of model repositories as given on the command line: a path, or a location in an object
+store with credentials from the environment or a credentials file (Triton:
+docs/user_guide/model_repository.md).
 
-s3://bucket/path   s3://https://host:port/bucket/path   gs://bucket/path   as://account/container/path
+  s3://bucket/path   s3://https://host:port/bucket/path   gs://bucket/path   as://account/container/path
 
-AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_DEFAULT_REGION, AWS_PROFILE
-GOOGLE_APPLICATION_CREDENTIALS
-AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_KEY, AZURE_STORAGE_AUTH_TYPE, AZURE_STORAGE_CLIENT_ID
-TRITON_CLOUD_CREDENTIAL_PATH: JSON, by scheme and beginning of the URL; the longest one that fits counts
+  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_DEFAULT_REGION, AWS_PROFILE
+  GOOGLE_APPLICATION_CREDENTIALS
+  AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_KEY, AZURE_STORAGE_AUTH_TYPE, AZURE_STORAGE_CLIENT_ID
+  TRITON_CLOUD_CREDENTIAL_PATH: JSON file, by scheme and URL prefix; the longest matching prefix wins
 """
 
 import configparser
@@ -34,13 +35,13 @@ class StorePlace:
 
     scheme: Scheme
     bucket: str
-    """Or the container, in Azure's word."""
+    """Bucket, called container in Azure."""
     path: str = ""
-    """Below the bucket, without slashes at its ends."""
+    """Path below the bucket, without leading or trailing slashes."""
     endpoint: str = ""
-    """URL of a server that is not the provider's own."""
+    """URL of the server, unless it is the provider's own."""
     account: str = ""
-    """Of Azure."""
+    """Storage account (Azure only)."""
 
     def __str__(self) -> str:
         host = f"{self.account or self.endpoint}/" if self.account or self.endpoint else ""
@@ -48,7 +49,7 @@ class StorePlace:
 
 
 def place_of(text: str) -> Path | StorePlace:
-    """The place that a word of the command line means. Raises ValueError with what was expected."""
+    """Parse a repository location. Raises ValueError naming the expected form."""
     match = _URL.fullmatch(text)
     if match is None:
         return Path(text)
@@ -72,7 +73,7 @@ def place_of(text: str) -> Path | StorePlace:
 
 
 def _endpoint_of(rest: str) -> tuple[str, str]:
-    """The URL in front of bucket and path, if there is one; `host:port` alone is meant as https."""
+    """Split off the endpoint URL before bucket and path, if any; a bare `host:port` means https."""
     match = _ENDPOINT.fullmatch(rest)
     if match is not None:
         return match[1], match[2]
@@ -83,7 +84,7 @@ def _endpoint_of(rest: str) -> tuple[str, str]:
 
 
 Settings = dict[str, object]
-"""Settings of a store, by the names that obstore has for them."""
+"""Settings of a store, under obstore's names."""
 
 _FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
 _AWS_MEMBERS = {
@@ -103,8 +104,9 @@ _AZURE_TYPES = {
 
 
 def settings_of(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
-    """How to open the store of a place. What is not said here is looked for by obstore: the identity of the
-    machine or of its workload. Raises UsageError."""
+    """Return the settings to open a store with. obstore looks up credentials that are missing here,
+    such as the identity of the machine or workload. Raises UsageError.
+    """
     path = environment.get(_FILE, "")
     entry = _entry(Path(path), place) if path else None
     if place.scheme == "s3":
@@ -140,13 +142,13 @@ def _s3(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settin
                 **found,
                 "region": settings["region"] or found.get("region", ""),
             }
-    # servers other than Amazon's know a bucket by its path, and need not have a certificate
+    # S3-compatible servers address buckets by path and may lack a wildcard certificate
     settings["virtual_hosted_style_request"] = not place.endpoint
     return _said(settings)
 
 
 def _profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The keys and the region of a profile, as far as its files tell them. Raises UsageError."""
+    """Return the keys and region of a profile, as far as the AWS files contain them. Raises UsageError."""
     out: dict[str, str] = {}
     for variable, file, section in (
         ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
@@ -188,7 +190,7 @@ def _said(settings: Settings) -> Settings:
 
 
 def _entry(path: Path, place: StorePlace) -> object:
-    """Return what the file of credentials has for a place, None if nothing. Raises UsageError."""
+    """Return the entry of the credentials file for a location, or None. Raises UsageError."""
     try:
         by_scheme = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
@@ -204,13 +206,15 @@ def _entry(path: Path, place: StorePlace) -> object:
 
 
 def _begins(url: str, beginning: str) -> bool:
-    """Tell whether a URL is a place or below it: `s3://models` is no beginning of `s3://models-of-others`."""
+    """Return True if a URL is this location or below it: `s3://models` does not match
+    `s3://models-of-others`.
+    """
     place = beginning.rstrip("/")
     return not place or url == place or url.startswith(place + "/")
 
 
 def _renamed(entry: object, names: Mapping[str, str]) -> dict[str, str]:
-    """An entry as the environment would have it. Raises UsageError."""
+    """Return an entry as environment variables. Raises UsageError."""
     if not isinstance(entry, dict) or not entry.keys() <= names.keys():
         raise UsageError(f"{_FILE}: expected an object with the members {', '.join(names)}")
     if not all(isinstance(value, str) for value in entry.values()):

@@ -1,6 +1,6 @@
-"""A model repository in an object store: what it holds, and its files, fetched when they are needed.
+"""A model repository in an object store: lists its models, and fetches files when a model loads.
 
-Names of objects are untrusted: none leads out of the directory of a model.
+Object names are untrusted: none may lead outside the model directory.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PART_BYTES = 16 << 20
-"""Fetched with one request, so that each has a deadline of its own, and is tried again alone."""
+"""Bytes per request, so that each part has its own timeout and is retried alone."""
 _CLIENT = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRY: Mapping[str, Any] = {"max_retries": 3}
 _MAX_NAME_BYTES = 255
@@ -35,27 +35,31 @@ _MOUNT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """A file of a model: its path in the model's directory, and what changes when it does."""
+    """A file of a model: its path in the model directory, and a tag that changes with its content."""
 
     path: str
     size_bytes: int
     tag: str
     key: str
-    """Its path in the repository."""
+    """Path in the repository."""
 
 
 _EMPTY = StoredObject(path="", size_bytes=0, tag="", key="")
 
 
 class StoreRepository:
-    """Implements Repository. Its calls take their time, and may be made from several threads."""
+    """Repository (implements the protocol) in an object store. Calls block; they may come from several
+    threads.
+    """
 
     def __init__(self, place: StorePlace, environment: Mapping[str, str], home: Path) -> None:
-        """Raises UsageError; nothing is asked yet."""
+        """Raises UsageError. No request is sent yet."""
         self.place = place
         mount = environment.get(_MOUNT[place.scheme], "")
         self.mount = Path(mount) if mount else None
-        """Where the directories of fetched models are made; None for where temporary files go."""
+        """Parent of the directories that models are fetched into; None for the default temporary
+        directory.
+        """
         if self.mount is not None and not self.mount.is_dir():
             raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is not a directory")
         self._bucket = _open(place, settings_of(place, environment, home))
@@ -64,7 +68,7 @@ class StoreRepository:
         return str(self.place)
 
     def scan(self) -> list[ModelSource]:
-        """Every model. Raises UsageError."""
+        """Return all models. Raises UsageError."""
         from obstore.exceptions import InvalidPathError
 
         try:
@@ -72,7 +76,7 @@ class StoreRepository:
         except UsageError as exc:
             if not isinstance(exc.__cause__, InvalidPathError):
                 raise
-            # one invalid name spoils the list of all of them: its model has a fault, the others are served
+            # one invalid object name fails the whole listing: list each model, so that only one has a fault
             sources = [self.find(name) for name in self.names()]
             return [source for source in sources if source is not None]
         by_model: dict[str, list[StoredObject]] = {}
@@ -83,7 +87,7 @@ class StoreRepository:
         return [self._source(name, files) for name, files in sorted(by_model.items())]
 
     def find(self, name: str) -> ModelSource | None:
-        """Return what `scan` would find of this name. Raises UsageError."""
+        """Return the source that `scan` would return for this name. Raises UsageError."""
         from obstore.exceptions import InvalidPathError
 
         fault = ""
@@ -135,7 +139,7 @@ class StoreRepository:
         fault = fault or _fault_of(name, files)
         origin = StoredModel(self, name, files)
         versions = {} if fault else origin.versions()
-        directory = Path(name)  # until it is fetched there is none
+        directory = Path(name)  # placeholder until the model is fetched
         return ModelSource(
             name=name,
             directory=directory,
@@ -145,7 +149,7 @@ class StoreRepository:
         )
 
     def download(self, found: StoredObject, place: Path) -> None:
-        """Write an object to a file that does not exist. Raises LoadError, also if the object has changed."""
+        """Write an object to a file. Raises LoadError, also if the object has changed since it was listed."""
         import obstore
 
         key = "/".join(part for part in (self.place.path, found.key) if part)
@@ -182,7 +186,7 @@ class StoreRepository:
 
 
 class StoredModel:
-    """Implements Origin."""
+    """Origin (implements the protocol) of a model in an object store."""
 
     def __init__(self, repository: StoreRepository, name: str, files: Sequence[StoredObject]) -> None:
         self._repository = repository
@@ -190,7 +194,7 @@ class StoredModel:
         self.private_parent = repository.mount
         self._files = sorted(files, key=lambda found: found.path)
         directories = {str(parent) for found in files for parent in PurePosixPath(found.path).parents}
-        # an object that others lie below, and an empty one called as a version, stand for a directory
+        # directory markers: objects that are parents of others, and empty objects named like a version
         self._directories = {
             found.path
             for found in files
@@ -198,7 +202,7 @@ class StoredModel:
         }
 
     def versions(self) -> list[int]:
-        """The versions; names that are none are skipped, with a word in the log."""
+        """Return the versions. Invalid names are skipped and logged."""
         tops = {found.path.partition("/")[0] for found in self._files if "/" in found.path}
         tops |= {path for path in self._directories if "/" not in path}
         out = []
@@ -211,7 +215,7 @@ class StoredModel:
         return out
 
     def stamp(self, part: str) -> str:
-        """Return the stamp of a version's number, of a file, or of `""`: the files beside the versions."""
+        """Return a digest of a file, of a version's files or, for `""`, of the files beside the versions."""
         if part:
             chosen: Iterable[StoredObject] = [
                 found for found in self._files if found.path == part or found.path.startswith(f"{part}/")
@@ -224,11 +228,11 @@ class StoredModel:
         return digest.hexdigest()
 
     def has(self, path: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return True if the model has this file."""
         return any(found.path == path for found in self._files)
 
     def fetch(self, directory: Path) -> None:
-        """All but the files of versions, in whose place empty ones tell their names. Raises LoadError."""
+        """Fetch all files outside versions; files of versions are created empty. Raises LoadError."""
         for version in self.versions():
             self._write(directory / str(version), None)
         for found in self._files:
@@ -238,13 +242,13 @@ class StoredModel:
                 self._write(directory / found.path, None if found.path in self._directories else _EMPTY)
 
     def fetch_version(self, directory: Path, version: int) -> None:
-        """The files of one version, into the directory of the model. Raises LoadError."""
+        """Fetch the files of one version into the model directory. Raises LoadError."""
         for found in self._files:
             if found.path.startswith(f"{version}/"):
                 self._write(directory / found.path, found)
 
     def _write(self, place: Path, found: StoredObject | None) -> None:
-        """An object, or a directory. Raises LoadError."""
+        """Write an object, or create a directory. Raises LoadError."""
         try:
             if found is None or found.path in self._directories:
                 place.mkdir(parents=True, exist_ok=True)
@@ -254,7 +258,7 @@ class StoredModel:
             raise LoadError(f"cannot write a file of '{self.url}': {exc}") from exc
 
     def size_bytes(self, version: int) -> int:
-        """Return the bytes of the files of a version."""
+        """Return the total file size of a version, in bytes."""
         return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
 
 
@@ -280,7 +284,7 @@ def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
 
 
 def _fault_of(name: str, files: Iterable[StoredObject]) -> str:
-    """Why a model cannot be put into a directory, "" if it can."""
+    """Return why a model cannot be stored in a directory, or ""."""
     for path in (name, *(found.path for found in files)):
         parts = path.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts) or "\\" in path:
@@ -292,6 +296,6 @@ def _fault_of(name: str, files: Iterable[StoredObject]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what went wrong, without the inner state and the XML that follow."""
+    """Return the error message, without the internal state and XML that follow it."""
     line = str(error).partition("\n")[0]
     return re.sub(r"<\?xml.*", "", line).strip().rstrip(":")
