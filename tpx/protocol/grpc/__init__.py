@@ -1,1 +1,1 @@
-"""gRPC over our HTTP/2, both ends of it."""
+"""gRPC over our HTTP/2: server and client."""

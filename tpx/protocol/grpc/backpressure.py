@@ -1,8 +1,9 @@
-"""A client that does not read its answers is not read from.
+"""Backpressure: stop reading from a client that does not read its responses.
 
-Answers that flow control holds back wait in their calls' outboxes. While those of one call are many, its own
-messages wait; while those of all calls of a connection are many, so do all its requests. What waits is held
-as it came, and the windows of its stream and of the connection stay smaller by it, so that it is bounded too.
+Responses held back by flow control wait in their calls' outboxes. If one call has too many, its own
+messages wait; if the calls of a connection have too many together, all its requests wait. Waiting
+requests are kept unparsed and charged to the windows of their stream and connection, so they are
+bounded too.
 """
 
 import asyncio
@@ -21,32 +22,32 @@ from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 
 UNREAD_BYTES = 64 << 20
-"""Of answers that wait for the client of one connection: beyond them nothing new of it begins."""
+"""Bytes of unread responses of one connection above which its requests wait."""
 CALL_UNREAD_BYTES = 4 << 20
-"""The same for one call."""
+"""Bytes of unread responses of one call above which its messages wait."""
 _READ_AT_ONCE_BYTES = 64 << 10
 
 
 class IncomingCall(Stream):
-    """A call whose messages are read as backpressure allows."""
+    """Call whose messages are read as backpressure allows."""
 
     __slots__ = ()
 
     @abstractmethod
     def take(self, message: Buffer) -> None:
-        """A message has come."""
+        """Handle a request message."""
 
     @abstractmethod
     def end(self) -> None:
-        """The client's half has ended, and all of it was taken."""
+        """Handle the end of the client's half, after all its messages."""
 
     @abstractmethod
     def give_up(self, status: Status, why: str) -> None:
-        """End the call with an error that is not of its server."""
+        """End the call with an error that its method did not raise."""
 
 
 class Room:
-    """The room that one connection has for answers; calls wait for it in the order in which they came."""
+    """Response backlog of one connection; calls wait in order of arrival until it has room."""
 
     def __init__(self, sender: FrameSender, account: Account) -> None:
         self._sender = sender
@@ -59,7 +60,7 @@ class Room:
         return self._sender.queued > UNREAD_BYTES or self._account.full
 
     def wait(self, call: IncomingCall) -> None:
-        """Let a call read on when the client has read most of what the connection owes it."""
+        """Resume `call` once the client has read most of the connection's responses."""
         self._waiting[call.id] = call
         self._sender.notify(UNREAD_BYTES // 2)
         self._wait_for_memory()
@@ -70,21 +71,21 @@ class Room:
             account.budget.wait(account, lambda: not account.full, self._let_in, self._refuse)
 
     def _refuse(self) -> None:
-        """There was no memory for too long."""
+        """Fail the waiting calls: memory was short for too long."""
         waiting, self._waiting = self._waiting, {}
         for call in waiting.values():
             call.give_up(Status.UNAVAILABLE, self._account.budget.refusal)
 
     def wait_for_own(self, stream: Stream) -> None:
-        """Have `eased` of a call called when the client has read most of what that call owes it."""
+        """Call the stream's `eased` once the client has read most of that call's responses."""
         self._sender.notify(CALL_UNREAD_BYTES // 2, stream)
 
     def clear(self) -> None:
-        """The connection is gone."""
+        """Forget the waiting calls: the connection is gone."""
         self._waiting.clear()
 
     def _freed(self, stream: Stream | None) -> None:
-        # called in the middle of sending: what follows from it comes after
+        # called in the middle of sending, so only schedule what follows
         asyncio.get_running_loop().call_soon(self._let_in if stream is None else stream.eased)
 
     def _let_in(self) -> None:
@@ -96,14 +97,14 @@ class Room:
 
 
 class Shared:
-    """State that all calls of one connection share."""
+    """State shared by all calls of one connection."""
 
     __slots__ = ("account", "connection", "inflater", "limits", "read_ns", "room", "sender")
 
     def __init__(
         self, connection: Http2Connection, account: Account, limits: GrpcLimits, inflater: Inflater
     ) -> None:
-        """Begin when the connection can be written to."""
+        """Create once the connection is writable."""
         self.connection = connection
         self.sender = connection.sender
         self.account = account
@@ -111,16 +112,16 @@ class Shared:
         self.inflater = inflater
         self.room = Room(self.sender, account)
         self.read_ns = 0
-        """When anything was read last; known if the listener has an observer."""
+        """Time of the last read; set only if the listener has an observer."""
 
     def received(self, count: int) -> None:
-        """Count DATA that was read, or, negative, will be read later."""
+        """Count DATA bytes read (negative: deferred)."""
         self.connection.received(count)
         self.account.hold_request(-count)
 
 
 class Intake:
-    """The DATA of one call on its way to messages."""
+    """Request side of one call: turns DATA into messages."""
 
     __slots__ = (
         "_call",
@@ -138,23 +139,23 @@ class Intake:
         self._shared = shared
         self.reader = reader
         self.paused = False
-        """Whoever takes the messages has enough for now."""
+        """True while the consumer of the messages wants no more."""
         self.stalled = False
-        """The client does not take what was sent."""
+        """True while the client does not read its responses."""
         self._unpacking: asyncio.Task[Buffer] | None = None
-        """A long compressed message on its way through another thread; what follows it waits."""
+        """Task that decompresses a long message in another thread; later messages wait for it."""
         self.on_stall: Callable[[bool], None] | None = None
         self.on_drain: Callable[[], None] | None = None
 
     def stall(self, stalled: bool) -> None:
-        """Note whether the client takes what was sent, and tell it."""
+        """Record whether the client reads its responses, and report a change to `on_stall`."""
         if stalled is not self.stalled:
             self.stalled = stalled
             if self.on_stall is not None:
                 self.on_stall(stalled)
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
-        """Take the messages of DATA, or keep for later what may not be taken now."""
+        """Process the messages in DATA, or withhold what cannot be processed now."""
         call = self._call
         if call.withheld is None and not self._must_wait:
             start = self._read(data, start, stop)
@@ -166,7 +167,7 @@ class Intake:
             self._wait()
 
     def read_on(self) -> None:
-        """Go on with what was kept."""
+        """Resume with the withheld data."""
         call, shared = self._call, self._shared
         while call.withheld is not None:
             if self._must_wait:
@@ -185,7 +186,7 @@ class Intake:
                 shared.received(used)
 
     def _read(self, data: bytes, start: int, stop: int) -> int:
-        """Take messages while they may be taken; returns where that ended."""
+        """Process messages until they must wait. Returns the offset at which processing stopped."""
         call, reader = self._call, self.reader
         try:
             for message in reader.feed(data, start, stop):
@@ -236,11 +237,13 @@ class Intake:
             shared.connection.await_turn(self._call)
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:
-        """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""
+        """Consume DATA from the middle of a message. Returns False, consuming nothing, if it is
+        anything else.
+        """
         return self._call.withheld is None and self.reader.absorb(data, start, stop)
 
     def landing(self, remaining: int) -> memoryview | None:
-        """Where the next bytes of a large message may be read directly."""
+        """Return a buffer to read the next bytes of a large message into, or None."""
         return self.reader.landing(remaining) if self._call.withheld is None else None
 
     def landed(self, count: int) -> None:
@@ -253,7 +256,7 @@ class Intake:
             self._take(message)
 
     def drop(self) -> None:
-        """The call has ended: nobody reads what was kept."""
+        """Discard withheld data: the call has ended."""
         call = self._call
         if self._unpacking is not None:
             self._unpacking.cancel()

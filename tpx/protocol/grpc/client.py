@@ -1,4 +1,4 @@
-"""The client's end of gRPC: prebuilt calls out, one callback per response, many calls on one connection."""
+"""gRPC client connection: prebuilt requests, one callback per response, many calls per connection."""
 
 import asyncio
 import ssl
@@ -34,15 +34,15 @@ _LAST_WORDS_S = 0.5
 _REFUSALS = 5
 _INCREMENT_BYTES = 4
 _WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTES)
-"""The head of one of the whole connection."""
+"""Frame header of a WINDOW_UPDATE of the connection."""
 _clock = time.perf_counter_ns
 
 
 class GrpcClientConnection:
-    """Makes calls, and reads their responses. Implements Role for its `http2`.
+    """Makes calls and reads their responses. Implements Role for its `http2`.
 
-    Callbacks run inside the read that completed the response, and may make the next call at once. Calls
-    beyond the server's limit of concurrent streams wait for their turn. `on_lost` is called once if the
+    Callbacks run inside the read that completed the response, and may make the next call immediately.
+    Calls over the server's limit of concurrent streams are queued. `on_lost` is called once if the
     connection breaks or the server ends it; calls in flight then get status UNAVAILABLE.
     """
 
@@ -69,22 +69,22 @@ class GrpcClientConnection:
         self._blocks = BlockDecoder(ResponseHead)
         self.http2 = Http2Connection(self, self._calls, scratch)
         self.closing = False
-        """No new call can be made on this connection."""
+        """True once no new calls can be made on this connection."""
         self.max_concurrent_streams = MAX_WINDOW
-        """The server's limit."""
+        """The server's limit of concurrent streams."""
         self.on_lost: Callable[[WireError], None] | None = None
         self._next_id = 1
         self._greeted = False
         self._template: ResponseTemplate | None = None
-        self._last_bytes = 0  # how many the last read brought
-        self._spare: ClientCall | None = None  # one that has ended, to be made again
+        self._last_bytes = 0  # size of the last read
+        self._spare: ClientCall | None = None  # an ended call, for reuse: saves an allocation per call
         self._authority = authority
         self._tls = tls
         self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None], int]] = deque()
         self._lost_reason = ""
 
     def write_at_once(self) -> None:
-        """Let every call reach the kernel before it returns."""
+        """Disable write coalescing: every call reaches the kernel before its method returns."""
         self.http2.transport.write_at_once()
 
     # making calls
@@ -98,9 +98,10 @@ class GrpcClientConnection:
         encoding: str = "",
         timeout: str = "",
     ) -> PreparedCall:
-        """A unary call of `path` ("/package.Service/Method"), ready to be made any number of times.
+        """Encode a unary call of `path` ("/package.Service/Method") that can be made any number of
+        times.
 
-        `encoding` compresses the message; `timeout` is in gRPC's form, such as "500m" for 500 ms.
+        `encoding` compresses the message; `timeout` is in gRPC's format, such as "500m" for 500 ms.
         """
         block = self._request_block(path, metadata, encoding, timeout)
         return PreparedCall(block, frame_message(message, encoding))
@@ -113,7 +114,9 @@ class GrpcClientConnection:
         )
 
     def call(self, prepared: PreparedCall, on_response: Callable[[GrpcResponse], None]) -> int:
-        """Make a unary call; returns its stream id, 0 while it waits for the server's limit of streams."""
+        """Make a unary call. Returns its stream ID, or 0 if it is queued because of the server's limit
+        of streams. Raises WireError if the connection is closing.
+        """
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self._calls) >= self.max_concurrent_streams:
@@ -160,8 +163,9 @@ class GrpcClientConnection:
         timeout: str = "",
         encoding: str = "",
     ) -> ClientCall:
-        """Begin a streaming call; with an `encoding` its user compresses the messages. Raises WireError also
-        at the server's limit of concurrent streams."""
+        """Start a streaming call. With `encoding`, the caller compresses the messages. Raises
+        WireError, also at the server's limit of concurrent streams.
+        """
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self._calls) >= self.max_concurrent_streams:
@@ -182,7 +186,9 @@ class GrpcClientConnection:
         *,
         timeout_s: float = 30.0,
     ) -> Buffer:
-        """Make one call and wait for its message. Raises ResponseError with the server's code, WireError."""
+        """Make a unary call and return the response message. Raises ResponseError with the server's
+        code, or WireError.
+        """
         answer: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
 
         def ended(response: GrpcResponse) -> None:
@@ -203,20 +209,20 @@ class GrpcClientConnection:
         return response.data
 
     def cancel(self, stream_id: int) -> None:
-        """End a call with RST_STREAM; its callback gets status CANCELLED."""
+        """Cancel a call with RST_STREAM; its callback gets status CANCELLED."""
         call = self._calls.get(stream_id)
         if call is not None:
             call.cancel()
 
     def _abandon(self, on_response: Callable[[GrpcResponse], None]) -> None:
-        """Cancel a call that may still wait for its turn."""
+        """Cancel a call, whether queued or in flight."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] is not on_response)
         for call in list(self._calls.values()):
             if call.on_response is on_response:
                 call.cancel()
 
     def ping(self, payload: bytes) -> None:
-        """Send a PING of 8 bytes; any traffic of the server shows that it lives."""
+        """Send a PING with 8 bytes of payload; any traffic from the server shows that it is alive."""
         self.http2.transport.write(frames.frame(frames.PING, 0, 0, payload))
 
     @property
@@ -225,11 +231,11 @@ class GrpcClientConnection:
 
     @property
     def unsent_bytes(self) -> int:
-        """Return what the kernel has not taken yet of the calls written."""
+        """Bytes of requests that the kernel has not accepted yet."""
         return 0 if self.http2.closed else self.http2.transport.get_write_buffer_size()
 
     def close(self) -> None:
-        """End the connection now; `on_lost` is not called."""
+        """Close the connection immediately, without calling `on_lost`."""
         self.closing = True
         self.on_lost = None
         self.http2.discard()
@@ -239,11 +245,11 @@ class GrpcClientConnection:
 
     def opened(self, transport: asyncio.BaseTransport) -> None:  # noqa: ARG002 (the server's role needs it)
         """Send the preface and our settings."""
-        # without a table header blocks of the server are constant, too
+        # without a dynamic table the server's header blocks are constant, which templates rely on
         self.http2.greet({Setting.HEADER_TABLE_SIZE: 0, Setting.ENABLE_PUSH: 0}, PREFACE)
 
     def begin_read(self, data: bytes) -> int:
-        """Take the responses that match the template, and learn it from two reads of the same size."""
+        """Handle responses that match the template; learn a template from two reads of the same size."""
         size, at = len(data), 0
         template = self._template
         if template is not None and size and self.http2.block is None:
@@ -260,9 +266,10 @@ class GrpcClientConnection:
         return at
 
     def _take_matching(self, data: bytes, template: ResponseTemplate) -> int:
-        """Take the responses that match, up to what has to be parsed; returns where that begins.
+        """Handle matching responses. Returns the offset of the first byte that must be parsed.
 
-        Updates of the connection's window may stand between them: gRPC's C core sends them with answers.
+        WINDOW_UPDATE frames of the connection are skipped in between: gRPC's C core sends them with
+        responses.
         """
         read_ns, at, end = _clock(), 0, len(data)
         http2, calls, response = self.http2, self._calls, template.response
@@ -287,11 +294,11 @@ class GrpcClientConnection:
             at = stop
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Take the head of a response, or its trailers, which end the call."""
+        """Handle a response's headers, or its trailers, which end the call."""
         head = self._blocks.get(block)
         if head is None:
             head = self._blocks.add(block)
-            self._template = None  # blocks that refer to others may mean something else now
+            self._template = None  # the decoder's table may have changed what the template's blocks mean
         call = self._calls.get(stream_id)
         if call is None:
             self.not_open(stream_id, "response")
@@ -306,13 +313,14 @@ class GrpcClientConnection:
             call.head = head
 
     def not_open(self, stream_id: int, what: str) -> None:
-        """Raise Http2Error for a frame of a stream that was never open; others may belong to calls that we
-        have cancelled."""
+        """Raise Http2Error for a frame on a stream that was never opened; on others it may belong to a
+        cancelled call.
+        """
         if stream_id >= self._next_id or not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 
     def on_event(self, event: Event) -> None:
-        """React to what the server says of streams and of the connection."""
+        """Handle stream and connection events."""
         match event:
             case StreamReset(stream_id, code):
                 self._take_reset(stream_id, code)
@@ -328,7 +336,7 @@ class GrpcClientConnection:
                 transport = self.http2.transport
                 transport.write(frames.goaway(0, error.error_code, error.message.encode()))
                 transport.close()
-                # a server that takes nothing must not keep our calls from ending
+                # close even if the server does not read our GOAWAY: our calls must end
                 asyncio.get_running_loop().call_later(_LAST_WORDS_S, transport.abort)
             case Lost(reason):
                 self._lose(f"connection lost: {reason}" if reason else "the server closed the connection")
@@ -345,7 +353,7 @@ class GrpcClientConnection:
             self.on_lost(WireError(self._lost_reason))
 
     def _give_up_waiting(self) -> None:
-        """Calls that were never made can be made elsewhere."""
+        """Fail the queued calls: they were never sent, so they can be made on another connection."""
         waiting, self._waiting = self._waiting, deque()
         for _, on_response, _ in waiting:
             on_response(GrpcResponse(Status.UNAVAILABLE, self._lost_reason, b"", 0))
@@ -356,7 +364,7 @@ class GrpcClientConnection:
         if call is None or prepared is None or code != ErrorCode.REFUSED_STREAM or self.closing:
             self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
             return
-        # a refused call did not run, so it may be made again, best when another has ended
+        # a refused call did not run: retry it, preferably when another call has ended
         del self._calls[stream_id]
         self.http2.sender.forget(stream_id)
         self._waiting.appendleft((prepared, call.on_response, call.refusals + 1))
@@ -406,7 +414,7 @@ class GrpcClientConnection:
 async def connect(
     host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0
 ) -> GrpcClientConnection:
-    """A connection to a gRPC server. Raises WireError naming the address."""
+    """Connect to a gRPC server. Raises WireError naming the address."""
     if tls is not None:
         tls.set_alpn_protocols(["h2"])
     connection = GrpcClientConnection(new_scratch(), f"{host}:{port}", tls=tls is not None)

@@ -1,4 +1,4 @@
-"""One gRPC call at the client: prebuilt, in flight, and ended."""
+"""One gRPC call of a client: prebuilt, in flight, and ended."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ MAX_RESPONSE_BYTES = 2**31 - 1
 
 
 class GrpcResponse:
-    """The end of a call. `data` is the last message; `first_byte_ns` is on the clock of
+    """Result of a call. `data` is the last message; `first_byte_ns` is on the clock of
     time.perf_counter_ns.
 
-    Responses that match a template share one object: copy what is needed beyond the callback.
+    Responses that match a template share one object: copy what must outlive the callback.
     """
 
     __slots__ = ("data", "end_ns", "first_byte_ns", "message", "metadata", "status")
@@ -31,13 +31,13 @@ class GrpcResponse:
         self.data = data
         self.first_byte_ns = first_byte_ns
         self.end_ns = time.perf_counter_ns()
-        """When the read that completed it returned, or was taken in."""
+        """Time at which the read that completed the response was handled."""
         self.metadata: Mapping[str, bytes] = {}
-        """Trailers."""
+        """Trailers of the response."""
 
 
 class PreparedCall:
-    """A unary call whose bytes are the same each time, but for the stream's number."""
+    """Encoded unary call: constant bytes except for the stream ID."""
 
     __slots__ = ("block", "framed", "largest", "middle", "start")
 
@@ -45,13 +45,13 @@ class PreparedCall:
         self.block = block
         self.framed = framed
         self.largest = max(len(block), len(framed))
-        """Of the two frames of the one-write path."""
-        # the frame headers without their stream id, for the one-write path
+        """Size of the larger of the two frames' payloads."""
+        # frame headers without the stream ID, for sending a call in one write
         self.start = frames.frame_header(HEADERS, END_HEADERS, 0, len(block))[:5]
         self.middle = block + frames.frame_header(DATA, END_STREAM, 0, len(framed) & 0xFFFFFF)[:5]
 
     def with_message(self, framed: bytes) -> "PreparedCall":
-        """The same call of another message of the same length; nothing is encoded for it."""
+        """Return this call with another message of the same length, without encoding anything."""
         call = PreparedCall.__new__(PreparedCall)
         call.block, call.framed, call.largest = self.block, framed, self.largest
         call.start, call.middle = self.start, self.middle
@@ -59,7 +59,7 @@ class PreparedCall:
 
 
 class ClientCall(Stream):
-    """One call in flight. A streaming call is written to with `send` and `half_close`."""
+    """Call in flight. A streaming call sends messages with `send` and ends its half with `half_close`."""
 
     __slots__ = (
         "_end",
@@ -81,13 +81,15 @@ class ClientCall(Stream):
         on_response: Callable[[GrpcResponse], None],
         end: Callable[[int, int, str], None],
     ) -> None:
-        """`end` is called with the stream, a status and its words where the server did not send these."""
+        """`end` is called with stream ID, status and message if the call ends without the server's
+        trailers.
+        """
         super().__init__(stream_id, http2.sender.initial_window)
         self._http2 = http2
         self._end = end
         self.on_response = on_response
         self.prepared: PreparedCall | None = None
-        """What a unary call was made of."""
+        """Encoded request of a unary call."""
         self.refusals = 0
         self.on_message: Callable[[Buffer], None] | None = None
         self.head: ResponseHead | None = None
@@ -97,11 +99,11 @@ class ClientCall(Stream):
 
     @property
     def awaits_all(self) -> bool:
-        """A unary call that left with one write, of whose response nothing has come."""
+        """True for a unary call sent in one write that has received nothing yet."""
         return self.prepared is not None and self.outbox is None and not self.first_byte_ns
 
     def again(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
-        """Become another call, after a response that came when this one awaited all of it."""
+        """Reuse the object for another call, after a template matched the previous response as a whole."""
         self.id = stream_id
         self.on_response = on_response
         self.send_window = self._http2.sender.initial_window
@@ -146,7 +148,7 @@ class ClientCall(Stream):
         self.we_ended = True
 
     def outcome(self, trailers: ResponseHead) -> tuple[int, str]:
-        """Return the status of the call, and its words."""
+        """Return the status and message with which the call ended."""
         if trailers.status is None:
             http = trailers.http_status or (self.head.http_status if self.head else "")
             return from_http(http), f"the response has no grpc-status (HTTP status {http})"
@@ -155,12 +157,12 @@ class ClientCall(Stream):
         return trailers.status, trailers.message
 
     def send(self, message: Buffer) -> None:
-        """Send one message of a streaming call, as flow control allows."""
+        """Send one message of a streaming call as flow control allows."""
         if not self.we_ended and not self.ending:
             self._http2.sender.queue(self, (pack_prefix(0, len(message)), message))
 
     def send_framed(self, framed: Buffer) -> None:
-        """Send one message behind its prefix; with one write where nothing holds it back."""
+        """Send one message that includes its prefix; in a single write if flow control allows."""
         if self.we_ended or self.ending:
             return
         size, sender = len(framed), self._http2.sender
@@ -170,12 +172,12 @@ class ClientCall(Stream):
             sender.queue(self, (framed,))
 
     def half_close(self) -> None:
-        """No more messages will be sent."""
+        """End our half of the call: no more messages will be sent."""
         if not self.we_ended and not self.ending:
             self._http2.sender.queue(self, (), ending=True)
 
     def cancel(self) -> None:
-        """End the call; `on_response` gets status CANCELLED."""
+        """Cancel the call; `on_response` gets status CANCELLED."""
         self._stop(Status.CANCELLED, "cancelled by this client")
 
     def _stop(self, status: Status, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The deadlines of messages that clients have begun to send, or still owe."""
+"""Deadlines for request messages that clients have begun to send or have yet to send."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,12 @@ from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status
 
 _SILENT_S = 2
-"""Without a byte of a message, when others wait for memory."""
-_GIVEN_UP_AT_ONCE = 500
+"""Seconds without a byte after which a message's memory is reclaimed for waiting requests."""
+_GIVEN_UP_AT_ONCE = 500  # calls ended per second, to keep the event loop responsive
 
 
 class _Awaited:
-    """A message that a client owes: how much has come of it, and since when no more; in ticks."""
+    """Incomplete message: bytes received so far, and the ticks of its start and of its last progress."""
 
     __slots__ = ("began", "progress", "since")
 
@@ -22,22 +22,21 @@ class _Awaited:
 
     @property
     def received(self) -> int:
-        """Bytes, without the prefix."""
+        """Bytes received, without the prefix."""
         return self.progress[1] if self.progress else 0
 
 
 class MessageDeadlines:
-    """Ends the calls of one connection whose client has stopped in the middle of a message, never began, or
-    takes very long."""
+    """Ends the calls of one connection whose request message stalls, never starts, or takes too long."""
 
     __slots__ = ("_awaited", "_limits")
 
     def __init__(self, limits: GrpcLimits) -> None:
         self._limits = limits
-        self._awaited: dict[int, _Awaited] = {}  # by stream
+        self._awaited: dict[int, _Awaited] = {}  # by stream ID
 
     def look(self, calls: Mapping[int, ServerCall], tick: int) -> None:
-        """Note the progress of every message, and end overdue calls; called once a second."""
+        """Record the progress of every message and end overdue calls. Must be called once per second."""
         before, self._awaited = self._awaited, {}
         given_up = 0
         for call in list(calls.values()):
@@ -57,14 +56,16 @@ class MessageDeadlines:
                 self._awaited[call.id] = seen
 
     def refuse_silent(self, calls: Mapping[int, ServerCall], tick: int, reason: str) -> None:
-        """End the calls whose message has not gone on for seconds, as the memory is needed."""
+        """Refuse calls whose message has stalled for seconds, to free their memory."""
         for stream_id, awaited in list(self._awaited.items()):
             call = calls.get(stream_id)
             if call is not None and tick - awaited.since > _SILENT_S:
                 call.give_up(Status.UNAVAILABLE, reason)
 
     def _overdue(self, awaited: _Awaited, tick: int, calls: int) -> str:
-        """Return why a message is waited for no longer, or "". `calls` share what their client sends."""
+        """Return the reason for ending a call, or "". `calls`: number of calls that share the client's
+        bandwidth.
+        """
         limits, elapsed_s = self._limits, tick - awaited.began
         if tick - awaited.since > limits.message_timeout_s:
             return f"no byte of the request message for {limits.message_timeout_s} s"

@@ -1,7 +1,7 @@
-"""Length-prefixed messages: a compression flag, a 4-byte length, the message (gRPC over HTTP2,
+"""Length-prefixed messages: compression flag, 4-byte length, message (gRPC over HTTP2,
 "Delimited-Message").
 
-A message that arrives in pieces is assembled in one aligned buffer, which the event loop can also fill
+A message that arrives in pieces is assembled in an aligned buffer, which the event loop can also fill
 directly.
 """
 
@@ -22,7 +22,7 @@ unpack_prefix = struct.Struct(">BI").unpack_from
 
 
 def frame_message(message: Buffer, encoding: str = "") -> bytes:
-    """Return a message behind its prefix, compressed where `encoding` is one."""
+    """Return a message with its prefix, compressed with `encoding` if that is not empty."""
     if not encoding:
         return pack_prefix(0, len(message)) + message
     packed = deflate(message, encoding)
@@ -30,7 +30,7 @@ def frame_message(message: Buffer, encoding: str = "") -> bytes:
 
 
 def whole_message(data: bytes, start: int, stop: int) -> bool:
-    """Return whether DATA holds exactly one uncompressed message."""
+    """Return True if DATA holds exactly one uncompressed message."""
     if stop - start < PREFIX_BYTES:
         return False
     flag, size = unpack_prefix(data, start)
@@ -38,19 +38,19 @@ def whole_message(data: bytes, start: int, stop: int) -> bool:
 
 
 class Packed(NamedTuple):
-    """A compressed message that is long, and how large it may become."""
+    """Long compressed message, and the size limit of its contents."""
 
     data: Buffer
     encoding: str
     limit: int
 
     def unpack(self) -> bytes:
-        """The message; takes its time. Raises InvalidRequest."""
+        """Decompress the message, which may take long. Raises InvalidRequest."""
         return inflate(*self)
 
 
 class MessageReader:
-    """Assembles the messages of one stream. Compressed ones that are long are given as they are."""
+    """Assembles the messages of one stream. Long compressed messages are returned as `Packed`."""
 
     __slots__ = (
         "_begun",
@@ -69,17 +69,17 @@ class MessageReader:
         self, limit: int, encoding: str, tensor_offset: int = 0, reserve: Callable[[int], None] | None = None
     ) -> None:
         self._reserve = reserve
-        """Called with the size of a message before there is memory for it. May raise RequestError."""
+        """Called with a message's size before its buffer is allocated. May raise RequestError."""
         self._limit = limit
         self._encoding = encoding
-        self._tensor_offset = tensor_offset  # where large messages are expected to hold aligned tensors
+        self._tensor_offset = tensor_offset  # expected offset of the first tensor, for alignment
         self._prefix = b""
         self._buffer: memoryview | None = None
         self._filled = 0
         self._compressed = False
         self._begun = 0
         self.at = 0
-        """Where in the DATA that is being fed the message just given ended."""
+        """Offset, in the DATA being fed, of the end of the last message returned."""
 
     @property
     def between_messages(self) -> bool:
@@ -87,13 +87,14 @@ class MessageReader:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Differs from what it was whenever a byte of a message has come."""
+        """Value that changes with every byte of a message that arrives."""
         return self._begun, self._filled, len(self._prefix)
 
     def feed(self, data: bytes, start: int, stop: int) -> Iterator[Buffer | Packed]:
-        """Take DATA; yields the messages it completes, those before an error first.
+        """Consume DATA and yield the messages that it completes, including those before an error.
 
-        Raises InvalidRequest: RESOURCE_EXHAUSTED for a message over the limit, INTERNAL for a bad prefix.
+        Raises InvalidRequest: RESOURCE_EXHAUSTED for a message over the limit, INTERNAL for a bad
+        prefix.
         """
         while start < stop:
             if self._buffer is None:
@@ -116,7 +117,9 @@ class MessageReader:
                 yield message
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:
-        """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""
+        """Consume DATA from the middle of a message. Returns False, consuming nothing, if it is
+        anything else.
+        """
         buffer, filled = self._buffer, self._filled
         end = filled + stop - start
         if buffer is None or end >= len(buffer):
@@ -126,14 +129,16 @@ class MessageReader:
         return True
 
     def landing(self, remaining: int) -> memoryview | None:
-        """Where the next bytes of a large message may be read directly."""
+        """Return a buffer to read the next bytes of a large message into, or None."""
         if self._buffer is None:
             return None
         room = min(len(self._buffer) - self._filled, remaining)
         return self._buffer[self._filled : self._filled + room] if room >= _LAND_FROM_BYTES else None
 
     def landed(self, count: int) -> Buffer | Packed | None:
-        """`count` bytes came into the landing; returns the message they completed."""
+        """Handle `count` bytes read into the buffer of `landing`. Returns the message if they complete
+        it, or None.
+        """
         buffer = self._buffer
         self._filled += count
         if buffer is None or self._filled < len(buffer):

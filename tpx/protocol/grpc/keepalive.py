@@ -1,4 +1,4 @@
-"""Server-side keepalive (gRPC proposals A8 and A9): pings, ping strikes, and the age of connections."""
+"""Server-side keepalive (gRPC proposals A8 and A9): pings, ping strikes, and connection age."""
 
 import random
 from enum import Enum, auto
@@ -7,15 +7,18 @@ from tpx.protocol.grpc.limits import KeepaliveLimits
 
 _WITHOUT_CALLS_S = 7200.0
 _PROBED_NS = 10_000_000_000
-"""A client that measures its bandwidth pings for as long as it reads, and reads on from buffers of the system
-when we have written all: pings so soon after data are no abuse (their number is bounded elsewhere)."""
+"""Time after our last data in which pings cost no strikes. A client that estimates its bandwidth pings
+while it reads, and it keeps reading from the system's buffers after our last write; the glitch budget
+bounds these pings.
+"""
 _PINGS_APART_S = 60
-"""Once as many PINGs were sent without data as allowed. gRPC's older ways sent none at all any more, and so
-never noticed that a client had died."""
+"""Interval of our PINGs after the allowed number was sent without data. Older gRPC versions stop
+sending, and so never detect a dead client.
+"""
 
 
 class KeepaliveAction(Enum):
-    """KeepaliveAction of a connection after a look at its clock."""
+    """Action due on a connection."""
 
     NOTHING = auto()
     PING = auto()
@@ -25,7 +28,7 @@ class KeepaliveAction(Enum):
 
 
 class Keepalive:
-    """The clock of one connection. Times are the listener's ticks, in seconds."""
+    """Keepalive state of one connection. Times are the listener's ticks, in seconds."""
 
     __slots__ = (
         "_age_s",
@@ -48,22 +51,22 @@ class Keepalive:
         self._limits = limits
         self.opened = tick
         self.heard = tick
-        """When the peer was last heard of; set by the connection."""
+        """Tick of the last read from the peer; set by the connection."""
         self._busy = tick
         self._last_stream = 0
         self._pinged: int | None = None
         self._sent_ping = tick
-        self._pings = 0  # since we last sent data
-        self._wrote = False  # since the client's last PING
+        self._pings = 0  # sent by us since our last data
+        self._wrote = False  # data since the client's last PING
         self._drained = False
         self._last_ping_ns = 0
         self._last_data_ns = -_PROBED_NS
         self._strikes = 0
-        # a tenth either way, so that connections opened together do not all end together
+        # +-10%: connections opened together must not all end together
         self._age_s = limits.max_connection_age_s * random.uniform(0.9, 1.1)
 
     def ping_received(self, now_ns: int, *, calls: bool, wrote: bool) -> bool:
-        """False when the peer has pinged too often while we had nothing to send it."""
+        """Record a PING. Returns False if the peer has pinged too often while we sent no data."""
         limits = self._limits
         interval_s = limits.min_ping_interval_s if calls or limits.permit_without_calls else _WITHOUT_CALLS_S
         too_soon = self._last_ping_ns and now_ns - self._last_ping_ns < interval_s * 1e9
@@ -79,8 +82,9 @@ class Keepalive:
         return self._strikes <= limits.max_ping_strikes
 
     def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> KeepaliveAction:
-        """Return what to do now; called once a second. `last_stream` tells of calls that came and went,
-        `wrote` of data that we sent, since the last look or PING."""
+        """Return the action due now. Must be called once per second. `last_stream` reveals calls that
+        began and ended, and `wrote` data that we sent, since the last call or PING.
+        """
         if calls or last_stream != self._last_stream:
             self._busy, self._last_stream = tick, last_stream
         if wrote:

@@ -1,4 +1,4 @@
-"""The limits of a gRPC server's connections; the keepalive ones have gRPC's own defaults."""
+"""Limits of a gRPC server's connections; the keepalive limits have gRPC's defaults."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from tpx.protocol.http2.glitches import GLITCH_BURST, GLITCHES_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepaliveLimits:
-    """gRPC's own defaults. Ages of 0 mean no limit."""
+    """Keepalive limits with gRPC's defaults. An age of 0 means unlimited."""
 
     time_s: float = 7200.0
     timeout_s: float = 20.0
@@ -26,27 +26,30 @@ class GrpcLimits:
 
     max_message_bytes: int = 2**31 - 1
     max_metadata_bytes: int = 16 << 10
-    """Size of a call's headers, as RFC 9113 counts them. A call with more is refused, and one with more than
-    twice as much ends its connection: it is not even decoded to its end."""
+    """Size of a call's headers as in RFC 9113. A larger list fails the call; one over twice the limit
+    ends the connection before it is fully decoded.
+    """
     glitch_burst: int = GLITCH_BURST
     glitches_per_s: int = GLITCHES_PER_S
     max_streams: int = 10_000
     preface_timeout_s: int = 10
     frame_timeout_s: int = 60
-    """For the rest of a frame or header block whose beginning has come."""
+    """Time to receive the rest of a frame or header block."""
     header_timeout_s: int = 10
-    """From the beginning of a header block, or of a frame that is not DATA, to its end."""
+    """Time from the start of a header block, or of a non-DATA frame, to its end."""
     message_timeout_s: int = 60
-    """Without a single byte of a message that a call owes; and before `min_receive_rate` counts."""
+    """Time without a byte of an expected message; also the time before `min_receive_rate` applies."""
     min_receive_rate: int = 240
-    """Bytes per second, on average, of the messages that a connection's calls owe together; 0: any."""
+    """Minimum average rate, in bytes per second, of all incomplete messages of a connection together; 0
+    = no minimum.
+    """
     max_receive_s: int = 3600
-    """From the beginning of a message to its end."""
+    """Time from the start of a message to its end."""
     write_timeout_s: int = 60
-    """Without the client taking a single byte."""
+    """Time without the client accepting a byte."""
     max_unread_bytes: int = 1 << 30
-    """Bytes of answers that wait for the client; an answer beyond them ends its call."""
+    """Bytes of unread responses per connection; a response over the limit ends its call."""
     response_encoding: str = ""
-    """Compress responses with this where the client accepts it."""
+    """Compression of responses if the client accepts it."""
     response_level: int = 6
     keepalive: KeepaliveLimits = field(default_factory=KeepaliveLimits)

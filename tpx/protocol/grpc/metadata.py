@@ -1,4 +1,4 @@
-"""Contents of a call's header block: path, deadline, compression and custom metadata."""
+"""Contents of a call's header block: path, deadline, compression, custom metadata."""
 
 import base64
 import binascii
@@ -22,7 +22,7 @@ _RESERVED = (b"te", b"content-type")
 
 
 class CallHead:
-    """The headers of a request, understood once and remembered with their block."""
+    """Parsed headers of a request, cached with their block."""
 
     __slots__ = ("accepts", "encoding", "fault", "http_status", "metadata", "method", "path", "timeout_ns")
 
@@ -30,19 +30,19 @@ class CallHead:
         self.path = b""
         self.timeout_ns = 0
         self.encoding = ""
-        """Of the request's messages: "", "gzip" or "deflate"."""
+        """Compression of the request's messages: "", "gzip" or "deflate"."""
         self.accepts: tuple[str, ...] = ()
         self.metadata: dict[str, str | bytes] = {}
         self.fault: tuple[Status, str] | None = None
-        """What is wrong with the call as a gRPC status."""
+        """gRPC status and message if the call is invalid."""
         self.http_status = 200
-        """What is wrong with the request as HTTP, where it is not gRPC at all."""
+        """HTTP status other than 200 if the request is not gRPC."""
         self.method: Method | None = None
-        """The method that serves calls with this head, once it was looked up."""
+        """Method that serves calls with this head, once looked up."""
 
 
 def interpret_request(headers: list[Header]) -> CallHead | None:
-    """A request's headers; None where they break HTTP/2 (RFC 9113 section 8.2 and 8.3)."""
+    """Parse a request's headers. Returns None if they violate HTTP/2 (RFC 9113 sections 8.2 and 8.3)."""
     fields: dict[bytes, bytes] = {}
     regular = False
     for name, value in headers:
@@ -107,12 +107,12 @@ def _custom_metadata(head: CallHead, fields: dict[bytes, bytes]) -> None:
 
 
 def _from_base64(value: bytes) -> bytes:
-    """With or without padding, as the gRPC specification asks."""
+    """Decode base64 with or without padding, as the gRPC specification requires."""
     return base64.b64decode(value.strip() + b"=" * (-len(value.strip()) % 4), validate=True)
 
 
 class ResponseHead:
-    """A response's header block or trailers."""
+    """Parsed headers or trailers of a response."""
 
     __slots__ = ("encoding", "http_status", "message", "metadata", "status")
 
@@ -137,7 +137,7 @@ def request_block(
     encoding: str = "",
     timeout: str = "",
 ) -> bytes:
-    """The constant header block of a call."""
+    """Encode the header block of a call; it is constant for given arguments."""
     headers: list[Header] = [
         (b":method", b"POST"),
         (b":scheme", b"https" if tls else b"http"),

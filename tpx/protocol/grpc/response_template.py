@@ -1,4 +1,4 @@
-"""The layout of a successful unary response: later ones that match it are not parsed frame by frame."""
+"""Layout of a successful unary response, which lets later responses skip frame-by-frame parsing."""
 
 from collections.abc import Callable, Iterator
 from struct import Struct
@@ -17,15 +17,15 @@ from tpx.protocol.http2.frames import (
 )
 
 _MOST_BYTES = 16 << 10
-"""Bytes of a response: a larger one costs more than its frames do."""
+"""Largest response, in bytes, worth a template: a larger one costs more than its frames do."""
 _NUMBER_BYTES = 4
 _UP_TO_NUMBER = HEADER_BYTES - _NUMBER_BYTES
 
 
 class ResponseTemplate:
-    """The layout of a successful response of three frames: header block, message, trailers.
+    """Layout of a successful response of three frames: header block, message, trailers.
 
-    It holds as long as the two header blocks mean what they did.
+    Valid while both header blocks decode to the same headers.
     """
 
     __slots__ = ("_begin", "_end", "_head", "_layout", "_prefix", "_trailers", "response", "size")
@@ -41,11 +41,11 @@ class ResponseTemplate:
         self._begin, _, self._head, _, self._prefix, _, self._end, _, self._trailers = layout.unpack(data)
         self.size = len(data)
         self.response = response = GrpcResponse(Status.OK, trailers.message, b"", 0)
-        """Each of them, once it has its message."""
+        """Object shared by all matching responses; `data` and the times are set for each."""
         response.metadata = trailers.metadata
 
     def split(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Yield stream and message of each response from `at` on, up to one that does not match."""
+        """Yield stream ID and message of each response from `at` on, up to the first that does not match."""
         several = memoryview(data)[at : len(data) - (len(data) - at) % self.size]
         for begin, stream, head, of_data, prefix, message, end, of_end, trailers in self._layout(several):
             if (
@@ -62,8 +62,9 @@ class ResponseTemplate:
 
 
 def template_of(data: bytes, known: Callable[[bytes], ResponseHead | None]) -> ResponseTemplate | None:
-    """Return the template of the response at the beginning of `data`; None if its layout is another. `known`
-    finds the header blocks that do not depend on others."""
+    """Return the template of the response at the start of `data`, or None if it has another layout.
+    `known` looks up header blocks that do not depend on the dynamic table.
+    """
     stop, stream, frames = 0, header_at(data)[4], []
     for kind, flags in ((HEADERS, END_HEADERS), (DATA, 0), (HEADERS, END_HEADERS | END_STREAM)):
         start = stop + HEADER_BYTES

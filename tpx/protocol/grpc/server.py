@@ -1,4 +1,4 @@
-"""The server's end of gRPC on one HTTP/2 connection: streams become calls; limits, keepalive, draining."""
+"""gRPC server on one HTTP/2 connection: streams become calls; limits, keepalive, draining."""
 
 import asyncio
 import time
@@ -90,8 +90,8 @@ class GrpcServerConnection:
         self._methods = methods
         self._inflater = inflater
         self._ended = self._call_ended
-        self._wrote = False  # a call has ended since the client's last PING, or our last look at the clock
-        self._sent_bytes = 0  # at the same time
+        self._wrote = False  # a call has ended since the last check of `_has_written`
+        self._sent_bytes = 0  # the sender's total at that check
         self._keepalive = Keepalive(limits.keepalive, listener.tick)
         self._preface_seen = False
         self._last_stream = 0
@@ -101,12 +101,12 @@ class GrpcServerConnection:
         self._left_at = 0
         self._write_watch = WriteWatch()
         self._deadlines = MessageDeadlines(limits)
-        self._half_sent_since = (0, 0)  # the number of a header block or frame, and when we saw it first
+        self._half_sent_since = (0, 0)  # number of an incomplete header block or frame, and its first tick
 
     # Role
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Send our settings, and report to the listener, which may refuse the connection."""
+        """Send our settings and register with the listener, which may refuse the connection."""
         http2, limits = self.http2, self._limits
         self._shared = Shared(http2, self._account, limits, self._inflater)
         http2.transport.coalesce_with(self._listener.coalescing_of(transport))
@@ -119,7 +119,7 @@ class GrpcServerConnection:
         self._listener.opened(self, transport)
 
     def begin_read(self, data: bytes) -> int:
-        """Note that the client is alive, and check how the connection begins."""
+        """Record that the client is alive, and check the preface."""
         self._keepalive.heard = self._listener.tick
         if self._listener.observer is not None:
             self._shared.read_ns = time.perf_counter_ns()
@@ -139,7 +139,7 @@ class GrpcServerConnection:
         return at
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Begin a call, or end its client's half."""
+        """Start a call, or end the client's half of one."""
         head = self._blocks.get(block)
         if head is None:
             head = self._decode(block)
@@ -159,14 +159,14 @@ class GrpcServerConnection:
             self._begin_call(stream_id, flags, head)
 
     def _decode(self, block: bytes) -> CallHead | None:
-        """Decode a header block, and charge for one that is larger than calls have a reason to be."""
+        """Decode a header block, and charge glitches for an unusually large one."""
         blocks, most = self._blocks, self._limits.max_metadata_bytes
         head = blocks.add(block)
         self.http2.glitches.charge(
             "header fields", blocks.fields // _FIELDS_PER_GLITCH + len(block) // _BLOCK_BYTES_PER_GLITCH
         )
         if head is not None and blocks.list_bytes > most:
-            # as gRPC's C core says it
+            # the message of gRPC's C core
             reason = f"received metadata size exceeds hard limit ({blocks.list_bytes} vs. {most})"
             head.fault = Status.RESOURCE_EXHAUSTED, reason
         return head
@@ -197,7 +197,7 @@ class GrpcServerConnection:
         return refusing(method.path, *refusal) if refusal is not None else method
 
     def _take_trailers(self, stream_id: int, flags: int) -> None:
-        """Take a second header block on a stream: it must end it."""
+        """Handle a second header block on a stream: it must end the client's half."""
         call = self._calls.get(stream_id)
         if call is None:
             if stream_id & 1:
@@ -212,8 +212,10 @@ class GrpcServerConnection:
         call.end()
 
     def not_open(self, stream_id: int, what: str) -> None:
-        """Raise Http2Error for a frame of a stream that is idle; DATA and HEADERS also where it has ended or
-        was skipped (RFC 9113 section 5.1), unless they were on their way when we reset the stream."""
+        """Raise Http2Error for a frame on an idle stream; for DATA and HEADERS also on a stream that
+        has ended or was skipped (RFC 9113 section 5.1), unless we reset it while the frame was in
+        flight.
+        """
         if stream_id > self._last_stream or not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
         if what not in ("DATA", "HEADERS") or self.http2.was_cut(stream_id):
@@ -223,7 +225,7 @@ class GrpcServerConnection:
         raise Http2Error(ErrorCode.STREAM_CLOSED, f"{what} on stream {stream_id}, which has ended")
 
     def on_event(self, event: Event) -> None:
-        """React to what happens to streams and to the connection."""
+        """Handle stream and connection events."""
         match event:
             case StreamReset(stream_id, _):
                 self._drop(stream_id)
@@ -246,7 +248,7 @@ class GrpcServerConnection:
                 self._account.close()
 
     def _drop(self, stream_id: int) -> None:
-        """Forget a call that was reset."""
+        """Drop a call that was reset."""
         self.http2.sender.forget(stream_id)
         call = self._calls.pop(stream_id, None)
         if call is not None:
@@ -254,14 +256,14 @@ class GrpcServerConnection:
         self._close_if_drained()
 
     def _call_ended(self, call: ServerCall) -> None:
-        """Forget a call whose answer is written."""
+        """Drop a call whose response is fully written."""
         self._wrote = True
         self._calls.pop(call.id, None)
         if self._accept_up_to != MAX_STREAM_ID:
             self._close_if_drained()
 
     def _has_written(self) -> bool:
-        """Return True if answers were sent since this was last asked."""
+        """Return True if responses were sent since the last call."""
         sent_bytes = self.http2.sender.sent_bytes
         wrote = self._wrote or sent_bytes != self._sent_bytes
         self._wrote, self._sent_bytes = False, sent_bytes
@@ -271,7 +273,7 @@ class GrpcServerConnection:
         self.http2.transport.write(data)
 
     def refuse(self, reason: str) -> None:
-        """Say that this is one connection too many, and close."""
+        """Refuse this connection, which is over a limit, and close it."""
         self.http2.fail(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, reason))
 
     # memory
@@ -281,21 +283,22 @@ class GrpcServerConnection:
         return self.http2.sender.reads
 
     def drop_answers(self) -> None:
-        """The memory is needed: calls whose answers wait for the client are refused, the latest first."""
+        """Fail calls with unread responses, the newest first, to free their memory."""
         for call in reversed(list(self._calls.values())):
             if call.outbox and not self.http2.closed:
                 call.drop(Status.UNAVAILABLE, self._account.budget.refusal)
 
     def drop_silent_requests(self) -> None:
-        """The memory is needed: calls whose message has not gone on for seconds are refused."""
+        """Fail calls whose request message has stalled for seconds, to free their memory."""
         self._deadlines.refuse_silent(self._calls, self._listener.tick, self._account.budget.refusal)
 
     # writing and ending
 
     def release(self) -> None:
-        """Let calls in flight end, refuse new ones: GOAWAY that refuses nothing yet, a PING, and when its
-        answer shows that the client has read it, GOAWAY with the last call that will be served (RFC 9113
-        section 6.8)."""
+        """Drain: let calls in flight finish, then refuse new ones. Sends a GOAWAY that refuses nothing
+        and a PING; its ACK shows that the client has seen the GOAWAY, and a second GOAWAY names the
+        last call that will be served (RFC 9113 section 6.8).
+        """
         if self._draining_since is not None or self.http2.closed or not self._preface_seen:
             return
         self._draining_since = self._listener.tick
@@ -304,7 +307,7 @@ class GrpcServerConnection:
         )
 
     def drain(self) -> None:
-        """Do as `release` does, and end the streams that wait for further requests."""
+        """Drain as `release` does, and also end streaming calls that wait for more requests."""
         if not self._preface_seen and not self.http2.closed:
             self._leave()
         self.release()
@@ -328,13 +331,13 @@ class GrpcServerConnection:
         self._leave()
 
     def _leave(self) -> None:
-        """End the connection: `sweep` closes it unless the client does."""
+        """End the connection; `sweep` closes it if the client does not."""
         self._left_at = self._listener.tick
         self._discard()
         self.http2.transport.end()
 
     def _discard(self) -> None:
-        """Tell every call that its client is gone, and hold nothing more."""
+        """Notify every call that its client is gone, and release all buffers."""
         self.http2.discard()
         calls = list(self._calls.values())
         self._calls.clear()
@@ -343,12 +346,14 @@ class GrpcServerConnection:
             call.gone()
 
     def abort(self) -> None:
-        """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
+        """Abort the connection. The transport must not be used afterwards, so Lost is handled without
+        waiting for it.
+        """
         self.http2.transport.abort()
         self.on_event(Lost(None))
 
     def sweep(self, tick: int) -> None:
-        """Enforce the deadlines; called by the listener once a second."""
+        """Enforce the deadlines. Called by the listener once per second."""
         limits, silent = self._limits, tick - self._keepalive.heard
         out = self.http2.transport
         stalled = self._write_watch.stalled_s(out.transport, out.written, tick)
@@ -356,7 +361,7 @@ class GrpcServerConnection:
             stalled > limits.write_timeout_s
             or (not self._preface_seen and tick - self._keepalive.opened > limits.preface_timeout_s)
             or self._half_sent_s(tick) > limits.header_timeout_s
-            # where the frame is of a call, that is told first
+            # a frame of a call fails at the call's own deadline first: hence the 2 s
             or (self.http2.in_frame and silent > min(limits.frame_timeout_s, limits.message_timeout_s + 2))
         ):
             self.abort()
@@ -370,7 +375,7 @@ class GrpcServerConnection:
             self.http2.transport.close()
 
     def _half_sent_s(self, tick: int) -> int:
-        """For how many seconds a header block or a frame that is not DATA has been coming in."""
+        """Return for how many seconds a header block or non-DATA frame has been incomplete."""
         number = self.http2.half_sent
         if number != self._half_sent_since[0]:
             self._half_sent_since = number, tick
@@ -393,6 +398,6 @@ class GrpcServerConnection:
 def connection_factory(
     listener: Listener, limits: GrpcLimits, methods: Sequence[Method], inflater: Inflater
 ) -> Callable[[], Http2Connection]:
-    """Return what the listener calls for each accepted socket."""
+    """Return the protocol factory that the listener calls for each accepted socket."""
     by_path = methods_by_path(methods)
     return lambda: GrpcServerConnection(listener, limits, by_path, inflater).http2

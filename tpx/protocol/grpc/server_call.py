@@ -1,6 +1,6 @@
 """One gRPC call at the server: its messages, its deadline, its response.
 
-Of the response to a small unary call everything but the message is constant: it leaves in one write.
+The response to a small unary call is constant except for the message, and is sent in one write.
 """
 
 import asyncio
@@ -32,22 +32,24 @@ _pack_trailers = struct.Struct(f">BHBBI{len(_OK_TRAILERS)}s").pack
 
 
 class MessageSink(Protocol):
-    """Takes the messages of a streaming call."""
+    """Consumer of the messages of a streaming call."""
 
     def message(self, message: Buffer) -> None: ...
     def half_closed(self) -> None:
-        """The client sends no more."""
+        """Handle the end of the client's half: no more messages follow."""
 
     def gone(self) -> None:
-        """The call was cancelled, its deadline passed, or the connection broke."""
+        """Handle cancellation, expiry of the deadline, or loss of the connection."""
 
 
 Guard = Callable[[CallHead], tuple[Status, str] | None]
-"""Returns None to admit a call, or the status and message that refuse it."""
+"""Returns None to admit a call, or the status and message to refuse it with."""
 
 
 class Method:
-    """One RPC: `unary` takes a call and its one message, `stream` a call, for which it returns a sink."""
+    """One RPC: `unary` is called with a call and its only message; `stream` with a call, and returns
+    its sink.
+    """
 
     __slots__ = ("guard", "path", "stream", "tensor_offset", "unary")
 
@@ -63,23 +65,25 @@ class Method:
         self.stream = stream
         self.guard: Guard | None = None
         self.tensor_offset = 0
-        """Where large messages lately held their first tensor, so that the next ones can be aligned."""
+        """Offset of the first tensor in recent large messages; buffers for the next ones are aligned to
+        it.
+        """
 
     def restrict(self, guard: "Guard") -> None:
-        """Have `guard` judge the heads of calls before anything else is read."""
+        """Check the head of every call with `guard` before anything else is read."""
         self.guard = guard
 
     def align(self, tensor_offset: int) -> None:
-        """Align the first tensor of large messages, which is at this offset."""
+        """Align the buffers of large messages for a first tensor at this offset."""
         self.tensor_offset = tensor_offset
 
 
 class ServerCall(IncomingCall):
-    """One call. A unary call is answered by `respond` or `fail`; a streaming one by `send`s, then `finish`
-    or `fail`.
+    """One call. Unary calls end with `respond` or `fail`; streaming calls with any number of `send`,
+    then `finish` or `fail`.
 
-    After the client has gone every answer is dropped, and what `when_gone` was given is called. A client
-    that does not read its answers is not read from: DATA that comes meanwhile is `withheld`.
+    Once the client is gone, responses are dropped and the callback of `when_gone` is called. While a
+    client does not read its responses, its DATA is `withheld` instead of processed.
     """
 
     __slots__ = (
@@ -107,7 +111,7 @@ class ServerCall(IncomingCall):
         method: Method,
         ended: "Callable[[ServerCall], None]",
     ) -> None:
-        """`ended` is called when the last of the answer is written."""
+        """`ended` is called when the response is fully written."""
         Stream.__init__(self, stream_id, shared.sender.initial_window)
         self._shared = shared
         self._ended = ended
@@ -115,31 +119,32 @@ class ServerCall(IncomingCall):
         self.method = method
         self._on_gone: Callable[[], None] | None = None
         self.on_answered: Callable[[Status], None] | None = None
-        """Called once with the status, when a unary answer begins or the call ends; also of a client that
-        went away."""
+        """Called once with the status when a unary response begins or the call ends, even if the client
+        is gone.
+        """
         self.began_ns = 0
-        """When its headers came; known if the listener has an observer."""
+        """Time at which the headers arrived; set only if the listener has an observer."""
         self.intake: Intake | None = None
-        """Present once DATA has come that was not one whole message."""
+        """Set once DATA other than one whole message arrives."""
         self._message: Buffer | None = None
         self._sink: MessageSink | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._headers_sent = False
         self.held = 0
-        """Bytes of its requests that are held."""
+        """Bytes of memory held by the call's requests."""
         self._reserved = 0
-        """Of these, for a message on its way."""
+        """Bytes of `held` that are reserved for an incomplete message."""
         if head.timeout_ns:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.timeout_ns / 1e9, self._expire)
 
     @property
     def connection(self) -> object:
-        """Return what all calls of its connection have in common."""
+        """Object shared by all calls of the connection, as its identity."""
         return self._shared
 
     def when_gone(self, call_off: Callable[[], None]) -> None:
-        """Call `call_off` if the client goes before the answer; it replaces what was given before."""
+        """Set the callback for a client that leaves before the response; replaces the previous one."""
         self._on_gone = call_off
 
     @property
@@ -149,12 +154,15 @@ class ServerCall(IncomingCall):
 
     @property
     def received_ns(self) -> int:
-        """When its latest message was complete, if asked on its arrival; known as `began_ns` is."""
+        """Time at which the latest message was complete, if read on its arrival; set only if the
+        listener has an observer.
+        """
         return self._shared.read_ns
 
     def unsent(self) -> int:
-        """Bytes that the kernel has not taken yet, of the connection's answers; at least 1 while flow control
-        holds back a part of this one."""
+        """Return the bytes of the connection's responses not yet accepted by the kernel; at least 1
+        while flow control delays part of this one.
+        """
         out = self._shared.sender.transport
         return 0 if out.is_closing() else out.get_write_buffer_size() + (not self.we_ended)
 
@@ -166,10 +174,10 @@ class ServerCall(IncomingCall):
     # reading: called by the connection
 
     def open(self) -> None:
-        """The headers have come."""
+        """Handle the arrival of the headers."""
         if self.head.fault is not None:
             self._tell(self.head.fault[0])
-            # of the faults of a head only an unknown compression is UNIMPLEMENTED
+            # the only UNIMPLEMENTED fault is an unknown compression: list the known ones
             known = [_ACCEPTED] if self.head.fault[0] is Status.UNIMPLEMENTED else []
             self._end_with(trailers_only_block(*self.head.fault, known))
         elif self.method.stream is not None:
@@ -209,7 +217,7 @@ class ServerCall(IncomingCall):
         return Intake(self, self._shared, reader)
 
     def _reserve(self, size: int) -> None:
-        """Hold memory for a message that is on its way. Raises Overloaded."""
+        """Reserve memory for an incomplete message. Raises Overloaded."""
         budget = self._shared.account.budget
         if not budget.fits(size):
             budget.relieve(budget.limit_bytes - size)
@@ -219,13 +227,15 @@ class ServerCall(IncomingCall):
         self.hold(size)
 
     def hold(self, size: int) -> None:
-        """So much of the call's requests is held, until it is released or the call ends."""
+        """Charge `size` bytes to the memory budget until the call ends; negative releases them."""
         self.held += size
         self._shared.account.hold_request(size)
 
     def listen(self, *, on_stall: Callable[[bool], None], on_drain: Callable[[], None]) -> None:
-        """For a stream: `on_stall(True)` is called when its client does not take what was sent, and with
-        False when it does again; `on_drain` when the server ends: with what is in flight the stream ends."""
+        """Set a stream's callbacks: `on_stall(True)` when the client stops reading responses,
+        `on_stall(False)` when it resumes; `on_drain` when the server shuts down and the stream must end
+        after the requests in flight.
+        """
         if self.intake is not None:
             self.intake.on_stall, self.intake.on_drain = on_stall, on_drain
 
@@ -233,7 +243,7 @@ class ServerCall(IncomingCall):
         return self.intake.landing(remaining) if self.intake is not None else None
 
     def pause_reading(self) -> None:
-        """Whoever takes the messages has enough: those behind the present one wait until `resume_reading`."""
+        """Withhold the messages after the current one until `resume_reading`."""
         if self.intake is not None:
             self.intake.paused = True
 
@@ -243,18 +253,18 @@ class ServerCall(IncomingCall):
             asyncio.get_running_loop().call_soon(self.read_on)
 
     def eased(self) -> None:
-        """The client has taken most of what this call had sent."""
+        """Handle the client having read most of this call's responses."""
         if self.intake is not None:
             self.intake.stall(False)
         self.read_on()
 
     def read_on(self) -> None:
-        """Take from what was withheld as much as may be taken now."""
+        """Process withheld data as far as the limits now allow."""
         if self.intake is not None:
             self.intake.read_on()
 
     def end(self) -> None:
-        """The client's half has ended."""
+        """Handle the end of the client's half."""
         if self.we_ended or self.withheld is not None:
             return
         if self.intake is not None and not self.intake.reader.between_messages:
@@ -268,7 +278,7 @@ class ServerCall(IncomingCall):
             self.method.unary(self, message)
 
     def gone(self) -> None:
-        """Reset, expired or disconnected: nobody reads an answer any more."""
+        """Handle a reset, an expired deadline or a lost connection: the response will not be read."""
         self.we_ended = True
         self._tell(Status.CANCELLED)
         self._let_go()
@@ -280,7 +290,7 @@ class ServerCall(IncomingCall):
             on_gone()
 
     def _let_go(self) -> None:
-        """Give back what the call holds: its timer, what was read of it, and memory."""
+        """Release what the call holds: its timer, withheld data, and memory."""
         self._stop_clock()
         if self.intake is not None:
             self.intake.drop()
@@ -290,9 +300,9 @@ class ServerCall(IncomingCall):
             self._reserved = 0
 
     def take(self, message: Buffer) -> None:
-        """A message has come."""
+        """Handle a request message."""
         if self._sink is not None:
-            if self._reserved:  # what takes it holds it from now on
+            if self._reserved:  # the sink accounts for the message from now on
                 self.hold(-self._reserved)
                 self._reserved = 0
             self._sink.message(message)
@@ -303,7 +313,7 @@ class ServerCall(IncomingCall):
 
     @property
     def awaited(self) -> tuple[int, ...] | None:
-        """How much has come of the message that the client owes; None where it owes none."""
+        """Progress of the message that the client has yet to complete, or None if it owes none."""
         if self.peer_ended or self.we_ended or self.withheld is not None:
             return None
         if self.intake is None or self.intake.reader.between_messages:
@@ -311,7 +321,7 @@ class ServerCall(IncomingCall):
         return self.intake.reader.progress
 
     def _expire(self) -> None:
-        # the deadlines of ten thousand calls may pass at the same moment
+        # the deadlines of ten thousand calls may expire at once: spread the work over loop iterations
         self._deadline = None
         self._shared.connection.later(self._give_up_expired)
 
@@ -319,17 +329,17 @@ class ServerCall(IncomingCall):
         self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def give_up(self, status: Status, why: str) -> None:
-        """End the call with an error that is not of its server, and tell whoever works on it."""
+        """End the call with an error that its method did not raise, and cancel the work on it."""
         if not self.we_ended:
             on_gone, sink = self._on_gone, self._sink
             self.fail(status, why)
             self._on_gone, self._sink = on_gone, sink
             self.gone()
 
-    # writing: called by whoever serves the method
+    # writing: called by the method
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Answer a unary call with a message in parts; large parts are not copied."""
+        """Respond to a unary call with a message in parts; large parts are not copied."""
         if self.we_ended or self.trailers is not None:
             return
         if self.on_answered is not None:
@@ -382,14 +392,13 @@ class ServerCall(IncomingCall):
             self.intake.stall(True)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
-        """End a streaming call after what was sent: well, or with a status of its server's."""
+        """End a streaming call after all queued messages, with OK or an error of its method."""
         if self.on_answered is not None and not self._answered:
             self._tell(status)
         self._end_with(self._trailers(status, message))
 
     def fail(self, status: Status, message: str) -> None:
-        """End the call with an error, before any message or after some; what still waits to be sent is
-        dropped."""
+        """End the call with an error, even after some messages; queued data is dropped."""
         if self._answered:
             return
         self._tell(status)
@@ -400,13 +409,13 @@ class ServerCall(IncomingCall):
         return trailers_block(status, message) if self._headers_sent else trailers_only_block(status, message)
 
     def drop(self, status: Status, why: str) -> None:
-        """End the call with an error instead of the answer that its client does not read."""
+        """End the call with an error instead of the response that its client does not read."""
         self._shared.sender.forget(self.id)
         self.trailers = None
         self.give_up(status, why)
 
     def refuse(self, http_status: int) -> None:
-        """Answer what is not gRPC in plain HTTP."""
+        """Respond in plain HTTP to a request that is not gRPC."""
         headers = [(b":status", b"%d" % http_status)]
         if http_status == 415:
             headers.append((b"accept-post", b"application/grpc"))
@@ -432,7 +441,7 @@ class ServerCall(IncomingCall):
         return self.we_ended or self.trailers is not None
 
     def sent(self) -> None:
-        """Our last frame is written; a client that is still sending is told to stop."""
+        """Finish after our last frame was written; a client that is still sending gets RST_STREAM."""
         self.we_ended = True
         self._on_gone = self._sink = None
         if self._deadline is not None or self.intake is not None or self.held:
@@ -448,12 +457,12 @@ class ServerCall(IncomingCall):
 
 
 def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
-    """The methods as a connection looks them up."""
+    """Index methods by their encoded path."""
     return {method.path.encode(): method for method in methods}
 
 
 def refusing(path: str, status: Status, message: str) -> Method:
-    """A method that ends every call at once, so that no streaming client waits for it in vain."""
+    """Return a method that fails every call immediately, so that a streaming client does not wait in vain."""
 
     def refuse(call: ServerCall) -> MessageSink:
         call.fail(status, message)
@@ -463,7 +472,7 @@ def refusing(path: str, status: Status, message: str) -> Method:
 
 
 class _Ignore:
-    """Takes what a client still sends to a call that has been answered."""
+    """Discards what a client still sends to a call that has ended."""
 
     def message(self, message: Buffer) -> None: ...
     def half_closed(self) -> None: ...
@@ -471,6 +480,6 @@ class _Ignore:
 
 
 def unknown_method(head: CallHead) -> Method:
-    """A method that answers UNIMPLEMENTED."""
+    """Return a method that responds with UNIMPLEMENTED."""
     path = head.path.decode("latin-1")
     return refusing(path, Status.UNIMPLEMENTED, f"unknown method {path}")

@@ -1,4 +1,4 @@
-"""gRPC status codes, and how a status travels in trailers."""
+"""gRPC status codes, and their encoding in trailers."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from tpx.protocol.http2.hpack import Header, encode_stateless
 
 
 class Status(IntEnum):
-    """The numbers of the gRPC specification."""
+    """Status codes of the gRPC specification."""
 
     OK = 0
     CANCELLED = 1
@@ -38,12 +38,12 @@ _BY_STATUS = {status: code for code, status in _BY_CODE.items()}
 
 
 def from_code(code: Code) -> Status:
-    """The status of a neutral code."""
+    """Return the status for a neutral code."""
     return _BY_CODE[code]
 
 
 def to_code(status: int) -> Code:
-    """The neutral code of a status; those that only gRPC has are UNKNOWN."""
+    """Return the neutral code for a status; UNKNOWN for statuses that only gRPC has."""
     return _BY_STATUS.get(Status(status), Code.UNKNOWN) if status in _STATUSES else Code.UNKNOWN
 
 
@@ -59,7 +59,9 @@ _BY_HTTP = {
 
 
 def from_http(http_status: str) -> Status:
-    """The status of a response that has none, from its HTTP status (gRPC: http-grpc-status-mapping.md)."""
+    """Return the status of a response without grpc-status from its HTTP status (gRPC:
+    http-grpc-status-mapping.md).
+    """
     return _BY_HTTP.get(http_status, Status.UNKNOWN)
 
 
@@ -72,21 +74,22 @@ _BY_RESET: dict[int, Status] = {
 
 
 def from_reset(code: int) -> Status:
-    """The status of a call that the server reset (gRPC over HTTP2, "Errors")."""
+    """Return the status of a call that the server reset (gRPC over HTTP2, "Errors")."""
     return _BY_RESET.get(code, Status.INTERNAL)
 
 
 MAX_MESSAGE_BYTES = 6 << 10
-"""Of an encoded grpc-message: with more than 8 KB of trailers, clients may lose the status along with it."""
+"""Size limit of an encoded grpc-message: with over 8 KB of trailers, clients may lose the status as well."""
 
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _TO_ESCAPE = re.compile(r"[^ -$&-~]+")
 
 
 def percent_encode(message: str) -> bytes:
-    """grpc-message: printable ASCII but `%` as it is, every other byte of the UTF-8 as %XX.
+    """Encode a grpc-message: printable ASCII except `%` unchanged, other UTF-8 bytes as %XX.
 
-    What is too long is cut between two characters; what UTF-8 cannot carry becomes a question mark.
+    Long messages are cut between two characters; characters that UTF-8 cannot encode become question
+    marks.
     """
     encoded = _TO_ESCAPE.sub(_escape, message[:MAX_MESSAGE_BYTES])
     if len(encoded) > MAX_MESSAGE_BYTES:
@@ -107,13 +110,13 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def percent_decode(message: bytes) -> str:
-    """The reverse; a malformed escape stays as it is, as the gRPC specification asks."""
+    """Decode a grpc-message; malformed escapes are kept, as the gRPC specification requires."""
     raw = _ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), message)
     return raw.decode("utf-8", "replace")
 
 
 def trailers_block(status: int, message: str = "") -> bytes:
-    """The header block that ends a response after its messages."""
+    """Return the header block that ends a response after its messages."""
     headers = [(b"grpc-status", b"%d" % status)]
     if message:
         headers.append((b"grpc-message", percent_encode(message)))
@@ -121,6 +124,6 @@ def trailers_block(status: int, message: str = "") -> bytes:
 
 
 def trailers_only_block(status: int, message: str, headers: Iterable[Header] = ()) -> bytes:
-    """The one header block of a response without messages."""
+    """Return the only header block of a response without messages."""
     head = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc"), *headers])
     return head + trailers_block(status, message)

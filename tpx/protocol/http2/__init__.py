@@ -1,2 +1,3 @@
-"""HTTP/2 as gRPC uses it: framing, settings, flow control and header compression, the same class at both
-ends."""
+"""HTTP/2 as gRPC uses it: framing, settings, flow control and header compression, shared by server and
+client.
+"""

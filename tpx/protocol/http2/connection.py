@@ -1,9 +1,9 @@
-"""One HTTP/2 connection (RFC 9113), of a server or a client: frames, settings, flow control, abuse limits.
+"""One HTTP/2 connection (RFC 9113), server or client: frames, settings, flow control, abuse limits.
 
-Frames are parsed in place in what one read brought. The rest of a large DATA frame is read by the event loop
-straight into the message it belongs to. What can be sent at once is written at once; what flow control holds
-back waits in its stream. A peer that makes us work without asking for anything is disconnected when its
-budget of glitches is spent.
+Frames are parsed in place in the bytes of one read. The event loop reads the rest of a large DATA frame
+straight into the message that it belongs to. Data is written immediately if flow control allows, and
+otherwise waits in its stream's outbox. A peer that makes us work without requesting anything is
+disconnected when its glitch budget is spent.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ _CUT_STREAMS = 1000
 
 
 class Http2Connection(BufferedReader):
-    """The asyncio protocol of a connection. DATA goes to its stream, all else that has a meaning to `role`.
+    """The asyncio protocol of a connection: passes DATA to its stream and all other events to `role`.
 
-    `streams` belong to the role, which adds and removes them. With `turns`, as on a server, the connection
-    shares the event loop with others, and is not read from while its peer does not read.
+    The role owns `streams`: it adds and removes them. `turns`, set on a server, shares the event loop
+    fairly among connections; reading then pauses while the peer does not read our responses.
     """
 
     __slots__ = (
@@ -98,17 +98,17 @@ class Http2Connection(BufferedReader):
         self._account = account or uncounted()
         # reading
         self._pending = bytearray()
-        self._missing = 0  # to come of the frame that `_pending` begins with
-        self._begun = 0  # frames and header blocks that did not come with one read
-        self.block: bytearray | None = None  # a header block in pieces, and its first frame
-        self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
+        self._missing = 0  # bytes missing from the frame at the start of `_pending`
+        self._begun = 0  # frames and header blocks split across reads
+        self.block: bytearray | None = None  # header block whose CONTINUATION frames are due
+        self._direct: memoryview | None = None  # buffer for the rest of a DATA frame, and its stream
         self._direct_stream: Stream | None = None
         self._direct_left = self._direct_flags = 0
-        self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
-        self._held: dict[int, Stream] = {}  # have messages left for the next turn
+        self._unacknowledged = 0  # bytes received since our last WINDOW_UPDATE of the connection
+        self._held: dict[int, Stream] = {}  # streams with messages left for the next turn
         # ending
-        self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
-        self._cut_up_to = 0  # of those that have been dropped from it
+        self._cut: dict[int, None] = {}  # streams that we reset most recently
+        self._cut_up_to = 0  # highest stream ID evicted from `_cut`
         self.glitches = glitches or GlitchBudget()
         self.control = ControlFrames(self, role, max_block_bytes, self.glitches)
         self.closed = False
@@ -125,7 +125,7 @@ class Http2Connection(BufferedReader):
         self._role.on_event(Lost(exc))
 
     def eof_received(self) -> None:
-        self.transport.flush()  # the event loop closes what the peer has closed
+        self.transport.flush()  # the event loop closes the transport on return
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
@@ -134,7 +134,7 @@ class Http2Connection(BufferedReader):
             self._pending += data
             self._missing -= len(data)
             return
-        self.transport.hold()
+        self.transport.hold()  # write the responses to all frames of this read together
         try:
             fresh = not self._pending
             if not fresh:
@@ -147,6 +147,7 @@ class Http2Connection(BufferedReader):
                 self._pending += data
             elif at < len(data) and not self.closed:
                 self._parse(data, at)
+            # number an incomplete frame once, however many reads it takes to complete it
             if self._pending and self.block is None and (fresh or len(self._pending) < len(data)):
                 self._begun += 1
             self._end_read(self.transport.transport)
@@ -156,7 +157,9 @@ class Http2Connection(BufferedReader):
             self.transport.release(expecting=bool(self.streams))
 
     def _turn_came(self) -> None:
-        """Go on with what was read, unless the peer does not read: then it waits for that, too."""
+        """Resume with the data left over from earlier reads, unless the peer still does not read our
+        responses.
+        """
         if not self._awaits_turn or (self.sender.paused and not self.closed):
             return
         self._awaits_turn, self._missing = False, 0
@@ -182,19 +185,19 @@ class Http2Connection(BufferedReader):
             self.fail(exc)
 
     def later(self, go_on: Callable[[], None]) -> None:
-        """Do the rest of some work in a later turn of the loop."""
+        """Run `go_on` in a later iteration of the event loop."""
         if self._turns is not None:
             self._turns.wait(go_on)
         else:
             asyncio.get_running_loop().call_soon(go_on)
 
     def await_turn(self, stream: Stream) -> None:
-        """Have a stream read on in the connection's next turn."""
+        """Schedule `stream` to resume reading in the connection's next turn."""
         self._held[stream.id] = stream
         self._await_turn(self.transport.transport)
 
     def pause_writing(self) -> None:
-        """Send no more, and at a server read no more: requests of a client that does not read wait unread."""
+        """Stop sending and, on a server, stop reading: a client's requests wait unread until it reads."""
         self.sender.pause()
         if self._turns is not None:
             self.transport.pause_reading()
@@ -208,18 +211,17 @@ class Http2Connection(BufferedReader):
 
     @property
     def in_frame(self) -> bool:
-        """True if a frame or header block has come in part."""
+        """True while a frame or header block is incomplete."""
         return bool(self._pending) or self.block is not None or self._direct is not None
 
     @property
     def half_sent(self) -> int:
-        """The number of the header block, or of the frame that is not DATA, which has come in part; 0: none
-        has."""
+        """Number of the incomplete header block or non-DATA frame being received; 0 if there is none."""
         control = len(self._pending) >= HEADER_BYTES and self._pending[_KIND_AT] != DATA
         return self._begun if self.block is not None or (control and not self._awaits_turn) else 0
 
     def discard(self) -> None:
-        """Read no more, and hold no memory: the connection ends."""
+        """Stop reading and release all buffers: the connection is ending."""
         self.closed = True
         self._pending, self._missing, self.block = bytearray(), 0, None
         self._direct = self._direct_stream = None
@@ -235,7 +237,7 @@ class Http2Connection(BufferedReader):
             length = high << 16 | low
             start = at + HEADER_BYTES
             stop = start + length
-            stream_id &= MAX_STREAM_ID  # the highest bit has no meaning
+            stream_id &= MAX_STREAM_ID  # the highest bit is reserved
             if self.block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
@@ -259,22 +261,23 @@ class Http2Connection(BufferedReader):
             self._pending = bytearray(memoryview(data)[at:])
 
     def _stops(self) -> bool:
-        """Leave the rest of a read for later if the peer does not read, or others are to be served."""
+        """Defer the rest of a read if the peer does not read or this connection's turn is over."""
         stops = self.sender.paused or self.turn_over
         if stops:
             self._await_turn(self.transport.transport)
         return stops
 
     def received(self, count: int) -> None:
-        """Count DATA that was read, or, negative, is to be read later; send WINDOW_UPDATE of the connection
-        once a good part of its window is used."""
+        """Count DATA bytes read (negative: deferred); send WINDOW_UPDATE once half the connection's
+        window is used.
+        """
         self._unacknowledged += count
         if self._unacknowledged > CONNECTION_WINDOW // 2:
             self.transport.write(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
 
     def _data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        """Hand the payload of a DATA frame, without its padding, to its stream."""
+        """Pass the payload of a DATA frame, without its padding, to its stream."""
         stream = self.streams.get(stream_id)
         if stream is None:
             self._role.not_open(stream_id, "DATA")
@@ -288,7 +291,9 @@ class Http2Connection(BufferedReader):
         stream.receive(data, start, stop)
 
     def take_from_window(self, stream: Stream, count: int) -> None:
-        """Count DATA of a stream that goes on, and send WINDOW_UPDATE where its window is low."""
+        """Charge DATA to the window of a stream that has not ended; send WINDOW_UPDATE if it is less
+        than half open.
+        """
         stream.receive_window -= count
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
@@ -298,7 +303,7 @@ class Http2Connection(BufferedReader):
             stream.receive_window = STREAM_WINDOW
 
     def _odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        """Take DATA that is padded or empty: padding counts for flow control, empty frames are glitches."""
+        """Handle padded or empty DATA: padding counts toward flow control, and empty frames are glitches."""
         self.received(stop - start)
         if start == stop and not flags & END_STREAM:
             self.glitches.charge("empty DATA frames")
@@ -317,8 +322,9 @@ class Http2Connection(BufferedReader):
     def _begin_landing(
         self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
     ) -> bool:
-        """Hand over what has come of a DATA frame, and have the rest read in place. Returns False where a
-        frame is to be kept until it is complete."""
+        """Pass on the received part of a DATA frame and read the rest in place. Returns False if the
+        frame must be buffered until it is complete.
+        """
         self.control.check_size(kind, stop - start)
         if kind != DATA or flags & PADDED:
             self._missing = stop - len(data)
@@ -331,8 +337,9 @@ class Http2Connection(BufferedReader):
         return True
 
     def _read_in_place(self, stream_id: int, flags: int, left: int) -> None:
-        """Read the rest of a DATA frame into its stream's buffer. Where there is none, parse on as if a frame
-        began here."""
+        """Read the rest of a DATA frame into its stream's buffer. If it has none, parse the rest as a
+        new frame.
+        """
         stream = self.streams.get(stream_id)
         self._direct = stream.landing(left) if stream is not None else None
         if self._direct is None:
@@ -357,14 +364,14 @@ class Http2Connection(BufferedReader):
             self._read_in_place(stream.id, flags, left)
 
     def begin_block(self, block: bytearray) -> None:
-        """Note the first piece of a header block: nothing else may come before its last."""
+        """Start a header block in pieces: only its CONTINUATION frames may follow."""
         self.block = block
         self._begun += 1
 
     # writing
 
     def greet(self, settings: Mapping[Setting, int], preface: bytes = b"") -> None:
-        """Send our settings behind a client's preface, and open the windows in which the peer may send."""
+        """Send our settings after a client's preface, and enlarge the connection's receive window."""
         sizes = {Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW, Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES}
         window = frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
         self.transport.write(preface + frames.settings_frame({**sizes, **settings}) + window)
@@ -372,7 +379,7 @@ class Http2Connection(BufferedReader):
     # ending
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
-        """Send RST_STREAM, and remember that frames of this stream may be on their way."""
+        """Send RST_STREAM, and remember the stream because its frames may still be in flight."""
         self.transport.write(frames.rst_stream(stream_id, code))
         self._cut[stream_id] = None
         if len(self._cut) > _CUT_STREAMS:
@@ -381,9 +388,9 @@ class Http2Connection(BufferedReader):
             self._cut_up_to = max(self._cut_up_to, oldest)
 
     def was_cut(self, stream_id: int) -> bool:
-        """Return True if we have reset the stream, or may have."""
+        """Return True if we reset the stream, or may have (only recent resets are remembered)."""
         return stream_id in self._cut or stream_id <= self._cut_up_to
 
     def fail(self, error: Http2Error) -> None:
-        """End the connection for an error of the peer's."""
+        """End the connection because the peer violated the protocol."""
         self._role.on_event(ProtocolViolated(error))

@@ -1,4 +1,4 @@
-"""The frames of an HTTP/2 connection that carry no DATA: their form, what they change, and what they cost."""
+"""HTTP/2 frames that carry no DATA: their validation, their effects, and their cost in glitches."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from tpx.protocol.http2.connection import Http2Connection
 
 _STREAMS_PER_GLITCH = 100
-"""Open streams whose windows move with the initial window."""
+"""Number of open streams that makes a change of the initial window cost one glitch: every stream's
+window is adjusted.
+"""
 
 
 class ControlFrames:
-    """Takes every frame but DATA and plain HEADERS, and assembles header blocks that come in pieces."""
+    """Handler of all frames except DATA and plain HEADERS; also assembles header blocks split across
+    frames.
+    """
 
     __slots__ = ("_block_flags", "_block_stream", "_connection", "_max_block_bytes", "_role", "glitches")
 
@@ -43,7 +47,7 @@ class ControlFrames:
         self._block_stream = self._block_flags = 0
 
     def take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Act on a frame. Raises Http2Error."""
+        """Handle a frame. Raises Http2Error."""
         self.check_size(kind, len(payload))
         _TAKERS.get(kind, ControlFrames._without_effect)(self, flags, stream_id, payload)
 
@@ -70,11 +74,11 @@ class ControlFrames:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
 
     def _without_effect(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Unknown types are ignored."""
+        """Ignore a frame of unknown type."""
         self.glitches.charge("frames without effect")
 
     def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Ignored, too, but its form counts (RFC 9113 section 6.3)."""
+        """Ignore PRIORITY, but validate its form (RFC 9113 section 6.3)."""
         self.glitches.charge("frames without effect")
         opened = stream_id in self._connection.streams
         frames.check_form("PRIORITY", stream_id, of_stream=True, fits=opened or len(payload) == 5)
@@ -116,7 +120,7 @@ class ControlFrames:
         self.glitches.charge("SETTINGS frames")
         if flags & ACK:
             return
-        # the last value of each counts, and only it costs anything
+        # only the last value of each setting has an effect, and only it costs anything
         settings = dict(frames.parse_settings(payload))
         if Setting.INITIAL_WINDOW_SIZE in settings:
             self.glitches.charge(
@@ -138,7 +142,7 @@ class ControlFrames:
             self._connection.transport.write(frames.frame(frames.PING, ACK, 0, payload))
 
     def window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Take a WINDOW_UPDATE. May raise Http2Error."""
+        """Handle WINDOW_UPDATE. May raise Http2Error."""
         frames.check_form("WINDOW_UPDATE", stream_id, of_stream=stream_id > 0, fits=len(payload) == 4)
         increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
         connection = self._connection
@@ -154,8 +158,8 @@ class ControlFrames:
             self._fail_stream(stream_id, error)
 
     def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
-        """End a stream for an error of the peer's."""
-        # or a client has its work thrown away as fast as by its own resets
+        """Reset a stream because the peer violated the protocol on it."""
+        # otherwise, provoked resets would discard work as fast as the client's own resets, but for free
         self.glitches.charge("stream errors")
         self._connection.reset_stream(stream_id, code)
         self._role.on_event(StreamReset(stream_id, code))
@@ -172,4 +176,4 @@ _TAKERS: dict[int, Callable[[ControlFrames, int, int, bytes], None]] = {
     frames.GOAWAY: ControlFrames._going_away,
     frames.PUSH_PROMISE: ControlFrames._push,
 }
-"""Everything but DATA and plain HEADERS."""
+"""Handlers of all frame types except DATA and plain HEADERS."""

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113 section 6): names, numbers, and how their bytes are packed."""
+"""HTTP/2 frames (RFC 9113 section 6): constants, and how to pack and parse the bytes."""
 
 import struct
 from enum import IntEnum
@@ -21,7 +21,7 @@ MAX_STREAM_ID = 2**31 - 1
 DEFAULT_WINDOW = 65535
 DEFAULT_FRAME_BYTES = 16384
 MAX_FRAME_BYTES = 1 << 20
-"""The largest frame we accept or send: large tensors take fewer pieces than by default."""
+"""Largest frame that we accept or send; above the default, so that large tensors take fewer frames."""
 
 HEADER_BYTES = 9
 # length (high 8 bits, low 16), type, flags, stream
@@ -34,7 +34,7 @@ _unpack_setting = struct.Struct(">HI").iter_unpack
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or a connection ended (section 7)."""
+    """Reason for ending a stream or a connection (section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -53,7 +53,7 @@ class ErrorCode(IntEnum):
 
 
 class Http2Error(WireError):
-    """The peer broke HTTP/2: the connection ends with GOAWAY and this code."""
+    """Connection error: the peer violated HTTP/2, and the connection ends with GOAWAY and this code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -72,42 +72,42 @@ class Setting(IntEnum):
 
 
 def frame_header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
-    """The nine bytes before a payload."""
+    """Return a frame's header (9 bytes)."""
     return _pack_header(length >> 16, length & 0xFFFF, kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Return a complete frame."""
     return frame_header(kind, flags, stream_id, len(payload)) + payload
 
 
 def settings_frame(values: dict[Setting, int]) -> bytes:
-    """SETTINGS with these values."""
+    """Return a SETTINGS frame with `values`."""
     return frame(SETTINGS, 0, 0, b"".join(_pack_setting(k, v) for k, v in values.items()))
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The (identifier, value) pairs of a SETTINGS payload."""
+    """Return the (identifier, value) pairs of a SETTINGS payload."""
     return list(_unpack_setting(payload))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """WINDOW_UPDATE; stream 0 is the connection."""
+    """Return a WINDOW_UPDATE frame; stream 0 means the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, _pack_u32(increment))
 
 
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
-    """RST_STREAM."""
+    """Return an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, _pack_u32(code))
 
 
 def goaway(last_stream_id: int, code: ErrorCode, reason: bytes = b"") -> bytes:
-    """GOAWAY; streams above `last_stream_id` were not and will not be looked at."""
+    """Return a GOAWAY frame; streams above `last_stream_id` were not and will not be processed."""
     return frame(GOAWAY, 0, 0, _pack_u32(last_stream_id) + _pack_u32(code) + reason)
 
 
 def headers_frames(stream_id: int, block: bytes, *, end_stream: bool, max_frame_bytes: int) -> bytes:
-    """A header block as HEADERS and, where it is larger than a frame, CONTINUATION."""
+    """Return a header block as HEADERS and, if it exceeds one frame, CONTINUATION frames."""
     flags = END_STREAM if end_stream else 0
     if len(block) <= max_frame_bytes:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
@@ -121,7 +121,9 @@ def headers_frames(stream_id: int, block: bytes, *, end_stream: bool, max_frame_
 
 
 def check_form(what: str, stream_id: int, *, of_stream: bool, fits: bool) -> None:
-    """Raise Http2Error for a control frame on the wrong kind of stream, or of a wrong size."""
+    """Raise Http2Error for a control frame of wrong size, or on a stream when it must be on the
+    connection (or vice versa).
+    """
     if bool(stream_id) is not of_stream:
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
     if not fits:

@@ -1,4 +1,4 @@
-"""A budget of "glitches" (HAProxy's word): what a peer makes us do without asking for anything."""
+"""Budget of "glitches" (HAProxy's term): work that a peer causes without requesting anything."""
 
 import time
 
@@ -9,7 +9,7 @@ GLITCHES_PER_S = 100
 
 
 class GlitchBudget:
-    """Allows `burst` glitches at once, and `per_s` of them a second."""
+    """Token bucket of `burst` glitches, refilled at `per_s` per second."""
 
     __slots__ = ("_burst", "_per_s", "_refilled_ns", "left")
 
@@ -19,7 +19,9 @@ class GlitchBudget:
         self._refilled_ns = time.monotonic_ns()
 
     def charge(self, what: str, count: int = 1) -> None:
-        """Charge the peer, naming what it sent. Raises Http2Error when the budget is spent."""
+        """Charge the peer for `count` glitches; `what` names what it sent. Raises Http2Error when the
+        budget is spent.
+        """
         self.left -= count
         if self.left >= 0:
             return

@@ -1,9 +1,10 @@
-"""Header blocks: decoding with a memory of blocks, and constant encoding.
+"""Header blocks: decoding with a cache of whole blocks, and stateless encoding.
 
-A gRPC client repeats its header block from call to call. A block that names no entry of the dynamic table
-always decodes to the same headers, one that names some until the table changes; so its bytes are a key to
-what was decoded. HAProxy repeats blocks that insert entries, too, and never names these: what they insert is
-made up for when a block arrives that is not remembered.
+A gRPC client repeats its header block from call to call. A block that references no dynamic table entry
+always decodes to the same headers, and one that does so until the table changes; the block's bytes are
+therefore a cache key. HAProxy repeats blocks that insert entries but never references the entries.
+Repeating such a block skips the insertion, which is made up for before the next block that misses the
+cache.
 """
 
 import re
@@ -16,17 +17,21 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from tpx.protocol.http2.frames import ErrorCode, Http2Error
 
 MAX_HEADER_LIST_BYTES = 64 << 10
-"""The size of a header list, and of its block, that a client takes: as RFC 9113 counts it (section 6.5.2)."""
+"""Largest header list, and header block, that a client accepts; the list's size as in RFC 9113 section
+6.5.2.
+"""
 _FIELD_BYTES = 32
 
 _MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){16}")
-"""An encoder needs two at the most (RFC 7541 section 4.2), and each costs as much as a header."""
+"""Runs of table size updates, each as costly as a header; an encoder needs two at most (RFC 7541
+section 4.2).
+"""
 
 _CACHED_LIST_BYTES = 4 << 10
 _CACHED_BYTES = 128 << 10
-"""Of header lists that a connection remembers: a block of a few bytes may stand for a large one."""
+"""Limit on the header lists cached per connection; a block of a few bytes may stand for a large list."""
 _ENTRY_BYTES = 1 << 10
-"""Beside its list, for what was made of it."""
+"""Estimated size of the interpreted result, besides its header list."""
 
 _STATIC_NAMES = {
     b":authority": 1,
@@ -41,10 +46,10 @@ _STATIC_NAMES = {
 
 DEFAULT_TABLE_BYTES = 4096
 _TABLE_ENTRIES = DEFAULT_TABLE_BYTES // _FIELD_BYTES
-"""The most that a dynamic table has."""
+"""Maximum number of entries in a dynamic table."""
 _STATIC_ENTRIES = 61
 EMPTY_TABLE = b"\x20"
-"""At the beginning of a block: the sender's table holds nothing from now on (RFC 7541 section 6.3)."""
+"""Table size update to 0 at the start of a block: empties the sender's table (RFC 7541 section 6.3)."""
 
 Header = tuple[bytes, bytes]
 
@@ -53,31 +58,31 @@ T = TypeVar("T")
 
 
 class BlockDecoder(Generic[T]):
-    """Decodes one direction of one connection. `get` finds a remembered block, `add` decodes one."""
+    """Decoder of one direction of one connection. `get` looks up a cached block, `add` decodes one."""
 
     def __init__(
         self, interpret: Callable[[list[Header]], T], max_list_bytes: int = MAX_HEADER_LIST_BYTES
     ) -> None:
         self.max_list_bytes = max_list_bytes
         self.fields = self.list_bytes = 0
-        """Fields of the block that was decoded last, and the size of its list."""
+        """Number of fields, and header list size, of the last decoded block; 0 if `add` found it cached."""
         self._decoder = Decoder(max_list_bytes)
         self._interpret = interpret
         self._known: dict[bytes, T] = {}
-        """Results of blocks that insert nothing."""
+        """Results of cached blocks that insert nothing."""
         self._naming: list[bytes] = []
-        """Those of them that name entries of the dynamic table."""
+        """Keys of `_known` that reference dynamic table entries."""
         self._inserting: dict[bytes, T] = {}
-        """Results of blocks that insert, and name no entry."""
+        """Results of cached blocks that insert entries and reference none."""
         self._due: deque[bytes] = deque(maxlen=_TABLE_ENTRIES)
-        """Blocks that came again, whose entries the table lacks; each replaces at least one before it."""
+        """Repeated blocks whose insertions the table still lacks; each evicts at least one older entry."""
         self._known_bytes = 0
         self.get = self._known.get
 
     def add(self, block: bytes) -> T:
-        """Return what `interpret` makes of the block's headers, remembered where that is safe.
+        """Return `interpret`'s result for the block's headers, and cache it if that is safe.
 
-        Raises Http2Error for a block that cannot be decoded, or that is larger than we accept.
+        Raises Http2Error for a block that cannot be decoded or exceeds the size limit.
         """
         again = self._inserting.get(block)
         if again is not None:
@@ -119,16 +124,16 @@ class BlockDecoder(Generic[T]):
         self._known_bytes += self.list_bytes + _ENTRY_BYTES
 
     def _forget_naming(self) -> None:
-        """Forget blocks that decode to something else now that the table has changed."""
+        """Drop cached blocks that decode differently now that the table has changed."""
         for block in self._naming:
             del self._known[block]
         self._naming.clear()
 
 
 def _effects(block: bytes) -> tuple[bool, bool]:
-    """Return whether a block, which is valid, names entries of the dynamic table, and whether it changes it.
+    """Return (references dynamic table entries, changes the table) for a valid block.
 
-    A change of the table's size counts as both.
+    A table size update counts as both.
     """
     at, names, inserts = 0, False, False
     while at < len(block):
@@ -138,14 +143,16 @@ def _effects(block: bytes) -> tuple[bool, bool]:
         indexed, inserting = first & 0x80, first & 0xC0 == 0x40
         index, at = _read_integer(block, at, 7 if indexed else 6 if inserting else 4)
         names, inserts = names or index > _STATIC_ENTRIES, inserts or inserting
-        for _ in range(0 if indexed else 1 if index else 2):  # a value, and a name that has no index
+        for _ in range(
+            0 if indexed else 1 if index else 2
+        ):  # skip the value, and the name unless it is indexed
             length, at = _read_integer(block, at, 7)
             at += length
     return names, inserts
 
 
 def _read_integer(block: bytes, at: int, prefix_bits: int) -> tuple[int, int]:
-    """Return the integer there (RFC 7541 section 5.1), and where it ends."""
+    """Return the integer at `at` (RFC 7541 section 5.1) and the position after it."""
     limit = (1 << prefix_bits) - 1
     value, at, shift = block[at] & limit, at + 1, 0
     if value < limit:
@@ -160,8 +167,9 @@ def _read_integer(block: bytes, at: int, prefix_bits: int) -> tuple[int, int]:
 
 
 def encode_stateless(headers: Iterable[Header]) -> bytes:
-    """A block of literals without indexing (RFC 7541 section 6.2.2): the same bytes are valid on every
-    stream."""
+    """Encode headers as literals without indexing (RFC 7541 section 6.2.2): the bytes are valid on
+    every stream.
+    """
     out = bytearray()
     for name, value in headers:
         if (name, value) == (b":method", b"POST"):
@@ -183,7 +191,7 @@ def encode_stateless(headers: Iterable[Header]) -> bytes:
 
 
 def _integer(value: int, prefix_bits: int) -> bytes:
-    """RFC 7541 section 5.1, with zero bits before the prefix."""
+    """Encode an integer (RFC 7541 section 5.1), with zero bits before the prefix."""
     limit = (1 << prefix_bits) - 1
     if value < limit:
         return bytes((value,))

@@ -1,4 +1,4 @@
-"""The seam between an HTTP/2 connection and the gRPC server or client on it: events up, calls down."""
+"""Interface between an HTTP/2 connection and the gRPC server or client on top of it."""
 
 import asyncio
 from typing import NamedTuple, Protocol
@@ -7,14 +7,14 @@ from tpx.protocol.http2.frames import Http2Error
 
 
 class StreamReset(NamedTuple):
-    """The peer ended a stream, or we did for an error of the peer's."""
+    """The peer reset a stream, or we did because of the peer's error."""
 
     stream_id: int
     code: int
 
 
 class GoingAway(NamedTuple):
-    """The peer takes no new streams."""
+    """The peer accepts no new streams."""
 
     last_stream_id: int
     code: int
@@ -22,20 +22,20 @@ class GoingAway(NamedTuple):
 
 
 class SettingsChanged(NamedTuple):
-    """The peer's settings apply from now on."""
+    """The peer's new settings, in effect now."""
 
     max_streams: int
 
 
 class PingReceived(NamedTuple):
-    """The peer sent a PING, or with `ack` answered ours."""
+    """The peer sent a PING or, with `ack`, acknowledged ours."""
 
     payload: bytes
     ack: bool
 
 
 class ProtocolViolated(NamedTuple):
-    """The peer broke the protocol: the connection has to end with GOAWAY."""
+    """The peer violated the protocol: the connection must end with GOAWAY."""
 
     error: Http2Error
 
@@ -50,24 +50,25 @@ Event = StreamReset | GoingAway | SettingsChanged | PingReceived | ProtocolViola
 
 
 class Role(Protocol):
-    """Receiver of a connection's events. Every method but `opened` may raise Http2Error, which ends the
-    connection."""
+    """Receiver of a connection's events. Every method except `opened` may raise Http2Error, which ends
+    the connection.
+    """
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the peer: the connection can be written to."""
+        """Greet the peer: the connection is now writable."""
 
     def begin_read(self, data: bytes) -> int:
-        """Take a look at a read before its frames are parsed.
+        """Inspect a read before its frames are parsed.
 
-        Returns where these begin; -1: keep the read until more has come. `data` is empty for a read that went
-        into a stream's landing.
+        Returns the offset of the first frame; -1: buffer the read until more data arrives. `data` is
+        empty if the read went directly into a stream's buffer.
         """
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Take a complete header block."""
+        """Handle a complete header block."""
 
     def not_open(self, stream_id: int, what: str) -> None:
-        """Raise Http2Error if a frame of this kind is an error on a stream that is not open."""
+        """Raise Http2Error if a frame of type `what` is an error on a stream that is not open."""
 
     def on_event(self, event: Event) -> None:
-        """React to one of the rare events."""
+        """Handle one of the infrequent events."""

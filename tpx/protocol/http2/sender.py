@@ -1,4 +1,4 @@
-"""The sending half of an HTTP/2 connection: windows, and the streams that wait for them."""
+"""Sending half of an HTTP/2 connection: windows, and the streams waiting for them."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -22,18 +22,19 @@ from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
 
 _BYTES_AT_ONCE = 512 << 10
-"""Written before we look again whether the transport is full."""
+"""Bytes written before checking again whether the transport is full."""
 _FRAMES_AT_ONCE = 512
-"""Written in one turn of the event loop: a client can make every frame carry a single byte."""
+"""Frames written per iteration of the event loop: a client can force frames of one byte each."""
 _VIEW_FROM_BYTES = 4 << 10
-"""Smaller parts are copied."""
+"""Size from which parts are queued as views; smaller ones are copied."""
 _TAIL_BYTES = 64 << 10
 
 
 class FrameSender:
-    """Sends what the peer's windows allow and keeps the rest; nothing is written while the transport is full.
+    """Sends what the peer's windows allow and queues the rest; writes nothing while the transport is
+    full.
 
-    A caller with little to send writes it itself, if `reserve` lets it.
+    A caller with little to send writes it directly if `reserve` returns True.
     """
 
     __slots__ = (
@@ -60,7 +61,9 @@ class FrameSender:
     def __init__(
         self, transport: WriteBuffer, later: Callable[[Callable[[], None]], None], account: Account
     ) -> None:
-        """`later` calls in a later turn of the loop; `account` is charged for what outboxes hold."""
+        """`later` runs a callback in a later iteration of the event loop; `account` is charged for
+        bytes in outboxes.
+        """
         self.transport = transport
         self._later = later
         self._account = account
@@ -70,23 +73,22 @@ class FrameSender:
         self.frame_bytes = DEFAULT_FRAME_BYTES
         self.paused = False
         self.owes_update = False
-        """The next header block must say that our table is empty."""
+        """True while the next header block must announce that our table is empty."""
         self.queued = 0
         """Bytes in all outboxes."""
         self._notify_below = -1
         self._on_room: Callable[[Stream | None], None] | None = None
         self._emptied = False
-        # streams with something to send: those whose own window is open, in turn, and those whose is shut
+        # streams with queued data: with an open window, in round-robin order, and with a shut one
         self._ready: OrderedDict[int, Stream] = OrderedDict()
         self._starved: dict[int, Stream] = {}
         self.sent_bytes = 0
-        """All that was ever sent of what was queued."""
+        """Total queued bytes ever sent."""
         self._sent_bytes_before = self._sent_bytes_long_before = 0
 
     @property
     def reads(self) -> bool:
-        """Return whether the peer has let us send some of what waits, in the second before the last or
-        since."""
+        """True if the peer accepted queued bytes since the start of the second before last."""
         return self.sent_bytes != self._sent_bytes_long_before
 
     @property
@@ -94,8 +96,9 @@ class FrameSender:
         return not self._ready and not self._starved
 
     def reserve(self, stream: Stream, size: int) -> bool:
-        """Take what the caller is about to write from both windows; False, and nothing is taken, where it
-        has to be queued."""
+        """Reserve `size` bytes of both windows for a direct write. Returns False, reserving nothing, if
+        the data must be queued.
+        """
         if size > self.window or size > stream.send_window or self.paused or self.owes_update:
             return False
         self.window -= size
@@ -103,12 +106,15 @@ class FrameSender:
         return True
 
     def watch(self, on_room: Callable[[Stream | None], None]) -> None:
-        """Have `on_room` called as `notify` asks, in the middle of sending: it may only note that there is
-        room, of a stream or, with None, of the connection."""
+        """Set the callback of `notify`. It runs in the middle of sending, so it may only record that a
+        stream, or the connection (None), has room.
+        """
         self._on_room = on_room
 
     def notify(self, below: int, stream: Stream | None = None) -> None:
-        """Call `on_room` once when at most `below` bytes wait, of `stream` or of all."""
+        """Call `on_room` once when at most `below` bytes are queued in `stream`, or in all streams if
+        None.
+        """
         if stream is None:
             self._notify_below = below
         else:
@@ -117,8 +123,9 @@ class FrameSender:
     def queue(
         self, stream: Stream, parts: Iterable[Buffer], *, trailers: bytes | None = None, ending: bool = False
     ) -> None:
-        """Send DATA, then `trailers` (complete frames that end the stream) or END_STREAM with the last
-        byte."""
+        """Send DATA, then `trailers` (complete frames that end the stream), or END_STREAM with the last
+        byte if `ending`.
+        """
         if stream.outbox is None:
             stream.outbox = deque()
             stream.queued, stream.notify_below = 0, -1
@@ -130,7 +137,7 @@ class FrameSender:
             if count >= _VIEW_FROM_BYTES:
                 outbox.append(memoryview(part).cast("B"))
             elif outbox and type(outbox[-1]) is bytearray and len(outbox[-1]) < _TAIL_BYTES:
-                outbox[-1] += part  # many small messages take no more memory than their bytes
+                outbox[-1] += part  # without an object per small message
             elif count:
                 outbox.append(bytearray(part))
         stream.queued += size
@@ -140,7 +147,7 @@ class FrameSender:
         stream.trailers = trailers
         stream.ending = ending
         if not outbox:
-            # an end alone needs no window
+            # an empty DATA frame needs no window
             if ending:
                 self.transport.write(frame_header(DATA, END_STREAM, stream.id, 0))
                 stream.sent()
@@ -150,7 +157,7 @@ class FrameSender:
         self.pump()
 
     def forget(self, stream_id: int) -> None:
-        """Drop what waits of a stream that was reset."""
+        """Drop the queued data of a stream that was reset."""
         stream = self._ready.pop(stream_id, None) or self._starved.pop(stream_id, None)
         if stream is not None:
             stream.outbox = None
@@ -158,7 +165,7 @@ class FrameSender:
             self._unqueue(stream, stream.queued)
 
     def _unqueue(self, stream: Stream, size: int) -> None:
-        """Count bytes that have left an outbox, and report room where that was asked for."""
+        """Subtract bytes that left an outbox, and call `on_room` if a threshold was reached."""
         stream.queued -= size
         self.queued -= size
         if self._on_room is not None:
@@ -170,12 +177,12 @@ class FrameSender:
                 self._on_room(None)
 
     def clear(self) -> None:
-        """Drop everything: the connection is gone."""
+        """Drop all queued data: the connection is gone."""
         for stream_id in (*self._ready, *self._starved):
             self.forget(stream_id)
 
     def pause(self) -> None:
-        """Write nothing: the transport is full."""
+        """Stop writing: the transport is full."""
         self.paused = True
 
     def resume(self) -> None:
@@ -183,7 +190,7 @@ class FrameSender:
         self.pump()
 
     def apply(self, settings: Mapping[int, int], streams: Iterable[Stream]) -> None:
-        """Apply what the peer's settings say of sending. Raises Http2Error for values out of range."""
+        """Apply the peer's settings that concern sending. Raises Http2Error for values out of range."""
         if Setting.INITIAL_WINDOW_SIZE in settings:
             self._change_initial_window(settings[Setting.INITIAL_WINDOW_SIZE], streams)
         frame_bytes = settings.get(Setting.MAX_FRAME_SIZE, self.frame_bytes)
@@ -191,18 +198,18 @@ class FrameSender:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
         self.frame_bytes = min(frame_bytes, MAX_FRAME_BYTES)
         if settings.get(Setting.HEADER_TABLE_SIZE, DEFAULT_TABLE_BYTES) < DEFAULT_TABLE_BYTES:
-            # we use no table, and must say so once (RFC 9113 section 4.3.1)
+            # we use no dynamic table, but must acknowledge the change once (RFC 9113 section 4.3.1)
             self.owes_update = not self._emptied
 
     def block(self, block: bytes) -> bytes:
-        """A header block as it must be sent next."""
+        """Return a header block in the form to send next, preceded by a due table size update."""
         if not self.owes_update:
             return block
         self.owes_update, self._emptied = False, True
         return EMPTY_TABLE + block
 
     def _change_initial_window(self, value: int, streams: Iterable[Stream]) -> None:
-        """Move the windows of open streams along with the initial one."""
+        """Adjust the windows of open streams by the change of the initial window."""
         if value > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
         change, self.initial_window = value - self.initial_window, value
@@ -216,7 +223,7 @@ class FrameSender:
             self._ready[stream.id] = self._starved.pop(stream.id)
 
     def widen(self, increment: int) -> None:
-        """WINDOW_UPDATE of the connection."""
+        """Apply a WINDOW_UPDATE of the connection. Raises Http2Error."""
         if not increment:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         self.window += increment
@@ -225,7 +232,7 @@ class FrameSender:
         self.pump()
 
     def widen_stream(self, stream: Stream, increment: int) -> ErrorCode | None:
-        """WINDOW_UPDATE of a stream; the error that ends the stream, if it is one."""
+        """Apply a WINDOW_UPDATE of a stream. Returns the error that must end the stream, or None."""
         if not increment:
             return ErrorCode.PROTOCOL_ERROR
         stream.send_window += increment
@@ -237,7 +244,7 @@ class FrameSender:
         return None
 
     def pump(self) -> None:
-        """Let the waiting streams send what the windows allow, in turns of one frame each."""
+        """Send queued data as far as the windows allow, round-robin, one frame per stream."""
         if self._put_off:
             return
         out: list[Buffer] = []
@@ -266,7 +273,9 @@ class FrameSender:
         self.pump()
 
     def _take_frame(self, stream: Stream, out: list[Buffer]) -> int:
-        """Append one DATA frame of the stream and, behind its last one, its trailers; returns its size."""
+        """Append one DATA frame of the stream and, after its last one, the trailers. Returns its
+        payload size.
+        """
         outbox = stream.outbox
         assert outbox is not None
         room = min(self.window, stream.send_window, self.frame_bytes)
@@ -274,7 +283,7 @@ class FrameSender:
         while outbox and size < room:
             chunk = outbox.popleft()
             if len(chunk) > room - size:
-                # views: a client that widens a window by single bytes does not have the rest copied for each
+                # slice views, not bytes: window updates of one byte must not copy the rest each time
                 view = memoryview(chunk)
                 outbox.appendleft(view[room - size :])
                 chunk = view[: room - size]
@@ -292,7 +301,7 @@ class FrameSender:
         return size
 
     def _write(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
-        """Write, and only then say which streams have ended: what follows may close the connection."""
+        """Write, then notify the ended streams: their callbacks may close the connection."""
         if size:
             self._account.release_answer(size)
         if out:
@@ -301,9 +310,10 @@ class FrameSender:
             stream.sent()
 
     def stalled(self, tick: int, limit_s: int) -> list[Stream]:
-        """Streams that wait for a window which the peer has kept shut for more than `limit_s`.
+        """Return the streams with queued data whose window the peer has kept shut for more than
+        `limit_s`.
 
-        Called once a second. A stream that merely waits for its turn is not one of them.
+        Must be called once per second. Streams that only wait for their turn are not included.
         """
         shut = self.window <= 0 and self.sent_bytes == self._sent_bytes_before
         self._sent_bytes_long_before, self._sent_bytes_before = self._sent_bytes_before, self.sent_bytes

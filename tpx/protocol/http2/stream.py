@@ -1,13 +1,15 @@
-"""One HTTP/2 stream: flow control in both directions, and what waits to be sent."""
+"""One HTTP/2 stream: flow control in both directions, and the outbox."""
 
 from collections import deque
 
 STREAM_WINDOW = 8 << 20
-"""What a peer may send on a stream before we give window back."""
+"""Bytes that a peer may send on a stream before we send WINDOW_UPDATE."""
 
 
 class Stream:
-    """The state that connection and sender keep of a stream; calls of gRPC add what its bytes mean."""
+    """State of one stream that connection and sender share; gRPC calls derive from it and interpret its
+    bytes.
+    """
 
     __slots__ = (
         "ending",
@@ -34,33 +36,35 @@ class Stream:
         self.queued: int  # set with the outbox
         """Bytes in the outbox."""
         self.notify_below: int
-        """The sender reports room when at most so many bytes are in it; -1: never."""
+        """Outbox size in bytes at which the sender reports room; -1: never."""
         self.withheld: bytearray | None = None
-        """DATA that is read later; until then the peer gets no window back for it."""
+        """DATA deferred to a later read; no WINDOW_UPDATE is sent for it until then."""
         self.ending = False
-        """The last byte of the outbox carries END_STREAM."""
+        """True if the outbox's last byte carries END_STREAM."""
         self.shut_since = 0
-        """The tick since which the peer's window is shut while something waits for it; 0: it is not."""
+        """Tick at which the peer's window was first seen shut with data queued; 0: it is open."""
         self.trailers: bytes | None = None
         """Complete frames that follow the outbox and end the stream."""
 
     # overridden by calls; called by the connection
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
-        """Take the payload of a DATA frame; `peer_ended` tells that nothing follows. May raise Http2Error."""
+        """Handle the payload of a DATA frame; `peer_ended` is already set if it is the last. May raise
+        Http2Error.
+        """
 
     def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
-        """Return where the next `remaining` bytes of DATA may be read directly; None: hand them over."""
+        """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
         return None
 
     def landed(self, count: int) -> None:
-        """Take `count` bytes of DATA that were read into the landing."""
+        """Handle `count` bytes of DATA read into the buffer that `landing` returned."""
 
     def sent(self) -> None:
-        """Note that our half is complete."""
+        """Handle the end of our half of the stream: everything was sent."""
 
     def read_on(self) -> None:
-        """Take from what was withheld as much as may be taken now."""
+        """Process withheld data as far as the limits now allow."""
 
     def eased(self) -> None:
-        """Note that the peer has taken most of what this stream had sent."""
+        """Handle the peer having consumed most of the data sent on this stream."""
