@@ -1,8 +1,9 @@
-"""Putting load on a server, one kind of it a module; `perf/levels.py` has the table of kinds.
+"""Load generation, one module per kind of load; `perf/levels.py` has the table of kinds.
 
-`base` is the seam to measuring; it opens the load of a level, as far as this machine can hold it. `senders`
-has what all loads of one process share: a `Sender` per connection slot, and `SlotLoad`. On it stand `closed`
-(requests in flight, conversations), `queries` (several requests at once), `periodic` (a concurrency that
-grows) and `rate` (an open loop, whose times are those of `schedules`, kept by `pacing`). `workers` deals a
-load out to processes (`worker`), whose rows come back through shared memory (`ring`).
+`base` is the interface to the measuring code; it also checks that this machine can open a level's load.
+`senders` has what all loads of one process share: a `Sender` per connection slot, and `SlotLoad`. The
+kinds of load build on it: `closed` (requests in flight, conversations), `queries` (several requests at
+once), `periodic` (a growing concurrency) and `rate` (an open loop that sends at the times of
+`schedules`, using the timers of `pacing`). `workers` splits a load among processes (`worker`), which
+return their rows through shared memory (`ring`).
 """

@@ -1,4 +1,4 @@
-"""Closed loops of requests and of conversations: what is answered is replaced by the next one at once."""
+"""Closed loops of requests and of conversations: each response triggers the next request."""
 
 import asyncio
 from collections.abc import Iterator, Sequence, Set
@@ -20,18 +20,18 @@ UNLIMITED = 1 << 62
 
 
 async def open_requests(target: Loadable, asked: LoadRequest) -> "ClosedLoop":
-    """A level's requests in flight, or one worker's share of them."""
+    """Open a level's requests in flight, or one worker's share of them."""
     slots = await target.client.open(asked.share.part(int(asked.level.value)))
     return ClosedLoop(target.client, slots, target.feed, asked.settings.timeout_s)
 
 
 class ClosedLoop(SlotLoad):
-    """Implements Load: `len(slots)` requests in flight, each slot sending what its source of `feed` gives."""
+    """Implements Load: `len(slots)` requests in flight. Each slot sends the requests of its own source."""
 
     def __init__(self, client: Client, slots: Sequence[Slot], feed: Feed, timeout_s: float = 0.0) -> None:
         super().__init__(client, feed, timeout_s)
         self.allowance = 0
-        """How many further requests may be sent."""
+        """Requests that may still be sent."""
         self.senders = [Sender(self, slot, feed.source(i)) for i, slot in enumerate(slots)]
         self._resting = len(self.senders)
         self.at_rest.set()
@@ -48,7 +48,7 @@ class ClosedLoop(SlotLoad):
         self.allowance = 0
 
     def ready(self, sender: Sender) -> None:
-        """Send the next request, or rest where no more may be sent."""
+        """Send the next request, or go idle if no more may be sent."""
         left = self.allowance
         if left <= 0:
             self.rest()
@@ -61,13 +61,13 @@ class ClosedLoop(SlotLoad):
             self.renew(sender)
 
     def rest(self) -> None:
-        """Count a sender that sends nothing more."""
+        """Count a sender that sends no more requests."""
         self._resting += 1
         if self._resting == len(self.senders):
             self.at_rest.set()
 
     def refused(self, sender: Sender, error: WireError) -> bool:  # noqa: ARG002 (all slots are alike)
-        """Every attempt to renew a slot that fails is a failed request."""
+        """Record each failed attempt to renew a slot as a failed request."""
         if self.allowance <= 0:
             return False
         self.allowance -= 1
@@ -76,13 +76,13 @@ class ClosedLoop(SlotLoad):
 
 
 async def open_sessions(target: Loadable, asked: LoadRequest) -> "SessionLoad":
-    """A level's conversations at a time."""
+    """Open a level's concurrent conversations."""
     slots = await target.client.open(int(asked.level.value))
     return SessionLoad(target.client, slots, target.conversations, asked.settings.timeout_s)
 
 
 class _Conversations:
-    """Implements Feed: a slot takes the next conversation that no other one has begun."""
+    """Implements Feed: each slot takes the next conversation that has not begun."""
 
     check: Check | None = None
     unfinished: Set[int] = frozenset()
@@ -91,14 +91,14 @@ class _Conversations:
         self._left = iter(conversations)
 
     def begin(self, level: Level, share: Share = ALL) -> None:
-        """Conversations are begun in their order."""
+        """Do nothing: conversations begin in order at every level."""
 
-    def source(self, slot: int) -> "_Turns":  # noqa: ARG002 (all take from the same)
+    def source(self, slot: int) -> "_Turns":  # noqa: ARG002 (all slots share one iterator)
         return _Turns(self._left)
 
 
 class _Turns:
-    """Implements Source."""
+    """Implements Source: the turns of one conversation after another."""
 
     __slots__ = ("_at", "_conversation", "_left", "delay_ns", "sequence", "step")
 
@@ -107,12 +107,12 @@ class _Turns:
         self._conversation: Conversation = ()
         self._at = 0
         self.delay_ns = 0
-        """The delay of the last turn, after which the next one is due."""
+        """Delay after the last turn, before the next one is due."""
         self.step = 0
         self.sequence = 0
 
     def has_next(self) -> bool:
-        """Begin another conversation where one is over; False where none is left."""
+        """Begin another conversation if the current one is over. Return False if none is left."""
         if self._at == len(self._conversation):
             self._conversation, self._at, self.delay_ns = next(self._left, ()), 0, 0
         return bool(self._conversation)
@@ -132,15 +132,16 @@ class _Turns:
         self._at = len(self._conversation)
 
     def closing(self) -> None:
-        """A service keeps nothing between two turns."""
+        """Do nothing: the service holds no state between two turns."""
 
 
 class SessionLoad(ClosedLoop):
-    """Implements Load: as many of the conversations at a time as there are slots.
+    """Implements Load: one conversation per slot at a time.
 
-    A turn leaves when the one before it is answered and that one's delay is over; when a conversation ends
-    the next one begins, each once. A turn that fails ends its conversation, because what would follow depends
-    on its answer. perf_analyzer: session_concurrency_manager.cc, where the whole run ends with it.
+    A turn is sent once the previous one has its response and that turn's delay is over. When a
+    conversation ends, the next one begins; each is held once. A failed turn ends its conversation,
+    because later turns depend on its response. In perf_analyzer a failed turn ends the whole run:
+    session_concurrency_manager.cc.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class SessionLoad(ClosedLoop):
             self._resume(sender)
 
     def ready(self, sender: Sender) -> None:
-        """Send the next turn when its delay is over, or rest where no conversation is left."""
+        """Send the next turn when its delay is over, or go idle if no conversation is left."""
         turns = cast("_Turns", sender.source)
         if not turns.has_next():
             self.rest()
@@ -171,7 +172,7 @@ class SessionLoad(ClosedLoop):
             super().ready(sender)
 
     def refused(self, sender: Sender, error: WireError) -> bool:
-        """An attempt to renew a slot has failed, and with it the turn that was to be sent."""
+        """Record the turn that could not be sent as failed, which ends its conversation."""
         turns = cast("_Turns", sender.source)
         if not turns.has_next() or not super().refused(sender, error):
             return False
@@ -184,7 +185,7 @@ class SessionLoad(ClosedLoop):
 
 
 def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessions:
-    """Count finished conversations and unsent turns; every turn that was due has its row."""
+    """Count finished conversations and unsent turns. Every turn that was due has a row."""
     last = [turns[-1].step for turns in conversations]
     return Sessions(
         total=len(conversations),

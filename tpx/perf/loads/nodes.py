@@ -1,7 +1,8 @@
-"""Workers on several nodes of a Ray cluster: one process on each, its rows brought to this machine's clock.
+"""Workers on several nodes of a Ray cluster, one process per node.
 
-The actor on a node has a worker process as the controller has one here, and hands over what its ring holds.
-Clocks are compared by round trips around each level; the shortest one bounds the error (Cristian 1989).
+The actor on a node starts a worker process and forwards the rows of its ring. Their times are converted
+to this machine's clock. Clock offsets are measured by round trips around each level; the shortest round
+trip bounds the error (Cristian 1989).
 """
 
 import asyncio
@@ -32,14 +33,14 @@ T = TypeVar("T")
 
 CLOCK_ROUND_TRIPS = 30
 NODE_HEADSTART_NS = 500_000_000
-"""Commands reach every node within this time."""
+"""Time within which a command reaches every node."""
 _TIMES = [name for name in FIELDS if name.endswith("_ns")]
 _CLOCKS = ("complete_ns", "heard_ns")
 _TOLD = ("complete_ns", "processor_ns", "skipped", "connections", "heard_ns", "finished")
 
 
 class NodeLoad:
-    """The actor on a node: one worker process, whose commands it passes on and whose rows it hands over."""
+    """The actor on a node: forwards commands to one worker process and returns its rows."""
 
     def __init__(self, share: Share, open_target: OpenTarget) -> None:
         self._worker = LocalWorker(share, open_target)
@@ -49,7 +50,7 @@ class NodeLoad:
         return perf_counter_ns()
 
     async def say(self, command: LoadRequest | Go | Stop) -> None:
-        """Pass a command on."""
+        """Forward a command to the worker."""
         if isinstance(command, LoadRequest):
             self._worker.ring.clear()
         if isinstance(command, Go):
@@ -64,10 +65,10 @@ class NodeLoad:
             return exc
 
     async def take(self) -> tuple[dict[str, int], Array, Array]:
-        """Return how far the worker has come, and the rows and times since the last call."""
+        """Return the worker's progress, and the rows and response times since the last call."""
         self._worker.check()
         ring = self._worker.ring
-        told = {name: ring.said(name) for name in _TOLD}  # first: all rows until then are there
+        told = {name: ring.said(name) for name in _TOLD}  # read first: all rows up to then are in the ring
         return told, ring.rows.take(), ring.times.take()
 
     async def close(self) -> None:
@@ -76,7 +77,7 @@ class NodeLoad:
 
 
 class Nodes:
-    """Starts workers, each on a node of its own, for as long as the context lasts."""
+    """Starts workers, each on its own node, until the context ends."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -84,7 +85,7 @@ class Nodes:
         self._nodes: list[tuple[str, str]] = []
 
     def __enter__(self) -> Self:
-        """Connect to Ray. Raises UsageError where it has too few nodes."""
+        """Connect to Ray. Raises UsageError if the cluster has too few nodes."""
         self._stack.enter_context(connected())
         import ray
 
@@ -106,7 +107,7 @@ class Nodes:
 
 
 class NodeWorker:
-    """Implements RunningWorker for a process on another node; call it in the event loop."""
+    """Implements RunningWorker for a process on another node; use it on the event loop."""
 
     headstart_ns = NODE_HEADSTART_NS
 
@@ -120,7 +121,7 @@ class NodeWorker:
         )
         self._name = f"worker {share.number + 1} of {share.of} on {address}"
         self._offset_ns = 0
-        """Added to the node's clock, gives this machine's."""
+        """Offset to add to the node's clock to get this machine's."""
         self._error_ns = 0
         self._fault = ""
         self._rows = 0
@@ -151,7 +152,7 @@ class NodeWorker:
         if isinstance(answer, TpxError):
             raise answer
         await self._compare_clocks()
-        await self._take()  # a worker that has stopped has put every row into its ring
+        await self._take()  # a stopped worker has written every row to its ring
         return answer
 
     def take_notices(self) -> Sequence[str]:
@@ -169,11 +170,11 @@ class NodeWorker:
         self.ring.close()
 
     async def _send(self, command: LoadRequest | Go | Stop) -> None:
-        with contextlib.suppress(MeasurementError):  # `listen` tells
+        with contextlib.suppress(MeasurementError):  # `listen` reports it
             await self._ask(self._actor.say.remote(command))
 
     async def _ask(self, reference: "Reference") -> JsonValue:
-        """Await a call. Raises MeasurementError for a node or process that has gone."""
+        """Await a call. Raises MeasurementError if the node or its process is gone."""
         from ray.exceptions import RayError
 
         try:
@@ -183,6 +184,7 @@ class NodeWorker:
             raise MeasurementError(f"{self._name} of tpx perf: {self._fault}") from exc
 
     async def _compare_clocks(self) -> None:
+        # of all round trips the shortest is the least disturbed by queueing
         best_ns = None
         for _ in range(CLOCK_ROUND_TRIPS):
             before_ns = perf_counter_ns()
@@ -199,7 +201,7 @@ class NodeWorker:
             await asyncio.sleep(GATHER_S)
 
     async def _take(self) -> None:
-        """Bring over what is new; `listen` tells of a node that has gone."""
+        """Fetch what is new. If the node is gone, `listen` reports it."""
         async with self._one_at_a_time:
             try:
                 told, rows, times = await self._ask(self._actor.take.remote())
@@ -217,12 +219,12 @@ class NodeWorker:
             for name in _TOLD:
                 if name not in _CLOCKS:
                     self.ring.tell(name, told[name])
-                elif told[name]:  # not before the worker has begun
+                elif told[name]:  # 0 until the worker has begun
                     self.ring.tell(name, told[name] + self._offset_ns)
 
 
 async def _put(circle: Circle, items: Array) -> None:
-    """Write all items, with a pause whenever the controller has to read some first."""
+    """Write all items, pausing while the ring is full until the controller has read some."""
     left = items[circle.put(items) :]
     for _ in range(len(left)):
         await asyncio.sleep(GATHER_S)

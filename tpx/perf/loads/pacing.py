@@ -1,8 +1,8 @@
-"""Being called at an instant, more precisely than an event loop's own timers are.
+"""Timers that are more precise than the event loop's own.
 
-Those of uvloop and asyncio's epoll have a grid of a millisecond. On Linux a timerfd wakes the loop tens of
-microseconds after its time; waking a little early and going round the loop until the time has come leaves a
-few. The loop goes on reading answers meanwhile.
+The timers of uvloop and of asyncio's epoll loop have a resolution of 1 ms. A Linux timerfd wakes the
+loop tens of microseconds late. Waking slightly early and yielding to the loop until the time has come
+reduces that to a few microseconds, and the loop keeps reading responses meanwhile.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from tpx.processors import usable_processors
 
 SPIN_NS = 80_000
-"""How long before its time a timer wakes the loop: what a wake-up usually is late."""
+"""How early a timer wakes the loop: the usual delay of a wake-up."""
 SPIN_SHARE = 8
-"""Going round the loop takes no more than the wait's part by this, so that it never fills a processor."""
+"""At most one part in SPIN_SHARE of a wait is spent spinning, so that it never saturates a processor."""
 NO_TIMER_NS = 10_000
-"""A wait so short costs less without a timer."""
+"""Waits shorter than this cost less without a timer."""
 LOOP_TIMER_GRID_NS = 1_500_000
 
 _TFD_NONBLOCK, _TFD_CLOEXEC = 0o4000, 0o2000000
@@ -28,28 +28,28 @@ _ABSOLUTE = 1
 
 
 class Alarm(Protocol):
-    """Calls back once, at or after an instant of the clock of time.perf_counter_ns."""
+    """Calls back once, at or after a time of time.perf_counter_ns."""
 
     def set(self, due_ns: int) -> None:
-        """Call back at `due_ns`, instead of what was set before."""
+        """Call back at `due_ns`, replacing any earlier setting."""
 
     def close(self) -> None:
-        """Call back no more."""
+        """Cancel the callback."""
 
 
 def alarm(callback: Callable[[], None], spin_ns: int | None = None) -> Alarm:
-    """The most precise alarm of this machine; it spins only where another processor is left for others."""
+    """Return the most precise alarm available. It spins only if another processor is left for other work."""
     if spin_ns is None:
         spin_ns = SPIN_NS if usable_processors() >= 2 else 0
     loop = asyncio.get_running_loop()
     try:
         return TimerfdAlarm(loop, callback, spin_ns)
-    except (AttributeError, OSError):  # no such call on this system
+    except (AttributeError, OSError):  # no timerfd on this system
         return LoopAlarm(loop, callback)
 
 
 class _Approach:
-    """The last stretch before an instant: round the loop until it has come."""
+    """The last microseconds before a due time, spent in turns of the event loop."""
 
     __slots__ = ("_callback", "_due_ns", "_loop", "_spinning")
 
@@ -60,7 +60,7 @@ class _Approach:
         self._spinning: asyncio.Handle | None = None
 
     def begin(self, due_ns: int) -> None:
-        """From the loop's next turn on; never calls back at once."""
+        """Start with the next turn of the loop; never call back immediately."""
         self._due_ns = due_ns
         self._spinning = self._loop.call_soon(self._go)
 
@@ -86,7 +86,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class TimerfdAlarm:
-    """Implements Alarm by a Linux timerfd with absolute times, which the event loop watches."""
+    """Implements Alarm with a Linux timerfd that the event loop watches; times are absolute."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], spin_ns: int = SPIN_NS
@@ -125,7 +125,7 @@ class TimerfdAlarm:
             self._descriptor = -1
 
     def _arm(self, at_ns: int) -> None:
-        """Setting the timer also takes back that it was ready; 0 leaves it off."""
+        """Set the timer; 0 disarms it. Setting it also clears a pending expiration."""
         self._armed = at_ns > 0
         value = self._time.value
         value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
@@ -142,7 +142,7 @@ class TimerfdAlarm:
 
 
 class LoopAlarm:
-    """Implements Alarm by the event loop's timer, set early by its grid."""
+    """Implements Alarm with the event loop's timer, set early by its resolution."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop

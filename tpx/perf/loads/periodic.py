@@ -1,8 +1,9 @@
-"""A concurrency that grows while it is measured, by the responses of streams.
+"""A concurrency that grows with the responses of its streams while it is measured.
 
-It begins with some requests, and whenever every request of the newest ones has had a number of responses, so
-many more are sent, until there are as many as there shall be. Requests are not replaced. perf_analyzer:
-periodic_concurrency_manager.cc, which ends short of or beyond the end where the start is no step.
+The load begins with some requests. Once each request of the latest step has had a given number of
+responses, the next step is sent, until the end of the range is reached. Finished requests are not
+replaced. perf_analyzer: periodic_concurrency_manager.cc, which stops before or beyond the end if the
+start differs from the step.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,11 @@ from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.plan import PeriodicRange
 
 EARLY = -3
-"""The status of a request whose stream ended before it had the responses of a period."""
+"""Status of a request whose stream ended before it had the responses of a period."""
 
 
 async def open_load(target: Loadable, asked: LoadRequest) -> "PeriodicLoad":
-    """A level's growing concurrency; its value is the end."""
+    """Open a growing concurrency that ends at the level's value."""
     end = int(asked.level.value)
     plan = asked.settings.periodic or PeriodicRange(start=end, end=end)
     slots = await target.client.open(end)
@@ -28,7 +29,7 @@ async def open_load(target: Loadable, asked: LoadRequest) -> "PeriodicLoad":
 
 
 class _StreamSender(Sender):
-    """Sends one request, and counts its responses."""
+    """Sends one request and counts its responses."""
 
     __slots__ = ("left", "period")
 
@@ -36,10 +37,10 @@ class _StreamSender(Sender):
         super().__init__(load, slot, source)
         self._plain, self._on_response = self.on_streamed, self._on_end
         self.period = self.left = load.plan.period
-        """Responses that it needs before more requests are sent: in all, and those that are missing."""
+        """Responses required before the next step: in total, and still missing."""
 
     def key(self) -> tuple[int, object]:
-        """Return what tells its request apart from those of other senders."""
+        """Return the key that identifies its request among those of all senders."""
         return id(self.slot.connection), self._call
 
     def _on_end(self, response: Any) -> None:
@@ -51,7 +52,7 @@ class _StreamSender(Sender):
 
 
 class PeriodicLoad(SlotLoad):
-    """Implements Load. `slots` are as many as the range has at its end."""
+    """Implements Load; `slots` has one slot per request at the end of the range."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class PeriodicLoad(SlotLoad):
         self._by_key: dict[tuple[int, object], _StreamSender] = {}
         self._sent = self._over = 0
         self._behind = 0
-        """How many of the newest requests have not had their period."""
+        """Requests of the latest step that still lack responses."""
         self._stopped = False
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:  # noqa: ARG002 (all, at once)
@@ -87,7 +88,7 @@ class PeriodicLoad(SlotLoad):
         self._notice_rest()
 
     def ready(self, sender: Sender) -> None:
-        """Count a request that is over; the last of the newest ones calls for more."""
+        """Count a finished request. The last one of the latest step triggers the next step."""
         stream = cast("_StreamSender", sender)
         self._over += 1
         self._by_key.pop(stream.key(), None)
@@ -97,7 +98,7 @@ class PeriodicLoad(SlotLoad):
         self._notice_rest()
 
     def lost(self, sender: Sender, call: object) -> None:
-        """Do not replace a request that failed; one that is still in flight at the end is cancelled."""
+        """Do not replace a failed request; cancel one that is still in flight at the end."""
         if self._stopped:
             self.renew(sender, call)
         else:

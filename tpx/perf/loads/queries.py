@@ -1,5 +1,8 @@
-"""A closed loop of queries: several requests leave together, and the next query when the last of them is
-answered. MLPerf's MultiStream."""
+"""A closed loop of queries: several requests are sent at once, and the next query follows the last
+response.
+
+This is MLPerf's MultiStream scenario.
+"""
 
 from collections.abc import Sequence
 from time import perf_counter_ns
@@ -15,13 +18,13 @@ from tpx.perf.records import SUCCESS
 
 
 async def open_load(target: Loadable, asked: LoadRequest) -> "QueryLoad":
-    """A level's queries; its value is how many requests each has."""
+    """Open a level's queries; its value is the number of requests per query."""
     slots = await target.client.open(int(asked.level.value))
     return QueryLoad(target.client, slots, target.feed, asked.settings.timeout_s)
 
 
 class _PartSender(Sender):
-    """Sends one request of each query; its row is the query's."""
+    """Sends one request of each query; the row is recorded for the whole query."""
 
     __slots__ = ("_query_load",)
 
@@ -42,15 +45,17 @@ class _PartSender(Sender):
 
 
 class QueryLoad(SlotLoad):
-    """Implements Load: one query in flight, of a request on each of `slots`. A row is a query: it ends with
-    its last answer, and has failed where one of its requests has."""
+    """Implements Load: one query in flight, with one request on each of `slots`.
+
+    A row is a query: it ends with the last response, and is failed if any of its requests failed.
+    """
 
     def __init__(self, client: Client, slots: Sequence[Slot], feed: Feed, timeout_s: float = 0.0) -> None:
         super().__init__(client, feed, timeout_s)
         self.senders += [_PartSender(self, slot, feed.source(i)) for i, slot in enumerate(slots)]
         self._left = 0
         self._missing = 0
-        """Requests of the query that are not over."""
+        """Requests of the current query that have not ended."""
         self._renewing = 0
         self._unsent: set[Sender] = set()
         """Senders whose connection was closed before they could send."""
@@ -68,7 +73,7 @@ class QueryLoad(SlotLoad):
         self._left = 0
 
     def answered(self, sender: Sender, response: Any) -> None:
-        """One of the query's requests has its answer."""
+        """Handle the response to one of the query's requests."""
         if not self._first_ns:
             self._first_ns = response.first_byte_ns
         check, source = self.check, sender.source
@@ -80,13 +85,15 @@ class QueryLoad(SlotLoad):
         self.one_less()
 
     def failed_part(self, status: int, message: str) -> None:
-        """One of the query's requests has failed; the first failure is the query's."""
+        """Record the failure of one of the query's requests; the first failure sets the query's status."""
         if self._status == SUCCESS:
             self._status = status
             self.count_local_failure(status, message)
 
     def one_less(self) -> None:
-        """One of the query's requests is over; the next query follows the last."""
+        """Count a finished request of the query; after the last one, record the row and send the next
+        query.
+        """
         self._missing -= 1
         if self._missing:
             return
@@ -96,7 +103,7 @@ class QueryLoad(SlotLoad):
         self._next()
 
     def ready(self, sender: Sender) -> None:
-        """Go on when a slot is renewed: send its part, or the next query if that waits for the slot."""
+        """Send a renewed slot's request, or the next query if it waits for the slot."""
         self._renewing -= 1
         if self.at_rest.is_set():
             return
@@ -111,7 +118,7 @@ class QueryLoad(SlotLoad):
         super().renew(sender, call)
 
     def refused(self, sender: Sender, error: WireError) -> bool:  # noqa: ARG002 (all slots are alike)
-        """A server that takes no connection costs a query an attempt."""
+        """Record each refused connection as a failed query."""
         if self._left <= 0:
             self.at_rest.set()
             return False
@@ -120,7 +127,7 @@ class QueryLoad(SlotLoad):
         return True
 
     def _next(self) -> None:
-        """Send the next query, once every slot is there."""
+        """Send the next query once every slot is available."""
         if self._renewing:
             return
         if self._left <= 0:

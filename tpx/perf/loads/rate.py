@@ -1,7 +1,7 @@
-"""An open loop: every request has a time of its own, whatever becomes of those before it.
+"""An open loop: every request has a due time that does not depend on earlier responses.
 
-Nothing is coordinated with the server: a request that is due while no connection is free waits with its
-intended time, which its row keeps, and goes out as soon as one is.
+There is no coordinated omission: a request that is due while no connection is free waits, keeps its
+intended time in its row, and is sent as soon as a connection is free.
 """
 
 import asyncio
@@ -26,27 +26,29 @@ from tpx.perf.results import OpenLoop
 from tpx.perf.statistics.latency import summarize
 
 SENDS_A_TURN = 64
-"""The most requests that are sent before answers are read again."""
+"""Maximum requests sent per turn of the event loop, so that responses are read in between."""
 SLOTS_A_STEP = 8
-"""New slots are taken into use in steps of this size; more at a time would delay what is due."""
+"""Slots opened per step; opening more at once would delay due requests."""
 GROWTH_RETRY_S = 1.0
 """Pause after a slot could not be opened."""
 
 
 async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
-    """Requests per second, or at a user's intervals."""
+    """Open a load of requests per second, or at the user's intervals."""
     return await _open(target, asked, offsets(asked.level, asked.settings, asked.share))
 
 
 async def open_at_once(target: Loadable, asked: LoadRequest) -> "RateLoad":
-    """All requests at the start."""
+    """Open a load that sends all requests at the start."""
     settings = asked.settings
     return await _open(target, asked, at_once(settings.request_count, asked.share, settings.sequences))
 
 
 async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
-    """Every step of the data at its own time. What is sent to warm up is not sent again; what is left behind
-    it begins at once."""
+    """Open a load that sends every step of the data at its own time.
+
+    Steps sent to warm up are not sent again; the first remaining step is due immediately.
+    """
     times_ns, count = target.timestamps_ns, asked.settings.warmup_requests
     if asked.warming:
         times_ns = times_ns[:count]
@@ -77,7 +79,7 @@ async def _open(
 
 
 def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:
-    """Raise UsageError where a fixed schedule goes back in time."""
+    """Raise UsageError if a fixed schedule is empty, has a negative time, or goes back in time."""
     if not timestamps_ns:
         raise UsageError("The dataset provided is empty. --fixed-schedule needs a timestamp in every step.")
     if min(timestamps_ns) < 0:
@@ -92,24 +94,26 @@ def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoopSettings:
-    """The limits and the policy of an open loop."""
+    """Limits and lateness policy of an open loop."""
 
     timeout_s: float = 0.0
     late: LatePolicy = "send"
     max_connections: int = 1024
     ahead: int = 0
-    """Free slots held ready for a stall of the server."""
+    """Free slots held ready in case the server stalls."""
     in_turn: bool = False
-    """Free slots take turns, because each has a sequence that is to go on. A sequence waits for an answer
-    before its next request: only then is the order sure in which its requests arrive."""
+    """True if free slots take turns, because each continues its own sequence.
+
+    A sequence waits for a response before its next request: only that guarantees the order of arrival.
+    """
 
 
 class RateLoad(SlotLoad):
     """Implements Load: sends at the times of a schedule.
 
-    `slots` are what is open at first; more are opened, up to `max_connections`, once half of those that are
-    held ready (`settings.ahead`) are in use. A request that is late by more than a millisecond is sent at
-    once, or skipped and counted in `skipped`, as `settings.late` says.
+    `slots` are those open at first. Once half of the slots held ready (`settings.ahead`) are in use,
+    more are opened, up to `max_connections`. A request that is more than a millisecond late is sent
+    immediately, or skipped and counted in `skipped`, as `settings.late` says.
     """
 
     def __init__(
@@ -125,24 +129,24 @@ class RateLoad(SlotLoad):
         self._settings = settings
         self._most = settings.max_connections
         self._free: deque[Sender] = deque()
-        # other slots do best when the last one that was used is used again
+        # without sequences, the most recently used slot performs best
         self._take = self._free.popleft if settings.in_turn else self._free.pop
         self._add(slots[: self._most])
         self._timetable = Timetable(schedule)
         self._starved = False
         self._alarm: Alarm | None = None
         self._few = settings.ahead // 2
-        """At this number of free slots or fewer, more are opened."""
+        """Number of free slots at or below which more are opened."""
         self._enough = max(1, settings.ahead)
         self._growth: asyncio.Task[None] | None = None
 
     @property
     def in_flight(self) -> int:
-        """How many slots carry a request, or are being renewed."""
+        """Slots that carry a request or are being renewed."""
         return len(self.senders) - len(self._free)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
-        """Send by the schedule, whose times count from `origin_ns`, or from now."""
+        """Send by the schedule; its times count from `origin_ns`, or from now if that is 0."""
         self._alarm = alarm(self._fire)
         self._timetable.begin(count, origin_ns or perf_counter_ns())
         self._fire()
@@ -163,7 +167,7 @@ class RateLoad(SlotLoad):
         self._notice_rest()
 
     def ready(self, sender: Sender) -> None:
-        """Give a slot that has its answer the request that waits, or let it wait itself."""
+        """Send the waiting request on a slot that became free, or mark the slot as free."""
         now_ns = perf_counter_ns()
         if self._timetable.due_ns <= now_ns:
             self._skip_late(now_ns)
@@ -178,8 +182,7 @@ class RateLoad(SlotLoad):
             self._notice_rest()
 
     def refused(self, sender: Sender, error: WireError) -> bool:  # noqa: ARG002 (all slots are alike)
-        """A slot that cannot be renewed takes no request: those that are due wait for others, or fail here
-        where there are none."""
+        """Fail the request that is due, unless another slot has taken it; the slot cannot be renewed."""
         if self._timetable.over:
             return False
         if self._timetable.due_ns <= perf_counter_ns():
@@ -188,7 +191,7 @@ class RateLoad(SlotLoad):
         return True
 
     def _fire(self) -> None:
-        """Send what is due, as far as slots are free."""
+        """Send due requests while slots are free."""
         free = self._free
         now_ns = perf_counter_ns()
         self._skip_late(now_ns)
@@ -203,7 +206,7 @@ class RateLoad(SlotLoad):
         if len(free) <= self._few:
             self._grow()
         if self._timetable.due_ns == NEVER:
-            self._notice_rest()  # the last one may have been skipped while every slot was free
+            self._notice_rest()  # the last request may have been skipped while every slot was free
         elif self._alarm is not None:
             self._alarm.set(self._timetable.due_ns)
 
@@ -230,13 +233,15 @@ class RateLoad(SlotLoad):
             self._free.append(self.senders[-1])
 
     def _grow(self) -> None:
-        """Open further connections in the background, unless that is under way."""
+        """Open more connections in the background, unless that is already running."""
         if self._growth is None and len(self.senders) < self._most:
             self._growth = asyncio.get_running_loop().create_task(self._open_more())
 
     async def _open_more(self) -> None:
-        """Open slots step by step until enough are free: a connection that a stalled server does not take
-        holds up only those of its own step."""
+        """Open slots in steps until enough are free.
+
+        A connection that a stalled server does not accept delays only the others of its step.
+        """
         while len(self._free) < self._enough and (held := len(self.senders)) < self._most:
             try:
                 slots = await self.client.open(min(self._most, held + SLOTS_A_STEP))
@@ -251,7 +256,7 @@ class RateLoad(SlotLoad):
 
 
 def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:
-    """Return what only an open loop's rows tell; None where no request succeeded."""
+    """Return the figures that only an open loop has; None if no request succeeded."""
     good = succeeded(rows)
     if not len(good):
         return None

@@ -1,8 +1,8 @@
-"""Rows on their way from a worker process to the controller, through memory that both have mapped.
+"""A ring buffer in shared memory that carries rows from a worker process to the controller.
 
-One writes, one reads. Beside the rows the worker says how far it has come: every row of a request that ended
-until `complete_ns` is there to be read. Where requests may have several responses, the times of a row's
-responses are written before the row is, the times in as many pieces as it takes.
+There is one writer and one reader. Besides rows, the worker publishes its progress: every row of a
+request that ended by `complete_ns` can be read. If requests may have several responses, a row's
+response times are written before the row, in pieces if the ring is full.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tpx.protocol.tensors import Array
 
 CAPACITY = 1 << 16
 TIMES = 4
-"""Room for so many times a row, on average."""
+"""Capacity for response times, per row on average."""
 _WRITTEN, _READ = range(2)
 SEEN = np.dtype((np.int64, 2))
 STATE = np.dtype(
@@ -32,25 +32,26 @@ STATE = np.dtype(
         ("times", SEEN),
     ]
 )
-"""How far the worker has come, when it last said so, and how many rows and times each end has seen."""
+"""The worker's progress, when it last reported, and how many rows and times each end has handled."""
 NO_TIMES: Times = np.zeros(0, np.int64)
 
 
 class Circle:
-    """An array that is written and read round and round, and how many items of it each end has seen."""
+    """A circular buffer, with the number of items written and read so far."""
 
     def __init__(self, items: Array, seen: Times) -> None:
         self._items = items
         self._seen = seen
 
     def put(self, items: Array) -> int:
-        """Write as many items as there is room for; returns how many."""
+        """Write the items that fit and return their number."""
         capacity, written = len(self._items), int(self._seen[_WRITTEN])
         count = min(len(items), capacity - (written - int(self._seen[_READ])))
         at = written % capacity
         first = min(count, capacity - at)
         self._items[at : at + first] = items[:first]
         self._items[: count - first] = items[first:count]
+        # publish the count last: the reader must not see items that are not written yet
         self._seen[_WRITTEN] = written + count
         return count
 
@@ -66,7 +67,7 @@ class Circle:
 
 
 class RowRing:
-    """One end of it; `name` is that of a ring that another process has made."""
+    """One end of a ring; `name` is that of a ring created by another process."""
 
     def __init__(self, name: str | None = None, capacity: int = CAPACITY) -> None:
         times_at = STATE.itemsize + capacity * ROW.itemsize
@@ -85,7 +86,7 @@ class RowRing:
         return self._memory.name
 
     def clear(self) -> None:
-        """Forget the level before; nobody writes now."""
+        """Discard the previous level. The worker must not be writing."""
         self._state[()] = np.zeros((), STATE)
 
     def said(self, figure: str) -> int:
@@ -93,26 +94,26 @@ class RowRing:
         return int(self._state[figure])
 
     def tell(self, figure: str, value: int) -> None:
-        """Set a field of STATE, as a worker on another node has said it."""
+        """Set a field of STATE to the value reported by a worker on another node."""
         self._state[figure] = value
 
     def report(self, *, complete_ns: int, processor_ns: int, skipped: int, connections: int) -> None:
-        """Say how far the worker has come; after the rows themselves."""
+        """Publish the worker's progress; call it after the rows are written."""
         state = self._state
         state["processor_ns"], state["skipped"], state["connections"] = processor_ns, skipped, connections
-        state["complete_ns"] = complete_ns
+        state["complete_ns"] = complete_ns  # after the rows: it promises that they can be read
         state["heard_ns"] = perf_counter_ns()
 
     def finish(self) -> None:
-        """Everything was sent and has ended."""
+        """Publish that every request was sent and has ended."""
         self._state["finished"] = 1
 
     def expect(self) -> None:
-        """From now on the worker has something to say."""
+        """Start the silence timeout: from now on the worker has to report."""
         self._state["heard_ns"] = perf_counter_ns()
 
     def close(self) -> None:
-        """Unmap the memory; its maker also gives it back."""
+        """Unmap the memory; its creator also unlinks it."""
         del self._state, self.rows, self.times
         self._memory.close()
         if self._owner:
@@ -120,7 +121,7 @@ class RowRing:
 
 
 class Telling:
-    """Writes the rows of one load as they come; `streamed` rows with the times of their responses."""
+    """Writes the rows of one load to a ring; with `streamed`, also the times of their responses."""
 
     def __init__(self, ring: RowRing, records: Records, *, streamed: bool) -> None:
         self._ring = ring
@@ -132,7 +133,7 @@ class Telling:
         self._times = 0
 
     def tell(self) -> bool:
-        """Write what is new; whether there was room for all of it."""
+        """Write what is new. Return True if all of it fitted."""
         if self._streamed:
             self._tell_streamed()
         else:
@@ -153,13 +154,13 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Some rows; streamed ones with the times of all their responses in order."""
+    """Rows; if streamed, with the times of all their responses in order."""
 
     rows: Rows
     times_ns: Times
 
     def ordered(self) -> "_Batch":
-        """By the end of the requests."""
+        """Return the batch sorted by the requests' end."""
         order = np.argsort(self.rows["end_ns"], kind="stable")
         if not len(self.times_ns):
             return _Batch(self.rows[order], self.times_ns)
@@ -170,7 +171,7 @@ class _Batch:
         return _Batch(self.rows[order], self.times_ns[moved + np.arange(len(moved))])
 
     def split(self, at: int) -> tuple["_Batch", "_Batch"]:
-        """The rows before `at`, and the others."""
+        """Return the rows before `at`, and the others."""
         counts = self.rows["responses"] if len(self.times_ns) else NO_TIMES
         border = int(counts[:at].sum())
         return (
@@ -187,7 +188,7 @@ def _joined(batches: Sequence[_Batch]) -> _Batch:
 
 
 class _Reader:
-    """One ring, and the times of responses whose rows have not come yet."""
+    """One ring, and the response times whose rows have not arrived."""
 
     def __init__(self, ring: RowRing, *, streamed: bool) -> None:
         self.ring = ring
@@ -205,18 +206,20 @@ class _Reader:
 
 
 class Gathering:
-    """Fills `records` with what the workers of one load have told, as far as all have told."""
+    """Merges the rows of all workers of a load into `records`, up to the time that all have reached."""
 
     def __init__(self, rings: Sequence[RowRing], *, streamed: bool) -> None:
         self.records = Records()
         self.failed = 0
         self.complete_ns = 0
-        """Every request that ended until then is in `records`."""
+        """Time up to which every ended request is in `records`."""
         self._readers = [_Reader(ring, streamed=streamed) for ring in rings]
         self._pending: list[_Batch] = []
 
     def gather(self, *, everything: bool = False) -> None:
-        """Take what is new, and put into order what all workers have told of, or all there is."""
+        """Read what is new, and append in order what all workers have completed; with `everything`, all
+        of it.
+        """
         complete_ns = min(reader.ring.said("complete_ns") for reader in self._readers)
         self._pending += [batch for reader in self._readers if len((batch := reader.take()).rows)]
         if self._pending:

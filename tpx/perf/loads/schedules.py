@@ -1,6 +1,6 @@
-"""When requests of an open loop are due: pure, seeded, without a clock of its own.
+"""Due times of an open loop's requests: pure, seeded, without a clock.
 
-A schedule is a series of offsets in ns from the start of the load, never falling, handed out in blocks.
+A schedule is a non-decreasing series of offsets in ns from the start of the load, yielded in blocks.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,10 +20,12 @@ NEVER = 1 << 62
 
 
 def offsets(level: Level, settings: LevelSettings, share: Share = ALL) -> Iterator[Offsets]:
-    """The schedule of a rate or of intervals, without end: all workers' shares together are the whole.
+    """Yield the endless schedule of a rate or of intervals; the shares of all workers make up the
+    whole.
 
-    Each worker computes the whole schedule and takes every `share.of`-th time, or the times of its sequences
-    when all take turns, so that the requests and their times do not depend on the number of workers.
+    Each worker computes the whole schedule and takes every `share.of`-th time, or the times of its
+    sequences if all sequences take turns. So the requests and their times do not depend on the number
+    of workers.
     """
     return _dealt(_whole(level, settings), share, settings.sequences)
 
@@ -41,12 +43,15 @@ def _whole(level: Level, settings: LevelSettings) -> Iterator[Offsets]:
 
 
 def evenly(rate: float) -> Iterator[Offsets]:
-    """One gap apart, the first one gap after the start; computed from the number, so nothing adds up."""
+    """Yield evenly spaced times, the first one gap after the start.
+
+    Each time is computed from its number, so rounding errors do not accumulate.
+    """
     return _computed(lambda numbers: (numbers + 1) * (1e9 / rate))
 
 
 def in_bursts(rate: float, size: int) -> Iterator[Offsets]:
-    """`size` at a time, the first ones at the start."""
+    """Yield times in groups of `size`, the first group at the start."""
     return _computed(lambda numbers: numbers // size * (size * 1e9 / rate))
 
 
@@ -58,7 +63,7 @@ def _computed(at: Callable[[Offsets], npt.NDArray[np.floating[Any]]]) -> Iterato
 
 
 def at_random(rate: float, shape: float, seed: np.random.SeedSequence) -> Iterator[Offsets]:
-    """Gaps of a gamma distribution with mean 1/rate; shape 1 is a Poisson process."""
+    """Yield times with gamma-distributed gaps of mean 1/rate; shape 1 is a Poisson process."""
     rng = np.random.default_rng(seed)
     last = 0.0
     while True:
@@ -68,7 +73,7 @@ def at_random(rate: float, shape: float, seed: np.random.SeedSequence) -> Iterat
 
 
 def repeated(gaps_ns: tuple[int, ...]) -> Iterator[Offsets]:
-    """The gaps over and over, exactly: the first request comes one gap after the start."""
+    """Repeat the gaps exactly and endlessly; the first request is due one gap after the start."""
     turns = max(1, BLOCK // len(gaps_ns))
     one = np.cumsum(np.asarray(gaps_ns, np.int64))
     block = (one + np.arange(turns, dtype=np.int64)[:, None] * one[-1]).ravel()
@@ -79,12 +84,12 @@ def repeated(gaps_ns: tuple[int, ...]) -> Iterator[Offsets]:
 
 
 def listed(times_ns: Offsets, share: Share = ALL) -> Iterator[Offsets]:
-    """A fixed schedule, once; times need not be in order."""
+    """Yield a fixed schedule once; `times_ns` may be unordered."""
     yield np.sort(times_ns, kind="stable")[share.number :: share.of]
 
 
 def at_once(count: int, share: Share = ALL, sequences: int = 0) -> Iterator[Offsets]:
-    """`count` requests due at the start."""
+    """Yield `count` times at the start."""
     left = share.part_in_turn(count, sequences)
     while left > 0:
         yield np.zeros(min(left, BLOCK), np.int64)
@@ -99,7 +104,7 @@ def _dealt(blocks: Iterator[Offsets], share: Share, sequences: int) -> Iterator[
 
 
 class Timetable:
-    """A schedule's blocks in turn, as times of the clock: `due_ns` is the next one, NEVER without one."""
+    """Iterates over a schedule's blocks as clock times; `due_ns` is the next time, or NEVER."""
 
     __slots__ = ("_at", "_left", "_origin_ns", "_schedule", "_times", "due_ns")
 
@@ -113,22 +118,22 @@ class Timetable:
 
     @property
     def over(self) -> bool:
-        """Return True when nothing is due any more."""
+        """True when nothing more is due."""
         return self._left <= 0 and self.due_ns == NEVER
 
     def begin(self, count: int | None, origin_ns: int) -> None:
-        """Go to the first time; at most `count` of them, which count from `origin_ns`."""
+        """Go to the first time. At most `count` times follow; they count from `origin_ns`."""
         self._left = NEVER if count is None else count
         self._origin_ns = origin_ns
         self._refill()
 
     def end(self) -> None:
-        """Leave out what is left."""
+        """Drop the remaining times."""
         self._left = 0
         self.due_ns = NEVER
 
     def advance(self) -> None:
-        """Go on to the next time."""
+        """Advance to the next time."""
         self._left -= 1
         self._at = at = self._at + 1
         if self._left <= 0:
@@ -139,7 +144,7 @@ class Timetable:
             self._refill()
 
     def skip(self, before_ns: int) -> int:
-        """Go on to the first time that is not before `before_ns`; returns how many were left out."""
+        """Advance to the first time at or after `before_ns`; return how many were skipped."""
         skipped = 0
         while self.due_ns < before_ns:
             skipped += 1
@@ -147,7 +152,7 @@ class Timetable:
         return skipped
 
     def _refill(self) -> None:
-        """Take the schedule's next block."""
+        """Load the schedule's next block."""
         self._at = 0
         self.due_ns = NEVER
         while self._left > 0:

@@ -1,4 +1,4 @@
-"""A process that sends one share of a load, as its controller tells it over a pipe."""
+"""A process that sends one share of a load, controlled over a pipe."""
 
 import asyncio
 import gc
@@ -19,15 +19,15 @@ from tpx.perf.plan import Share
 
 FLUSH_S = 0.01
 ABANDONED_DRAIN_S = 0.25
-"""Patience for requests in flight when the controller has gone in the middle of a level."""
+"""Time to wait for requests in flight if the controller is gone in the middle of a level."""
 
 OpenTarget = Callable[[], AbstractAsyncContextManager[Loadable]]
-"""Connects to what is measured; is pickled, so it is a function of a module with its arguments."""
+"""Connects to the server under test. It is pickled, so it is a module's function with its arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Go:
-    """Begin at a time of the clock that all processes have in common."""
+    """Command: begin at `origin_ns` of the clock that all processes share."""
 
     count: int | None
     origin_ns: int
@@ -35,34 +35,34 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Send no more, wait for the answers that are due, and give up the rest."""
+    """Command: stop sending, wait for requests in flight, and abandon the rest after `patience_s`."""
 
     patience_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The connections are open."""
+    """Reply: the connections are open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The load is over and every row is in the ring."""
+    """Reply: the load has ended and every row is in the ring."""
 
     failures: Mapping[int, Failure]
     unfinished: Set[int]
-    """Sequences that were ended before their time."""
+    """Sequences that were ended early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The worker could not do what it was told."""
+    """Reply: a command failed."""
 
     error: TpxError
 
 
 class Worker:
-    """Carries out one command after the other; rows leave for the ring a hundred times a second."""
+    """Executes one command at a time and flushes rows to the ring a hundred times a second."""
 
     def __init__(self, target: Loadable, ring: RowRing, pipe: Connection) -> None:
         self._target = target
@@ -75,9 +75,10 @@ class Worker:
         self._beginning: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Until the controller closes its end of the pipe; a load that it left behind ends, too.
+        """Serve until the controller closes its end of the pipe; then stop a load that is still
+        running.
 
-        What nobody expected, in a task as well, ends the process: its controller notices that.
+        An unexpected exception, in a task too, ends the process, which the controller detects.
         """
         async with self._tasks:
             load = await self._serve()
@@ -85,7 +86,7 @@ class Worker:
             await load.stop(ABANDONED_DRAIN_S)
 
     async def _serve(self) -> Load | None:
-        """Returns the load that was not stopped."""
+        """Execute commands until the pipe is closed. Return the load that is still running, if any."""
         commands: asyncio.Queue[object] = asyncio.Queue(16)
         loop = asyncio.get_running_loop()
 
@@ -117,6 +118,7 @@ class Worker:
         self._load = await open_load(self._target, asked)
         streamed = self._target.client.streams
         self._telling = Telling(self._ring, self._load.records, streamed=streamed)
+        # a collection in the middle of a level would show up as latency
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -148,7 +150,7 @@ class Worker:
         self._pipe.send(Stopped(load.failures(), load.unfinished))
 
     def _end_tasks(self) -> Load | None:
-        """Leave the load, if there is one, to whoever stops it."""
+        """Cancel the tasks and return the load, if any, for the caller to stop."""
         load, self._load = self._load, None
         for task in (self._beginning, self._flushing):
             if task is not None:
@@ -162,7 +164,8 @@ class Worker:
             self._flush(load)
 
     def _flush(self, load: Load) -> bool:
-        """Write what is new; whether there was room for all of it."""
+        """Write new rows and report progress. Return True if all rows fitted."""
+        # taken before writing: a row that ends meanwhile must not count as reported
         now_ns = perf_counter_ns()
         complete = self._telling is None or self._telling.tell()
         self._ring.report(
@@ -189,7 +192,7 @@ async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place
 
 
 def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
-    """Run the process as one of `place.of`; its controller handles Ctrl-C and says what becomes of it."""
+    """Run the process as one of `place.of`; Ctrl-C is left to the controller."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=event_loop) as runner:

@@ -1,4 +1,4 @@
-"""The controller's side of worker processes: starts them, deals out a load, gathers their rows in order."""
+"""The controller's side of worker processes: starts them, splits a load, and merges their rows in order."""
 
 import asyncio
 import multiprocessing
@@ -20,41 +20,44 @@ T = TypeVar("T")
 GATHER_S = 0.01
 STARTUP_S = 60.0
 HEADSTART_NS = 5_000_000
-"""From the word to go until the common beginning."""
+"""Time from the start command until all workers begin."""
 STAGES = 3
-"""A load that stops has its patience for answers, for connections, and for ending sequences."""
+"""Phases of stopping a load: waiting for responses, for connections, and for sequences to end."""
 GRACE_S = 10.0
-"""A worker that has had all its patience and so much more is dead, and one that says nothing for so long."""
+"""Time without a report, or beyond its deadline to stop, after which a worker counts as dead."""
 
 
 class RunningWorker(Protocol):
-    """A worker as its controller sees it."""
+    """A worker process as its controller sees it."""
 
     headstart_ns: int
-    """From the word to go until the common beginning, at least."""
+    """Minimum time from the start command until all workers begin."""
 
     @property
     def ring(self) -> RowRing:
-        """The rows that it has told of."""
+        """The rows that it has reported."""
 
     def listen(self) -> None:
-        """Raise MeasurementError for a worker that has gone, or that has a load and says nothing."""
+        """Raise MeasurementError if the worker is gone, or has a load and does not report."""
 
     def say(self, command: LoadRequest | Go | Stop) -> None:
-        """Send a command. Raises MeasurementError for a worker that has gone."""
+        """Send a command. Raises MeasurementError if the worker is gone."""
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
-        """Return its next answer, which has to be of that kind. Raises its own error, MeasurementError."""
+        """Return the worker's next reply, which must be of type `kind`.
+
+        Raises the worker's own error, or MeasurementError.
+        """
 
     def take_notices(self) -> Sequence[str]:
-        """Return what is to be told about it after a level, each once."""
+        """Return the notices to show after a level, each once."""
 
     async def close(self) -> None:
-        """End it."""
+        """End the worker."""
 
 
 class LocalWorker:
-    """Implements RunningWorker for a process of this machine, with its pipe and its ring."""
+    """Implements RunningWorker for a process on this machine, with its pipe and its ring."""
 
     headstart_ns = HEADSTART_NS
 
@@ -71,7 +74,7 @@ class LocalWorker:
         theirs.close()
 
     def check(self) -> None:
-        """Raise MeasurementError for a process that has gone."""
+        """Raise MeasurementError if the process is gone."""
         if not self._process.is_alive():
             raise MeasurementError(
                 f"{self._name} of tpx perf ended unexpectedly (exit code {self._process.exitcode}); "
@@ -79,7 +82,7 @@ class LocalWorker:
             )
 
     def listen(self) -> None:
-        """Raise MeasurementError for a process that has gone, or that has a load and says nothing."""
+        """Raise MeasurementError if the process is gone, or has a load and does not report."""
         self.check()
         silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
         if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
@@ -98,7 +101,9 @@ class LocalWorker:
             self.check()
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
-        """Its next answer, which has to be of that kind. Raises the worker's own error, MeasurementError."""
+        """Return the next reply, which must be of type `kind`. Raises the worker's own error,
+        MeasurementError.
+        """
         deadline_ns = perf_counter_ns() + int(patience_s * 1e9)
         while not self._pipe.poll():
             self.check()
@@ -133,7 +138,7 @@ class LocalWorker:
 
 
 class WorkerPool:
-    """Processes that send together, for as long as a run lasts."""
+    """Processes that send together throughout a run."""
 
     def __init__(
         self,
@@ -143,7 +148,7 @@ class WorkerPool:
         *,
         streamed: bool,
     ) -> None:
-        """`start` starts one worker; `streamed` says whether a request may have several responses."""
+        """`start` starts one worker; `streamed` is True if a request may have several responses."""
         self.count = count
         self._start = start
         self._open_target = open_target
@@ -169,11 +174,11 @@ class WorkerPool:
         self._processes = []
 
     def take_notices(self) -> list[str]:
-        """Return what workers have to tell after a level."""
+        """Return the notices of all workers after a level."""
         return [notice for process in self._processes for notice in process.take_notices()]
 
     async def open_load(self, asked: LoadRequest) -> "PoolLoad":
-        """The load of a level, its connections open in every process that has a part in it."""
+        """Open a level's load, with its connections, in every process that has a share of it."""
         open_loop = asked.level.kind.open_loop
         things = asked.settings.sequences if open_loop else int(asked.level.value)
         active = self._processes[:things] if things else self._processes
@@ -186,14 +191,17 @@ class WorkerPool:
 
 
 class PoolLoad:
-    """Implements Load over the shares of several processes. Rows come in the order in which requests ended,
-    as far as all processes have told."""
+    """Implements Load over the shares of several processes.
+
+    Rows are in the order in which requests ended, up to the time that all processes have reported.
+    """
 
     def __init__(
         self, processes: Sequence[RunningWorker], things: int, *, open_loop: bool, streamed: bool
     ) -> None:
-        """`things` are what is dealt out: requests in flight, or sequences that a schedule goes through; 0
-        where the shares themselves have it in turn."""
+        """`things` is the number of units to split: requests in flight, or sequences that a schedule
+        goes through; 0 if the shares take turns request by request.
+        """
         self.shares = tuple(Share(i, len(processes)) for i in range(len(processes)))
         self._things = things
         self._open_loop = open_loop
@@ -210,7 +218,7 @@ class PoolLoad:
 
     @property
     def unfinished(self) -> Set[int]:
-        """Sequences that were ended before their time."""
+        """Sequences that were ended early."""
         return self._unfinished
 
     @property
@@ -270,7 +278,7 @@ class PoolLoad:
         self._gathered.gather(everything=True)
 
     def forget(self) -> None:
-        """Look no more at what the workers tell."""
+        """Stop reading what the workers report."""
         if self._gathering is not None:
             self._gathering.cancel()
 

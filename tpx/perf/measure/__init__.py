@@ -1,7 +1,7 @@
-"""One level, from its load to its result.
+"""Measurement of one level, from its load to its result.
 
-`level` runs the load window by window and gives each border to the `ledger`, which decides by `rules` and
-`estimates` when it is enough; `verdict` assembles the result from what was measured and the sections of the
-`collectors`; `wakeups` is what one of these needs. Only `level` and the collectors touch a
+`level` runs the load window by window and passes each window border to the `ledger`, which uses `rules`
+and `estimates` to decide when to stop. `verdict` builds the result from the measured figures and the
+sections of the `collectors`; `wakeups` serves one collector. Only `level` and the collectors use a
 clock or a server.
 """

@@ -1,4 +1,4 @@
-"""Collectors of what only some runs have beside the requests' own figures: sections of a level's result."""
+"""Collectors of the result sections that only some runs have, besides the requests' own figures."""
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence, Set
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from tpx.perf.metrics.scraper import Scraper
 
 QUARTILES = (25.0, 75.0)
-"""Percentiles of responses beside the usual ones: Model Analyzer has objectives of them."""
+"""Percentiles of responses besides the usual ones; Model Analyzer has objectives for them."""
 
 
 class Collector(Protocol):
-    """Follows a run's levels."""
+    """Follows the levels of a run."""
 
     async def begin(self, load: Load) -> None:
-        """A level's load is open, and nothing of it is sent yet."""
+        """Prepare for a level whose load is open but has not sent anything."""
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        """The load has stopped; returns what the result gets."""
+        """Return the sections for the result; the load has stopped."""
 
 
 class MetricsCollector:
-    """Implements Collector: what the server's metrics page says while the level lasts."""
+    """Implements Collector: the figures of the server's metrics page during the level."""
 
     def __init__(self, scraper: "Scraper") -> None:
         self._scraper = scraper
 
-    async def begin(self, load: Load) -> None:  # noqa: ARG002 (looks at the server)
+    async def begin(self, load: Load) -> None:  # noqa: ARG002 (reads the server's page)
         await self._scraper.begin()
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002
@@ -61,7 +61,7 @@ class MetricsCollector:
 
 
 class RecordingCollector:
-    """Implements Collector: hands the level's requests to what writes single ones down."""
+    """Implements Collector: passes the level's records to the recorder of single requests."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -82,16 +82,16 @@ class RecordingCollector:
 
 
 class RequestsCollector:
-    """Implements Collector: what the requests of a level tell by themselves, by kind of model and load."""
+    """Implements Collector: the figures that depend on the kind of model and load."""
 
     def __init__(self, connected: ConnectedModel, address: str, scenario: str) -> None:
-        """`scenario` is the one of MLPerf; empty without one."""
+        """`scenario` is the MLPerf scenario, or empty."""
         self._connected = connected
         self._address = address
         self._scenario = scenario
 
     async def begin(self, load: Load) -> None:
-        """Need nothing before the level."""
+        """Do nothing: everything is computed after the level."""
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
         connected, records, rows = self._connected, load.records, measured.rows
@@ -114,13 +114,13 @@ class RequestsCollector:
 
 
 def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:
-    """Return the figures of the successful requests among some rows; None where none had a response."""
+    """Return the figures of the successful requests in `kept`; None if none had a response."""
     rows, times = records.between(kept.start, kept.stop), response_times(records, kept)
     good = rows["status"] == SUCCESS
     answered = good & (rows["responses"] > 0)
     if not answered.any():
         return None
-    # a failed request may have had responses before it failed
+    # exclude failed requests: they may have had responses before they failed
     of_good = times.only(good)
     gaps = of_good.gaps_ns()
     units = int(rows["units"][good].sum())
@@ -136,7 +136,7 @@ def streaming_figures(records: Records, kept: range, duration_ns: int) -> Stream
 
 
 def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
-    """Return how many sequences had their last request among the kept rows and were not `cut_short`."""
+    """Return the number of sequences whose last request is in `kept` and that were not `cut_short`."""
     column = records.since(0)["sequence"]
     last, found = np.unique(column[::-1], return_index=True)
     at = len(column) - 1 - found
@@ -145,7 +145,7 @@ def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
 
 
 def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[MemberFigures]:
-    """Yield the part of each of several models that are measured at once."""
+    """Yield the share of each model when several are measured at once."""
     numbers = models_of(measured.rows)
     for number, member in enumerate(members):
         rows = measured.rows[numbers == number]
@@ -163,7 +163,7 @@ def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[
 
 
 def _wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
-    """Return what wake-ups cost where they are a good part of a small latency, else None."""
+    """Return the cost of wake-ups if they are a large part of a small latency, else None."""
     latency, settings = measured.merged.latency, measured.settings
     if latency is None or settings.pace.poll == "busy" or settings.with_engine:
         return None
@@ -177,12 +177,12 @@ MOST_QUERIES = 2**40
 
 
 def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
-    """Judge a level as a result of an MLPerf scenario by its rows, a row a query.
+    """Judge a level as a result of an MLPerf scenario; each row is a query.
 
-    The bound is that by which MLPerf's load generator stops early: of n queries with t over a limit, the
-    percentile p is shown to be below the limit when a server that keeps it just so would have at most t of n
-    over it with a probability of at most 1 - confidence. The estimate is a percentile that at least 99 in 100
-    such runs would not find too low.
+    The bound is MLPerf's early stopping: if t of n queries exceed the limit, percentile p is shown to
+    be below it when a server just at the limit would have at most t of n over it with a probability of
+    at most 1 - confidence. The estimate is a percentile that at least 99 of 100 such runs would not
+    underestimate.
     """
     ordered = np.sort(succeeded(rows)["end_ns"] - succeeded(rows)["intended_ns"])
     failed = len(rows) - len(ordered)
@@ -232,12 +232,12 @@ def _under(limit_ms: int, queries: int, late: int, percentile: float) -> Conditi
 
 
 def shown(queries: int, over: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> bool:
-    """Return whether this many queries, of them `over` over a limit, show that the percentile is below it."""
+    """Return True if `over` of `queries` above a limit show that the percentile is below it."""
     return queries > over and binomial_at_most(queries, 1 - percentile / 100, over) <= 1 - confidence
 
 
 def least_queries(over: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int:
-    """Return how many queries it takes when `over` of them are over the limit."""
+    """Return the number of queries needed when `over` of them exceed the limit."""
     high = over + 1
     while not shown(high, over, percentile, confidence) and high < MOST_QUERIES:
         high *= 2
@@ -246,7 +246,7 @@ def least_queries(over: int, percentile: float, confidence: float = SAFE_CONFIDE
 
 
 def most_over(queries: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int | None:
-    """Return how many of the queries may be over a limit that they still show; None where none may."""
+    """Return how many queries may exceed a limit that they still show to be met; None if none may."""
     if not shown(queries, 0, percentile, confidence):
         return None
     return bisect(range(1, queries), False, key=lambda over: not shown(queries, over, percentile, confidence))

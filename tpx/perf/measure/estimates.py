@@ -1,4 +1,4 @@
-"""Estimates of throughput and latency from the requests of an interval, with their confidence."""
+"""Estimates of throughput and latency from the requests of an interval, with confidence intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from tpx.protocol.tensors import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """The requests that ended between two times: when, after how long, and whether they succeeded."""
+    """Requests that ended between two times: their end, latency and success."""
 
     start_ns: int
     end_ns: int
@@ -42,20 +42,20 @@ class Sample:
 
     @property
     def requests(self) -> int:
-        """How many of them succeeded."""
+        """Number of successful requests."""
         return int(np.count_nonzero(self.ok))
 
     @property
     def good(self) -> Array:
-        """Latencies of those that succeeded."""
+        """Latencies of the successful requests."""
         return self.latencies[self.ok]
 
 
 def sample_of(rows: Rows, start_ns: int, end_ns: int) -> Sample:
-    """Return the sample of some rows; latency counts from the time at which a request should have been sent.
+    """Return the sample of `rows`; latency counts from the intended start of a request.
 
-    Of a streamed request the news that nothing follows may come behind `start_ns`, where its last response
-    came before: it counts as ended at the start.
+    A streamed request may end after `start_ns` although its row, ordered by its last response, lies
+    before it: such a request counts as ended at the start.
     """
     return Sample(
         start_ns=start_ns,
@@ -80,7 +80,7 @@ def joined(samples: Sequence[Sample]) -> Sample:
 
 
 class Estimator:
-    """Intervals of one sample that has successful requests."""
+    """Confidence intervals of one sample, which must have successful requests."""
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
@@ -100,8 +100,11 @@ class Estimator:
         )
 
     def mean(self, confidence: float = CONFIDENCE) -> Interval:
-        """Return the interval of the mean latency, in ns. Requests that are too few for batches count as
-        independent of each other; of a single one nothing follows."""
+        """Return the interval of the mean latency in ns.
+
+        With too few requests for batches, requests count as independent of each other. A single request
+        gives no upper bound.
+        """
         count = len(self._good)
         if count < FEWEST_BATCHES * 2:
             if count == 1:
@@ -111,10 +114,10 @@ class Estimator:
         return ratio_interval(sums, self._requests, confidence)
 
     def quantile(self, percentile: float) -> LatencyEstimate:
-        """Return the interval of a latency percentile, in ns, by the rank that the report shows."""
+        """Return the interval of a latency percentile in ns, using the same rank as the report."""
         ordered = self._ordered = np.sort(self._good) if self._ordered is None else self._ordered
         value = float(ordered[rank(percentile, len(ordered))])
-        # rare requests are too few to show how they cluster: at least as those beyond p90 do
+        # too few requests lie beyond a high percentile to show clustering: assume at least that beyond p90
         usual = min(value, float(ordered[rank(90.0, len(ordered))]))
         effect = max(self.effect(self._good > value), self.effect(self._good > usual))
         interval = quantile_interval(ordered, value, percentile / 100, effect)
@@ -122,12 +125,12 @@ class Estimator:
         return LatencyEstimate(percentile=percentile, interval=interval, note=note)
 
     def effect(self, inside: npt.NDArray[np.bool_]) -> float:
-        """Return the design effect of a property that successful requests have or have not."""
+        """Return the design effect of a property, given as a mask over the successful requests."""
         counts = np.bincount(self._place, weights=inside, minlength=self._count)
         return design_effect(counts, self._requests)
 
     def latency(self, percentile: float | None) -> LatencyEstimate:
-        """Return the estimate of a percentile, or of the mean for None."""
+        """Return the estimate of a percentile; None is the mean."""
         if percentile is None:
             interval = self.mean()
             note = "" if interval.high is not None else "n too small for the mean (need >= 2)"
@@ -136,7 +139,7 @@ class Estimator:
 
 
 def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estimates | None:
-    """Return all estimates of a sample, a user's `percentile` among them; None where no request succeeded."""
+    """Return all estimates of a sample, including the user's `percentile`; None if no request succeeded."""
     if not sample.requests or sample.end_ns <= sample.start_ns:
         return None
     estimator = Estimator(sample)
@@ -151,7 +154,7 @@ def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estim
 def assess(
     objectives: Sequence[Objective], sample: Sample, batch_size: int, confidence: float
 ) -> tuple[Assessment, ...]:
-    """Return the answer of a sample to each objective."""
+    """Assess a sample against each objective."""
     if not objectives:
         return ()
     if not sample.requests or sample.end_ns <= sample.start_ns:
@@ -161,7 +164,7 @@ def assess(
 
 
 def _assess_without_success(objective: Objective, sample: Sample, confidence: float) -> Assessment:
-    """Assess failures alone: they have a rate and no throughput, and say nothing of latency."""
+    """Assess failures alone: they have an error rate and zero throughput, and no latency."""
     if len(sample.ok) and objective.quantity == "error_rate":
         return _assess_errors(objective, sample, confidence)
     if len(sample.ok) and objective.quantity == "throughput":

@@ -1,9 +1,9 @@
-"""The books of one level: its windows, how it stands after each, and what was measured in the end; no clock
-and no network.
+"""The records of one level: its windows, its status after each, and the final figures; no clock, no
+network.
 
-A request belongs to the window in which its END lies; its latency counts from when it should have been sent,
-which in a closed loop is when it was. Windows are back to back, and a level's figures are those of its last
-windows taken as one, which equals perf_analyzer's merge of their sums.
+A request belongs to the window in which it ENDS; its latency counts from its intended start, which in a
+closed loop is its actual start. Windows are contiguous. A level's figures are computed over its last
+windows as one interval, which equals perf_analyzer's merge of their sums.
 """
 
 import logging
@@ -28,45 +28,45 @@ from tpx.protocol.tensors import Array
 
 log = logging.getLogger(__name__)
 Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
-"""The server's own account of the time between two readings."""
+"""Returns the server's own statistics between two readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowBorder:
-    """A boundary between windows: its time, the first record behind it, and readings taken there."""
+    """A boundary between windows: its time, the first record after it, and readings taken there."""
 
     time_ns: int
     index: int
     server: Snapshot | None
     cpu_ns: int
-    """Processor time of what sends the requests, read at `read_ns`."""
+    """CPU time of the sending process or processes, read at `read_ns`."""
     read_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a level ended, as seen by what ran it."""
+    """The end of a level, as reported by the code that ran it."""
 
     failures: Mapping[int, Failure]
     failed: int
     interrupted: bool
     lost: str = ""
-    """Why nothing more was waited for; empty where requests succeeded to the end."""
+    """Reason why waiting was given up; empty if requests succeeded to the end."""
     loop_lag_p99_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredLevel:
-    """A level that is over: everything that its result is made of.
+    """A finished level: everything that its result is built from.
 
-    The figures are those of `rows`, the records of the last `status.kept` windows, of which `merged` and
-    `sample` are the summaries.
+    The figures are those of `rows`, the records of the last `status.kept` windows; `merged` and
+    `sample` are summaries of them.
     """
 
     level: Level
     settings: LevelSettings
     batch_size: int
-    """Inferences of a row."""
+    """Inferences per row."""
     records: Records
     borders: tuple[WindowBorder, ...]
     windows: tuple[Window, ...]
@@ -76,7 +76,7 @@ class MeasuredLevel:
     sample: Sample
     ending: Ending
     errors: tuple[ErrorCount, ...]
-    """Kinds of failure in all windows, the most frequent first."""
+    """Kinds of failure over all windows, the most frequent first."""
     server: ServerBreakdown | None
     check: ClientCheck
     slo: tuple[Assessment, ...]
@@ -91,7 +91,7 @@ class MeasuredLevel:
 
     @property
     def kept(self) -> range:
-        """The numbers of `rows` among the records."""
+        """Numbers of `rows` among the records."""
         return range(self.first.index, self.last.index)
 
     @property
@@ -100,12 +100,12 @@ class MeasuredLevel:
 
     @property
     def in_flight(self) -> float:
-        """Requests in flight on average: how many ended per second, times how long each took."""
+        """Average number of requests in flight: completion rate times service time (Little's law)."""
         return float((self.rows["end_ns"] - self.rows["start_ns"]).sum()) / max(self.merged.duration_ns, 1)
 
 
 class LevelLedger:
-    """Cuts the records of a level into windows, at the borders that it is given."""
+    """Cuts the records of a level into windows at given borders."""
 
     def __init__(self, records: Records, settings: LevelSettings, level: Level, batch_size: int) -> None:
         self._records = records
@@ -130,11 +130,11 @@ class LevelLedger:
         self._borders.append(border)
 
     def index_at(self, end_ns: int) -> int:
-        """Return the index of the first record behind a border at that time."""
+        """Return the index of the first record after a border at `end_ns`."""
         return index_after(self._records, self._borders[-1].index, end_ns)
 
     def close(self, border: WindowBorder) -> None:
-        """End a window."""
+        """Close the current window at `border`."""
         first = self._borders[-1]
         self._borders.append(border)
         window = self._window(first, border)
@@ -145,8 +145,11 @@ class LevelLedger:
 
     @property
     def done(self) -> bool:
-        """True where the level needs no further window: it is stable, and its objectives and its latency
-        limit are settled; or one of these is broken, it is dead, or has had all its windows."""
+        """True if the level needs no further window.
+
+        Either it is stable and its objectives and latency limit are settled, or one of these is
+        violated, the level is dead, or it has had all its windows.
+        """
         settings, windows = self._settings, self.windows
         if settings.request_count or len(windows) >= settings.max_windows or windows[-1].dead:
             return True
@@ -160,9 +163,10 @@ class LevelLedger:
         return self._status.stable and Outcome.UNDECIDED not in outcomes
 
     def _settled_outcomes(self) -> list[Outcome]:
-        """Return what is settled of each objective: a verdict that two looks in a row agree on.
+        """Return the settled outcome of each objective: one on which two looks in a row agree.
 
-        Asking at every window would sooner or later be answered by chance, so looks are few.
+        Looks are rare, because with a look at every window chance alone would eventually settle an
+        objective.
         """
         if not self._settings.objectives or len(self.windows) < self._next_look:
             return self._outcomes
@@ -175,17 +179,17 @@ class LevelLedger:
         return self._outcomes
 
     def last_server(self, between: Between) -> ServerBreakdown | None:
-        """Return the server's own account of the last window that is over; None before there is one."""
+        """Return the server's statistics for the last closed window; None before there is one."""
         if len(self._borders) < 2:
             return None
         return between(self._borders[-2].server, self._borders[-1].server)
 
     def kept_span_ns(self) -> tuple[int, int]:
-        """Return from when to when the windows lasted that the figures are made of."""
+        """Return the start and end of the windows that the figures are computed over."""
         return self._borders[-1 - self._status.kept].time_ns, self._borders[-1].time_ns
 
     def measured(self, between: Between, ending: Ending) -> MeasuredLevel:
-        """Sum up the windows; after `close` and nothing else."""
+        """Return the finished level. Call it after `close`; nothing may follow."""
         first, last = self._borders[-1 - self._status.kept], self._borders[-1]
         merged, rows = self._window(first, last), self._rows(first, last)
         sample = joined(self._samples[-self._status.kept :])
@@ -218,8 +222,11 @@ class LevelLedger:
         return self._records.since(first.index)[: last.index - first.index]
 
     def _window(self, first: WindowBorder, last: WindowBorder) -> Window:
-        """Return the windows between two borders as one; of a counted run the time from the first request's
-        start to the last one's end."""
+        """Return the interval between two borders as one window.
+
+        With a fixed request count, the interval is from the first request's start to the last one's
+        end.
+        """
         rows, start_ns, end_ns = self._rows(first, last), first.time_ns, last.time_ns
         if self._settings.request_count and len(rows):
             start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
@@ -255,17 +262,19 @@ class LevelLedger:
 
 
 def index_after(records: Records, since: int, time_ns: int) -> int:
-    """Return the index of the first record, from `since` on, that ended after `time_ns`; it and those behind
-    it belong to what follows."""
+    """Return the index of the first record, from `since` on, that ended after `time_ns`.
+
+    It and the later records belong to the next window.
+    """
     ends = np.maximum.accumulate(records.since(since)["end_ns"])
     return since + int(np.searchsorted(ends, time_ns, side="right"))
 
 
 def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:
-    """Return when a count window is over: `wanted` requests have succeeded, and `not_before_ns` has been
-    reached.
+    """Return the time at which a count window is over, or None while it is not.
 
-    It is the END of the request that fulfilled both, None while there is none.
+    The window ends with the END of the request by which `wanted` requests have succeeded and
+    `not_before_ns` has been reached.
     """
     successes = np.flatnonzero(rows["status"] == SUCCESS)
     if len(successes) < wanted:
@@ -276,7 +285,7 @@ def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:
 
 
 def client_times(rows: Rows) -> ClientTimes | None:
-    """Return mean times of the successful requests; None where there is none."""
+    """Return mean times of the successful requests; None if there is none."""
     good = succeeded(rows)
     if not len(good):
         return None
@@ -288,7 +297,7 @@ def client_times(rows: Rows) -> ClientTimes | None:
 
 
 def p99(values: Array) -> int:
-    """Return the value that one in a hundred exceeds; 0 of none. np.quantile would import numpy.ma."""
+    """Return the 99th percentile; 0 of no values. np.quantile would import numpy.ma."""
     if not len(values):
         return 0
     at = rank(99.0, len(values))
@@ -296,7 +305,7 @@ def p99(values: Array) -> int:
 
 
 def _described(window: Window) -> str:
-    """Describe a window in a line, for the log."""
+    """Return one log line about a window."""
     took = f"{window.duration_ns / 1e9:.3f} s, {window.requests} requests, {window.failed} failed"
     if window.latency is None:
         return took

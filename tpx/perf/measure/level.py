@@ -1,5 +1,7 @@
-"""Measuring one load level: window after window, until the ledger says that it is enough, the server has
-gone, or the run is to end."""
+"""Measures one load level, window by window.
+
+It ends when the ledger has enough, the server is gone, or the run is to end.
+"""
 
 import asyncio
 import gc
@@ -23,22 +25,22 @@ COUNT_TICK_S = 0.01
 DRAIN_S = 60.0
 INTERRUPTED_DRAIN_S = 2.0
 ABORTED_DRAIN_S = 0.25
-"""A cancelled run waits this long, too: requests that are given up may stay in the server."""
+"""A cancelled run waits, too: the server may go on working on abandoned requests."""
 LONGEST_WINDOW = 10
-"""A window by confidence intervals may wait up to this many times its length for its samples."""
+"""With confidence intervals, a window may last up to this multiple of its length to get its samples."""
 HOPELESS_FAILURES = 50
-"""This many failures without one success end a level before its window is over."""
+"""Number of failures without any success that ends a level before its window is over."""
 LOST_FAILURES = 10
 LOST_NS = 10_000_000_000
-"""This many failures in a row, over this time, end it where there were successes before."""
+"""Consecutive failures, and their minimum duration, that end a level after earlier successes."""
 PROBE_S = 0.01
 TIMER_GRID_NS = 1_000_000
-"""Event loops round their timers to milliseconds; lateness below that says nothing."""
+"""Resolution of event loop timers; lateness below it means nothing."""
 
 
 @contextmanager
 def quiet_memory() -> Iterator[None]:
-    """Collect no garbage while a level is measured; nothing in the hot path makes cycles."""
+    """Disable garbage collection while a level is measured; the hot path creates no cycles."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -50,7 +52,7 @@ def quiet_memory() -> Iterator[None]:
 
 
 async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, meter: ProgressMeter) -> None:
-    """Send the requests that precede a level, which nothing counts."""
+    """Send the warm-up requests of a level, which are not counted."""
     liveness = Liveness(load)
     try:
         load.start(settings.warmup_requests or None)
@@ -65,7 +67,7 @@ async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, mete
 
 
 async def _ended(done: asyncio.Future[None]) -> None:
-    """Wait no longer. Raises what kept it from being done."""
+    """Stop waiting for `done`. Raises its exception if it failed."""
     if done.done():
         await done
     done.cancel()
@@ -76,7 +78,7 @@ def _patience_s(settings: LevelSettings, stop: asyncio.Event) -> float:
 
 
 class LevelMeasurement:
-    """One level, once: runs the load, and tells the ledger when a window is over."""
+    """Measures one level once: runs the load and closes windows in the ledger."""
 
     def __init__(
         self, load: Load, statistics: ServerStatistics, settings: LevelSettings, level: Level, batch_size: int
@@ -102,6 +104,7 @@ class LevelMeasurement:
                 index = ledger.index_at(end_ns)
                 border = self._border(end_ns, index, await self._statistics.read())
                 with self._probe.resting():
+                    # statistics over many rows take milliseconds, which the probe would report as lag
                     ledger.close(border)
                     done = ledger.done
                 if done or self._ends_early(stop) or self._over_budget():
@@ -128,7 +131,7 @@ class LevelMeasurement:
         )
 
     async def _window_end(self, meter: ProgressMeter, stop: asyncio.Event) -> int:
-        """Wait for the window to be over; returns when it was."""
+        """Wait for the end of the window; return its time."""
         settings, begun = self._settings, self._ledger.last_border
         if settings.request_count:
             return await self._all_answered(meter, stop)
@@ -181,18 +184,18 @@ class LevelMeasurement:
 
 
 class Liveness:
-    """Detects a server under load that has gone, for which no count window would ever be full."""
+    """Detects that the server under load is gone, in which case no count window would ever fill."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._seen = 0
         self._failing = 0
         self._first_ns = self._last_ns = 0
-        """When the first and the last of the failures ended that no success has followed."""
+        """Ends of the first and last failure since the last success."""
 
     @property
     def lost(self) -> str:
-        """Why nothing more is to be waited for; empty where requests succeed."""
+        """Reason to stop waiting; empty while requests succeed."""
         self._follow()
         if self._failing == self._seen:
             return f"all {self._failing} requests failed" if self._failing >= HOPELESS_FAILURES else ""
@@ -217,8 +220,7 @@ class Liveness:
 
 
 class LoopProbe:
-    """Looks a hundred times a second how long the event loop lets due things wait: a timer beyond its
-    resolution, or a callback that is ready."""
+    """Measures a hundred times a second how late the event loop runs due timers and ready callbacks."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[int, int]] = []
@@ -235,7 +237,7 @@ class LoopProbe:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Look away while a window is summed up, which holds the loop up on purpose."""
+        """Pause the probe while a window is summed up, which blocks the loop on purpose."""
         self.stop()
         try:
             yield
@@ -243,7 +245,7 @@ class LoopProbe:
             self.start()
 
     def p99_ns(self, start_ns: int, end_ns: int) -> int:
-        """The lag that one look in a hundred exceeded between two times; 0 where there was no look."""
+        """Return the p99 lag between two times, in ns; 0 without probes."""
         lags = [lag for at, lag in self._seen if start_ns <= at <= end_ns]
         return p99(np.asarray(lags, np.int64))
 

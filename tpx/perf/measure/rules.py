@@ -1,6 +1,8 @@
-"""Rules for when a level has been measured enough: by perf_analyzer's rule over three windows, or when
-confidence intervals are narrow enough; and with a latency limit when an interval shows on which side of it
-the latency lies."""
+"""Rules that decide when a level has been measured enough.
+
+A level ends by perf_analyzer's rule over three windows, or when confidence intervals are narrow enough.
+With a latency limit, it ends once an interval shows on which side of the limit the latency lies.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,22 +24,24 @@ GROUP = 5
 FEWEST_STEADY = 2
 SLICES = 20
 SLICE_REQUESTS = 5
-"""Warm-up is looked for in slices of a window, each of so many requests on average at least."""
+"""Warm-up is detected in slices of a window, each with at least this many requests on average."""
 LATENCY_MOVES = "Request latency is not stabilizing. Please try lowering the request rate."
-"""perf_analyzer's words for a level of which only the throughput is stable."""
+"""perf_analyzer's message for a level of which only the throughput is stable."""
 SURE = 0.9999
-"""A latency limit is settled by one look at this confidence, else by two looks in a row; a window that
-differs by chance with this confidence only is no warm-up."""
+"""Confidence at which one look settles a latency limit, instead of two looks in a row.
+
+Also the confidence at which a leading window must differ from the rest to count as warm-up.
+"""
 LOOK_GROWTH = 1.25
-"""By intervals a level is looked at again when it has so many times as many windows as at the last look."""
+"""Growth of the number of windows from one look at the confidence intervals to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelStatus:
-    """How a level stands after its windows so far.
+    """The status of a level after its windows so far.
 
-    The figures are those of the last `kept` windows; `warmup` of the first are left out as such. `moved`
-    says why it is not stable.
+    Its figures are those of the last `kept` windows; the first `warmup` windows are left out as
+    warm-up. `moved` says why the level is not stable.
     """
 
     kept: int
@@ -47,18 +51,18 @@ class LevelStatus:
     warning: str = ""
     """Reason to doubt a stable level."""
     limit: Assessment | None = None
-    """The answer to the latency limit, UNDECIDED until it is settled; None without a limit."""
+    """Assessment of the latency limit, UNDECIDED until it is settled; None without a limit."""
 
 
 class StabilityRule(Protocol):
-    """Decides how a level stands."""
+    """Decides the status of a level."""
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
-        """After at least one window; samples are those of the windows."""
+        """Return the status after at least one window; `samples` are those of the windows."""
 
 
 def rule_for(settings: LevelSettings) -> StabilityRule:
-    """The rule that the settings ask for."""
+    """Return the rule that the settings select."""
     rule: StabilityRule
     if settings.request_count or settings.one_window:
         rule = OneWindow()
@@ -74,15 +78,18 @@ def rule_for(settings: LevelSettings) -> StabilityRule:
 
 
 class OneWindow:
-    """Implements StabilityRule for a counted run: its one window is the level, if it has a valid request."""
+    """Implements StabilityRule for a counted run: its only window is the level, if any request succeeded."""
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:  # noqa: ARG002
         return LevelStatus(kept=1, stable=windows[-1].latency is not None)
 
 
 class Brief:
-    """Implements StabilityRule for one of many measurements, the best of which are repeated: the 95% interval
-    of throughput reaches at most half of the tolerance to either side, which takes one window mostly."""
+    """Implements StabilityRule for a trial that is repeated only if it is among the best.
+
+    The 95% CI of throughput must reach at most half of the tolerance to either side, which usually
+    takes one window.
+    """
 
     def __init__(self, settings: LevelSettings) -> None:
         self._tolerance = settings.stability
@@ -99,12 +106,11 @@ class Brief:
 
 
 class ThreeWindows:
-    """Implements StabilityRule as perf_analyzer does: the last three windows resemble each other.
+    """Implements StabilityRule like perf_analyzer: the last three windows resemble each other.
 
-    Of asynchronous calls it is content with the throughput once there are no further windows. A level that
-    is held against objectives or a latency limit may go on although three windows resembled each other: its
-    figures are then those of all windows behind the warm-up, as further windows would settle nothing if they
-    only replaced earlier ones.
+    With asynchronous calls a stable throughput suffices at the last window. A level with objectives or
+    a latency limit may continue after three similar windows: its figures are then those of all windows
+    after the warm-up, because windows that only replaced earlier ones would never settle an objective.
     """
 
     def __init__(self, settings: LevelSettings) -> None:
@@ -136,13 +142,14 @@ class ThreeWindows:
 
 
 class Precision:
-    """Implements StabilityRule: of all windows but those of the warm-up, the 95% confidence intervals of
-    throughput and of the latency that stands for the level reach at most half of the tolerance to either
-    side.
+    """Implements StabilityRule: the 95% CIs of all windows after the warm-up are narrow enough.
 
-    A level that stops at the first moment when its intervals are narrow has been chosen for looking even,
-    and its intervals would hold the truth less often than they say. So there are few looks, each at a good
-    deal more windows than the one before, and two in a row have to find them narrow.
+    The intervals of throughput and of the stabilizing latency must reach at most half of the tolerance
+    to either side.
+
+    A level that stops the first time its intervals are narrow was selected for looking steady, so its
+    intervals would cover the truth less often than they claim. So looks are rare, each needs
+    considerably more windows than the last, and two in a row have to find the intervals narrow.
     """
 
     def __init__(self, settings: LevelSettings) -> None:
@@ -165,7 +172,7 @@ class Precision:
         else:
             self._found = self._look(kept, warmup, joined(samples[warmup:]))
             if count == self._max_windows:
-                # this look was due whatever it finds, so that it chooses nothing
+                # this look is due whatever the figures are, so it counts alone and biases nothing
                 self._found = replace(self._found, stable=self._narrow)
         return self._found
 
@@ -186,11 +193,11 @@ class Precision:
 
 
 class LatencyLimit:
-    """Implements StabilityRule: what another rule finds, and on which side of the latency limit the level
+    """Implements StabilityRule: another rule, plus the side of the latency limit on which the level
     lies.
 
-    The interval of latency has to lie on one side at two looks in a row, or at one look that is SURE; the
-    last look, which is due whatever it finds, counts alone.
+    The latency interval must lie on one side at two looks in a row, or at one look with confidence
+    SURE. The last look counts alone, because it is due whatever the figures are.
     """
 
     def __init__(self, rule: StabilityRule, limit: Objective, settings: LevelSettings) -> None:
@@ -218,11 +225,12 @@ class LatencyLimit:
 
 
 def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = True) -> bool:
-    """Return whether throughput and latency of the last three windows spread by a factor of at most 1 +
-    `tolerance`; throughput alone without `latency`.
+    """Return True if throughput and latency of the last three windows vary by at most 1 + `tolerance`.
 
-    perf_analyzer: inference_profiler.cc, DetermineStability (the greatest over the least, not a deviation
-    from the average as its documentation says).
+    Without `latency`, only throughput counts.
+
+    perf_analyzer: inference_profiler.cc, DetermineStability (maximum over minimum, not a deviation from
+    the average as its documentation says).
     """
     last = windows[-STABILITY_WINDOWS:]
     if len(last) < STABILITY_WINDOWS or any(w.latency is None for w in last):
@@ -233,7 +241,7 @@ def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = Tr
 
 
 def describe_spread(windows: Sequence[Window]) -> str:
-    """Say how far the last three windows spread: `throughput moved by 12.1%, latency by 3.0%`."""
+    """Describe the variation of the last three windows: `throughput moved by 12.1%, latency by 3.0%`."""
     last = [w for w in windows[-STABILITY_WINDOWS:] if w.latency is not None]
     if len(last) < STABILITY_WINDOWS:
         return (
@@ -249,7 +257,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def leading_warmup(windows: Sequence[Window], samples: Sequence[Sample], tolerance: float) -> int:
-    """Return how many leading windows are warm-up; 0 while that would leave too few to say so."""
+    """Return the number of leading warm-up windows; 0 while there are too few windows to tell."""
     if len(windows) <= STABILITY_WINDOWS or any(w.latency is None for w in windows):
         return 0
     fewest = min(w.requests for w in windows)
@@ -272,7 +280,7 @@ def _reach(interval: Interval) -> str:
 
 
 def _sliced(sample: Sample, slices: int) -> tuple[Array, Array]:
-    """Return successes and mean latency per slice of a window; the window's mean where a slice is empty."""
+    """Return successes and mean latency per slice of a window; an empty slice gets the window's mean."""
     span = max(sample.end_ns - sample.start_ns, 1)
     place = np.clip((sample.ends[sample.ok] - sample.start_ns) * slices // span, 0, slices - 1)
     good = sample.good
@@ -283,10 +291,10 @@ def _sliced(sample: Sample, slices: int) -> tuple[Array, Array]:
 
 
 def steady_from(values: Array) -> int:
-    """Return the index of the first value of the steady part, at most the middle; a multiple of five.
+    """Return the index at which the steady part begins: a multiple of five, at most the middle.
 
-    MSER-5 cuts off a beginning that only widens the error of the mean: K. P. White, "An effective truncation
-    heuristic for bias reduction in simulation output", Simulation 69, 1997.
+    MSER-5 truncates a beginning that only widens the error of the mean: K. P. White, "An effective
+    truncation heuristic for bias reduction in simulation output", Simulation 69, 1997.
     """
     groups = len(values) // GROUP
     if groups < 2:
@@ -300,12 +308,13 @@ def steady_from(values: Array) -> int:
 
 
 def warm_windows(figures: Sequence[Sequence[float]], starts: Sequence[float], tolerance: float) -> int:
-    """Return how many leading windows are warm-up.
+    """Return the number of leading warm-up windows.
 
-    `figures` are those of every window, one sequence for each quantity; `starts` says for each quantity where
-    it becomes steady, in windows. A window goes when most of it lies before that, and its figure is further
-    than `tolerance` (as 0.05) from the mean of those that stay, and further than their own spread explains:
-    what only looks unlike the rest by chance must stay, or the mean would be that of a selection.
+    `figures` has one sequence of per-window values for each quantity; `starts` says, in windows, where
+    each quantity becomes steady. A window is dropped if most of it lies before that and its value
+    differs from the mean of the remaining ones by more than `tolerance` (such as 0.05) and by more than
+    their own variation explains. Windows that differ only by chance must stay, or the mean would be
+    biased by selection.
     """
     return max(
         (_leading(values, start, tolerance) for values, start in zip(figures, starts, strict=True)), default=0

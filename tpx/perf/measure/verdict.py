@@ -1,5 +1,8 @@
-"""From what was measured to a level's result: perf_analyzer's verdicts and messages, made to explain, and
-warnings where figures contradict each other, the server's, or the plan."""
+"""Builds a level's result from its measurement: verdicts with perf_analyzer's messages and their
+causes.
+
+It adds warnings if figures contradict each other, the server's counters, or the plan.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,24 +16,25 @@ from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Ver
 from tpx.perf.settings import LevelSettings
 
 BUSY_SHARE = 0.9
-"""Share of its processor above which the client is what limits a level."""
+"""Share of its processor's time above which the client itself limits a level."""
 STRAINED_SHARE = 0.5
-"""Below this a client that is late has been kept waiting by something else."""
+"""Share below which a late client was delayed by something else."""
 NOTICED_LAG_NS = 1_000_000
 LAG_OF_LATENCY = 0.25
-"""A lag is part of what was measured once it is this share of the median latency."""
+"""Share of the median latency from which an event loop lag counts as part of the latencies."""
 LITTLES_TOLERANCE = 0.1
 COUNT_TOLERANCE = 0.05
 EDGE_REQUESTS = 10
-"""Up to this many requests, and those in flight, may lie on one side of a window's border for the client and
-on the other for the server."""
+"""Requests near a window's border, besides those in flight, that client and server may count in
+different windows.
+"""
 OWN_PROCESSOR = 0.95
-"""A polling client that was busy for less of the time had no processor of its own."""
+"""Share of busy time below which a polling client had to share its processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and for a person why it is not ok."""
+    """A verdict, and for the user the reason why it is not ok."""
 
     verdict: Verdict
     stable: bool
@@ -38,12 +42,12 @@ class Judgement:
 
 
 def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
-    """Assemble the result of a level; `sections` are what only some levels have."""
+    """Build the result of a level; `sections` are those that only some levels have."""
     merged, status, settings = measured.merged, measured.status, measured.settings
     judgement = judge(measured)
     wake_ups = sections.get("wake_ups")
     warnings: tuple[str, ...] = ()
-    if judgement.verdict is not Verdict.ERRORS:  # which contradicts everything, and says it better
+    if judgement.verdict is not Verdict.ERRORS:  # errors explain every other contradiction
         found = (status.warning, *doubts(measured), wake_ups.warning if wake_ups else "")
         warnings = tuple(filter(None, found))
     return LevelResult(
@@ -145,7 +149,7 @@ def _client_bound(measured: MeasuredLevel) -> str:
 
 
 def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
-    """Say why the client and not the server limited a level; empty where it did not."""
+    """Return why the client and not the server limited a level; empty if it did not."""
     busy = f"the client was busy {check.cpu_share * 100:.0f}% of the time"
     if check.cpu_share > BUSY_SHARE:
         return busy
@@ -162,7 +166,7 @@ def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
 
 
 def doubts(measured: MeasuredLevel) -> Iterator[str]:
-    """Yield what makes the figures doubtful, for a person, one sentence each."""
+    """Yield the reasons to doubt the figures, one sentence each."""
     yield from _littles_law(measured)
     yield from _other_clients(measured)
     level, check = measured.level, measured.check
@@ -181,12 +185,12 @@ def doubts(measured: MeasuredLevel) -> Iterator[str]:
 
 
 def _littles_law(measured: MeasuredLevel) -> Iterator[str]:
-    """In a closed loop throughput times latency is the concurrency (Little 1961)."""
+    """Warn if throughput times latency differs from the concurrency of a closed loop (Little 1961)."""
     level, merged, in_flight = measured.level, measured.merged, measured.in_flight
     if level.kind is not CONCURRENCY or not merged.requests:
         return
     if measured.settings.request_count and merged.requests + merged.failed < EDGE_REQUESTS * level.value:
-        return  # its beginning and end, when fewer are in flight, are most of it
+        return  # with so few requests, ramp-up and drain dominate
     off = abs(level.value - in_flight) / level.value
     if off > LITTLES_TOLERANCE:
         yield (
@@ -201,7 +205,7 @@ def _other_clients(measured: MeasuredLevel) -> Iterator[str]:
     if server is None or not measured.merged.requests:
         return
     ours = measured.merged.requests * batch_size
-    # what the cache answers is a success without an inference
+    # a cache hit counts as a success without an inference
     theirs = server.success_count * batch_size if server.response_cache else server.inference_count
     edge = (EDGE_REQUESTS + measured.level.value) * batch_size
     if theirs and abs(theirs - ours) > max(COUNT_TOLERANCE * ours, edge):

@@ -1,5 +1,8 @@
-"""The cost of waking a sleeping process on this machine, which is most of a small request's latency while few
-are in flight: the client and the server then sleep and wake each other."""
+"""The cost of waking a sleeping process on this machine.
+
+It dominates the latency of small requests while few are in flight, because client and server then sleep
+and wake each other.
+"""
 
 import os
 import socket
@@ -16,9 +19,9 @@ from tpx.processors import usable_processors
 
 ROUNDS = 200
 FEW_IN_FLIGHT = 4
-"""With more requests in flight neither side sleeps long."""
+"""Concurrency above which neither side sleeps long."""
 SLOW_NS = 1_000_000
-"""A median latency above this has hardly anything to do with wake-ups."""
+"""Median latency above which wake-ups hardly matter."""
 _SPINNER = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -27,17 +30,17 @@ while os.getppid() == int(sys.argv[2]):
     for _ in range(100_000):
         pass
 """
-"""Takes what nobody else wants of one processor, and ends with its parent."""
+"""Program that burns idle time of one processor, and ends with its parent."""
 
 
 @contextmanager
 def processors_awake(address: str) -> Iterator[None]:
-    """Keep the processors of this machine from sleeping until the context ends, for a server on it.
+    """Keep the processors of this machine from sleeping until the context ends, if the server is local.
 
-    A sleeping processor of a virtual machine takes 10 to 25 us to wake, and which of both changes from second
-    to second: whole runs of one small request in flight were seen at 57 or at 73 us, and at 53 to 59 with a
-    spinner of idle priority on each processor. Where a container limits processor time there are none,
-    since they would use it up.
+    A sleeping processor of a virtual machine takes 10 to 25 us to wake, and the delay changes from
+    second to second: whole runs with one small request in flight took 57 or 73 us per request, and 53
+    to 59 us with an idle-priority spinner on each processor. There are no spinners if a container
+    limits processor time, because they would use up its quota.
     """
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "SCHED_IDLE") else []
     if not is_local(address) or usable_processors() < len(usable):
@@ -53,28 +56,29 @@ def processors_awake(address: str) -> Iterator[None]:
 
 
 def may_dominate(level: Level, p50_ns: int) -> bool:
-    """Return whether wake-ups can be a good part of the latency at a level."""
+    """Return True if wake-ups can be a large part of the latency at a level."""
     return level.kind is CONCURRENCY and level.value <= FEW_IN_FLIGHT and p50_ns <= SLOW_NS
 
 
 def is_local(address: str) -> bool:
-    """Return whether the server at an address, which may have a scheme, is on this machine."""
+    """Return True if the server at an address, which may have a scheme, is on this machine."""
     host = address.rpartition("://")[2]
     return host.startswith(("localhost", "127.", "[::1]", "::1", "in this process"))
 
 
 def wake_ups(p50_ns: int, *, local: bool) -> WakeUps:
-    """Measure a wake-up, and compare with a median latency: a `local` server is woken here, too."""
+    """Measure a wake-up and compare it with a median latency. A `local` server is woken here, too."""
     cost_ns = wakeup_ns()
     return WakeUps(cost_ns, cost_ns * (2 if local else 1) / max(p50_ns, 1))
 
 
 def wakeup_ns(rounds: int = ROUNDS) -> int:
-    """Return the median time from the write that wakes a thread to its read, without what both calls take.
+    """Return the median time from the write that wakes a thread to its read, without the cost of both
+    calls.
 
-    The two threads run on different processors, where there are some, as a client and a busy server do;
-    taking turns on one is cheaper. Both sleep in system calls that release the interpreter lock, so that a
-    thread costs what a process costs (12 us beside 12 us) without one being started. Blocks some 10 ms.
+    The two threads run on different processors, if there are several, like a client and a busy server;
+    taking turns on one is cheaper. Both sleep in system calls that release the interpreter lock, so a
+    thread costs the same as a process (12 us each) without starting one. Blocks for some 10 ms.
     """
     ours, theirs = socket.socketpair()
     here, there = socket.socketpair()
@@ -82,7 +86,7 @@ def wakeup_ns(rounds: int = ROUNDS) -> int:
         echo = Thread(target=_echo, args=(theirs, other))
         echo.start()
         try:
-            _round_trips(ours, ours, rounds // 10)  # until it has started
+            _round_trips(ours, ours, rounds // 10)  # until the thread has started
             both = _median(_round_trips(ours, ours, rounds))
         finally:
             ours.shutdown(socket.SHUT_RDWR)
@@ -93,7 +97,7 @@ def wakeup_ns(rounds: int = ROUNDS) -> int:
 
 @contextmanager
 def _alone_on_a_processor() -> Iterator[Sequence[int]]:
-    """Keep this thread on one processor meanwhile; yields another one, or nothing."""
+    """Pin this thread to one processor until the context ends; yield another processor, or nothing."""
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(usable) < 2:
         yield ()
@@ -106,7 +110,7 @@ def _alone_on_a_processor() -> Iterator[Sequence[int]]:
 
 
 def _echo(peer: socket.socket, processors: Sequence[int]) -> None:
-    """Send back every byte, on the given processor, until the other end shuts down."""
+    """Echo every byte, on the given processor, until the other end shuts down."""
     if processors:
         os.sched_setaffinity(0, processors)
     while peer.recv(1):
@@ -114,7 +118,7 @@ def _echo(peer: socket.socket, processors: Sequence[int]) -> None:
 
 
 def _round_trips(sender: socket.socket, receiver: socket.socket, count: int) -> list[int]:
-    """Times from a write to the read of what follows it: the answer, or the same byte."""
+    """Return the times from a write to the read of the response, or of the same byte."""
     times = []
     for _ in range(count):
         start_ns = perf_counter_ns()
