@@ -1,1 +1,1 @@
-"""Backends, which run models: one module per backend, imported when a model first needs it."""
+"""Backends, which run models: one module or package each, imported when a model first needs it."""

@@ -1,6 +1,7 @@
-"""The contract of backends, and all that they need of the server: nothing here knows how instances are run.
+"""Interface between the server and its backends, without anything about how instances are scheduled.
 
-A model is opened by a `Backend`, and computed by the executors that the `OpenModel` makes, one per instance.
+A `Backend` opens a version of a model. The resulting `OpenModel` creates one executor per instance,
+which computes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,49 +18,50 @@ from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
 
 GLOBAL = -1
-"""The device of a resource that all devices share."""
+"""Device number of a resource that all devices share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """Where one version of a model lies."""
+    """Location of one version of a model, and the server's settings for it."""
 
     model_name: str
     version: int
     directory: Path
-    """Of the version; its parent is the model's directory."""
+    """Directory of the version; its parent is the model's directory."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """--backend-config of this backend."""
+    """--backend-config settings for this backend."""
     host: Host | None = None
-    """What the server does for models that ask for it."""
+    """Services of the server for models that call other models, load them, or report metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Resources that an instance takes of the rate limiter while it computes."""
+    """Rate limiter resources that an instance holds while it computes, and its priority."""
 
     resources: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Amounts by name and device."""
     priority: int = 1
-    """Twice the number is half the turns."""
+    """Weight in the rate limiter: an instance with twice the number gets half the turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """One instance: its name, its kind (KIND_CPU, KIND_GPU, KIND_MODEL) and its device."""
+    """Name, kind (KIND_CPU, KIND_GPU or KIND_MODEL) and device of one instance."""
 
     name: str
     kind: str
     device_id: int = 0
     needs: Needs = field(default_factory=Needs)
     profiles: tuple[str, ...] = ()
-    """The optimization profiles of TensorRT that it uses, by their numbers."""
+    """TensorRT optimization profiles that it uses, by number."""
 
 
 def inside(directory: Path, name: str, field: str) -> Path:
-    """The path of the file `name`, which a configuration's `field` gives, below `directory`.
+    """Return the path below `directory` of the file `name`, given in the configuration's `field`.
 
-    Raises ConfigError for a name that leads out of it. Symbolic links may: they are the owner's own.
+    Raises ConfigError if the name leads out of `directory`. Symbolic links may do so: the owner of the
+    repository creates them.
     """
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(f"{field} '{name}' is outside '{directory}': it must name a file below it")
@@ -67,7 +69,7 @@ def inside(directory: Path, name: str, field: str) -> Path:
 
 
 def no_file(path: Path, model_name: str) -> LoadError:
-    """The error about a model's file that is not there, with those that may be meant."""
+    """Return the error for a missing model file; its message suggests a file with the same suffix."""
     fault = f"unable to find '{path}' for model '{model_name}'"
     alike = sorted(path.parent.glob(f"*{path.suffix}")) if path.suffix else []
     if alike:
@@ -76,202 +78,213 @@ def no_file(path: Path, model_name: str) -> LoadError:
 
 
 class Executor(Protocol):
-    """One instance of a model. Used by one thread at a time."""
+    """One instance of a model; used by one thread at a time."""
 
     def execute(self, inputs: Arrays) -> Arrays:
-        """Compute; BYTES are object arrays of bytes, BF16 their bits in uint16. Raises ExecutionError."""
+        """Compute one batch. BYTES are object arrays of `bytes`, BF16 are their bits as uint16. Raises
+        ExecutionError.
+        """
 
     def close(self) -> None: ...
 
 
 class Binding(Protocol):
-    """Memory of an executor's inputs and outputs, for runs with the same shapes."""
+    """Memory bound to an executor's inputs and outputs, reused by runs with the same shapes."""
 
     inputs: Mapping[str, memoryview]
     outputs: Arrays
 
     def run(self) -> None:
-        """Compute the outputs from the inputs. Raises ExecutionError."""
+        """Compute `outputs` from `inputs`. Raises ExecutionError."""
 
 
 @runtime_checkable
 class Binds(Protocol):
-    """An executor that can run on memory which it keeps."""
+    """An executor that can run on memory bound in advance."""
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> Binding | None:
-        """Return memory for runs with the shapes of these arrays, which were computed just now; None where
-        such a run would not compute the same."""
+        """Return memory for runs with the shapes of these arrays, which were just computed.
+
+        Returns None if such a run would not compute the same outputs.
+        """
 
 
 class ResponseSender(Protocol):
-    """Takes the responses of one request of a decoupled model, each as soon as it is made.
+    """Sends the responses of one request of a decoupled model as they are produced.
 
-    Every method returns False once the request was cancelled: the model should then stop.
+    Every method returns False once the request is cancelled; the model should then stop.
     """
 
     def send(self, outputs: Arrays) -> bool:
-        """Send a response; waits while the client is slow to read those before. Raises ExecutionError."""
+        """Send a response. Blocks while the client is slow to read earlier ones. Raises ExecutionError."""
 
     def send_error(self, error: TpxError) -> bool:
-        """Send an error instead of a response; others may follow."""
+        """Send an error instead of a response; more responses may follow."""
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass, less of it when the request is cancelled."""
+        """Sleep for `seconds`; return early if the request is cancelled."""
 
 
 @runtime_checkable
 class DecoupledExecutor(Protocol):
-    """One instance of a decoupled model. Used by one thread at a time."""
+    """One instance of a decoupled model; used by one thread at a time."""
 
     def respond(self, inputs: Arrays, responses: ResponseSender) -> None:
-        """Compute one request; the last response was sent when this returns. Raises ExecutionError."""
+        """Compute one request; its last response must be sent before this returns. Raises ExecutionError."""
 
     def close(self) -> None: ...
 
 
 class CompletionSink(Protocol):
-    """Takes what comes of batches; every method is called on the event loop."""
+    """Receives the results of batches; every method is called on the event loop."""
 
     def computed(self, batch: Batch) -> None:
-        """A batch was `released` and `answered` at once."""
+        """Handle the end of a batch: `released` and `answered` in one call."""
 
     def answered(self, batch: Batch) -> None:
-        """A batch has ended; it holds the responses of its requests, except for those that were `responded`.
+        """Deliver the responses of a finished batch, except for requests that were already `responded`.
 
         Not called for decoupled models.
         """
 
     def released(self, batch: Batch) -> None:
-        """The instance can take another batch; this one may be answered later."""
+        """Give the instance its next batch. This one may still be unanswered."""
 
     def responded(self, early: EarlyResponse) -> None:
-        """A request has a response before its batch has ended."""
+        """Deliver a response to one request before its batch has ended."""
 
     def again(self, request: InferRequest) -> None:
-        """The model wants a request once more; its batch was released."""
+        """Queue a request again because the model rescheduled it; its batch is already released."""
 
     def returned(self, batch: Batch) -> None:
-        """The process has ended without having begun a batch: another instance may compute it."""
+        """Return a batch that the exited process had not started; another instance may compute it."""
 
 
 @runtime_checkable
 class RemoteExecutor(Protocol):
-    """One instance of a model in another process. Used on the event loop, but for `close`."""
+    """One instance of a model in another process; used on the event loop, except for `close`."""
 
     alive: bool
-    """It takes batches now."""
+    """True while it accepts batches."""
     failure: str
-    """Why it will not be alive again; empty while it may be."""
+    """Reason why it will not become alive again; empty while it still may."""
     has_readiness_hook: bool
-    """`ready` asks the model."""
+    """True if `ready` asks the model itself."""
     on_change: Callable[[], None]
-    """Called when it has become alive, or has failed."""
+    """Called when it becomes alive or fails for good."""
 
     def use(self, stacking: Stacking) -> None:
-        """How batches are made of requests, before the first one comes."""
+        """Set how requests are stacked into batches; called before the first `submit`."""
 
     def submit(self, batch: Batch, sink: CompletionSink) -> None:
-        """Compute a batch. If the process dies, what it has begun is answered with errors."""
+        """Compute a batch. If the process dies, batches that it has started are answered with errors."""
 
     def wait_until_started(self) -> None:
-        """Block until the model is initialized, which others are meanwhile. Raises LoadError."""
+        """Block until the model is initialized; other instances initialize concurrently. Raises LoadError."""
 
     async def ready(self) -> bool:
-        """Ask the model whether it can answer."""
+        """Ask the model whether it is ready."""
 
     def close(self) -> None:
-        """End it; blocks, so not on the event loop."""
+        """End the process. Blocks, so it must not be called on the event loop."""
 
 
 class OpenModel(Protocol):
-    """A version of a model in memory."""
+    """One version of a model in memory."""
 
     inline: bool
-    """A short execution may run on the event loop: it cannot hang and keeps no state of its thread."""
+    """True if short executions may run on the event loop: they cannot hang and keep no thread-local state."""
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
-        """Fill what the ModelConfig leaves open from what the model file tells. Raises ConfigError."""
+        """Fill the fields that the ModelConfig leaves open from the model file. Raises ConfigError."""
 
     def check(self, config: ModelConfig) -> None:
-        """Raise ConfigError where configuration and model file disagree."""
+        """Raise ConfigError if the configuration and the model file disagree."""
 
     def executor(
         self, spec: InstanceSpec, config: ModelConfig
     ) -> Executor | DecoupledExecutor | RemoteExecutor:
-        """An instance, ready to compute. Where the configuration says that the model is decoupled, it may be
-        a decoupled one, or answer each request once. Raises LoadError."""
+        """Create an instance that is ready to compute. Raises LoadError.
+
+        For a decoupled model it may be a DecoupledExecutor, or an executor that sends one response per
+        request.
+        """
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class DividesMachine(Protocol):
-    """An open model whose instances depend on how many of them there are."""
+    """An open model that divides cores or memory among its instances, so that each depends on their
+    number.
+    """
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Tell whether the present ones suit a configuration with other instance groups."""
+        """Return whether the present instances still suit a configuration with other instance groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Description of a part that `tpx doctor` inspects."""
+    """Status of a component, as shown by `tpx doctor`."""
 
     version: str = ""
     providers: tuple[str, ...] = ()
-    """What it can compute with."""
+    """Engines that it can compute with, such as execution providers."""
     devices: tuple[str, ...] = ()
-    """Where."""
+    """Devices that it can compute on."""
     lacks: str = ""
-    """Why it cannot be used although it can be imported; what can be used lacks nothing."""
+    """Reason why it cannot be used although its import succeeds; empty if it can."""
     remedy: str = ""
-    """The one command that would help."""
+    """Command that fixes it."""
 
 
 @runtime_checkable
 class Describes(Protocol):
-    """A backend that can tell more of itself than that it can be imported."""
+    """A backend that can report more than whether its import succeeds."""
 
     def describe(self) -> Description:
-        """In a process of its own: it may take seconds, and load what there is."""
+        """Return its status. Called in a separate process: it may take seconds and load native libraries."""
 
 
 @runtime_checkable
 class MakesResponses(Protocol):
-    """An open model that makes its own responses: it may have no outputs and want a request once more."""
+    """An open model that builds its own responses: it may omit outputs and reschedule requests."""
 
     makes_responses: bool
 
 
 @runtime_checkable
 class TakesSamples(Protocol):
-    """An open model that takes a batch as samples of different shapes.
+    """An open model that accepts batches of samples with different shapes.
 
-    Inputs are arrays [n, *dims] where all samples have one shape, or else object arrays with one array per
-    sample. Outputs may be either; those of a request must have one shape.
+    Inputs are arrays [n, *dims] if all samples have the same shape, otherwise object arrays with one
+    array per sample. Outputs may be either; those of one request must have the same shape.
     """
 
     joined_outputs: frozenset[str]
-    """Outputs whose samples are laid end to end along their first dimension."""
+    """Outputs whose samples are concatenated along their first dimension."""
 
 
 @runtime_checkable
 class OnGpus(Protocol):
-    """A backend that computes on GPUs: where it has some KIND_AUTO is KIND_GPU, and no `gpus` are all of
-    them."""
+    """A backend that can compute on GPUs.
+
+    If it finds any, KIND_AUTO means KIND_GPU, and an instance group without `gpus` uses all of them.
+    """
 
     gpus_only: bool
-    """It computes nowhere else."""
+    """True if it cannot compute on the CPU."""
 
     def gpus(self) -> Sequence[int]:
-        """The devices that it can use."""
+        """Return the devices that it can use."""
 
 
 @runtime_checkable
 class CountsInstances(Protocol):
-    """A backend whose instance groups have more than one instance where they name no count."""
+    """A backend with its own default for the `count` of an instance group."""
 
     def default_instance_count(self, kind: str) -> int:
-        """Return the count for KIND_CPU or KIND_GPU."""
+        """Return the default count for KIND_CPU or KIND_GPU."""
 
 
 class Backend(Protocol):
@@ -280,4 +293,4 @@ class Backend(Protocol):
     default_filename: str
 
     def open(self, files: ModelFiles, config: ModelConfig) -> OpenModel:
-        """Load a version; `config` may still be incomplete. Raises LoadError."""
+        """Open a version; `config` may still be incomplete. Raises LoadError."""

@@ -1,7 +1,7 @@
-"""A model to test with, as Triton's `identity` backend: every output is the input at the same place.
+"""Test model, like Triton's `identity` backend: every output equals the input at the same position.
 
-Any datatypes and shapes, with or without batches. The parameter `execute_delay_ms` makes each execution take
-that long. No file is needed.
+Accepts any datatypes and shapes, with or without batching. The parameter `execute_delay_ms` sets the
+duration of each execution. Needs no model file.
 """
 
 import time
@@ -14,7 +14,7 @@ _DELAY = "execute_delay_ms"
 
 
 class IdentityBackend:
-    """Opens nothing."""
+    """The `identity` backend; there is no file to open."""
 
     default_filename = ""
 
@@ -23,14 +23,14 @@ class IdentityBackend:
 
 
 class IdentityModel:
-    """Its inputs and outputs are those of the configuration."""
+    """An identity model, whose inputs and outputs come from the configuration."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._delay_s = _delay_ms(config) / 1000
         self.inline = not self._delay_s
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
-        """Only the configuration knows the tensors."""
+        """Do nothing: only the configuration defines the tensors."""
 
     def check(self, config: ModelConfig) -> None:
         if len(config.input) != len(config.output):
@@ -52,11 +52,11 @@ class IdentityModel:
         return IdentityExecutor(pairs, self._delay_s)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 class IdentityExecutor:
-    """Gives back what it gets, after its delay."""
+    """Returns the inputs as outputs, after a delay."""
 
     def __init__(self, pairs: list[tuple[str, str]], delay_s: float) -> None:
         self._pairs = pairs
@@ -68,11 +68,11 @@ class IdentityExecutor:
         return {output: inputs[given] for given, output in self._pairs if given in inputs}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 def _delay_ms(config: ModelConfig) -> float:
-    """Raises ConfigError, also for a parameter that would be ignored."""
+    """Return `execute_delay_ms`. Raises ConfigError, also for a parameter that would be ignored."""
     delay = 0.0
     for key, value in config.parameters.items():
         text = value.string_value

@@ -1,8 +1,8 @@
-"""Inputs and outputs of a model file, whatever its format: writing them into a configuration, and checking
-one against them.
+"""Inputs and outputs of a model file in any format: completing a configuration from them, and
+validating one.
 
-The rules are those that Triton's backends share (backend/src/backend_common.cc, onnxruntime_backend), so that
-a configuration means the same on both.
+The rules are those that Triton's backends share (backend/src/backend_common.cc, onnxruntime_backend),
+so that a configuration means the same in both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,22 +21,22 @@ from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensor:
-    """An input or output of a model; dimensions that vary are -1."""
+    """An input or output of a model; variable dimensions are -1."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     ranked: bool = True
-    """False: not even the number of dimensions is known, and `shape` is empty."""
+    """False if even the number of dimensions is unknown; `shape` is then empty."""
 
 
 def complete_tensors(
     config: ModelConfig, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor], *, max_batch_size: int
 ) -> None:
-    """Fill batching, inputs and outputs where the configuration leaves them open.
+    """Fill in batching, inputs and outputs that the configuration leaves open.
 
-    `max_batch_size` is what to set where the model can take batches, 0 where it cannot. What is configured of
-    a tensor hints at whether its shape has a batch dimension (Triton: tensorrt_backend/src/model_state.cc,
+    `max_batch_size` is the value to set if the model supports batches, 0 if it does not. Configured
+    dims hint at whether a shape has a batch dimension (Triton: tensorrt_backend/src/model_state.cc,
     tensorflow_backend/src/tensorflow.cc). Raises ConfigError.
     """
     added, taken = added_inputs(config), taken_outputs(config)
@@ -59,7 +59,7 @@ _Sections = Sequence[tuple[Any, Mapping[str, ModelTensor]]]
 
 
 def _batching_hint(model: str, sections: _Sections) -> bool | None:
-    """Return whether the configured dims leave out the first dimension; None: they do not tell."""
+    """Return whether the configured dims omit the first dimension of the model; None if they give no hint."""
     hint: bool | None = None
     for items, tensors in sections:
         for item in items:
@@ -111,33 +111,37 @@ def add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
 
 
 def fill_dims(item: TensorConfig, tensor: ModelTensor, *, batching: bool) -> None:
-    """The dims of an input or output, without its batch dimension."""
+    """Fill in the dims of an input or output, without its batch dimension."""
     dims = tensor.shape[1:] if batching else tensor.shape
-    item.dims.extend([dim or -1 for dim in dims] or (1,))  # a configuration has no dimension of 0
+    item.dims.extend([dim or -1 for dim in dims] or (1,))  # dims of 0 are invalid in a configuration
     if not dims and batching:
-        item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
+        item.reshape.SetInParent()  # one element per request; the model's shape is only [batch]
 
 
 def to_model(array: Array, tensor: ModelTensor) -> Array:
-    """Return an input in the shape that the model takes: to clients a scalar is one element."""
+    """Return an input in the model's shape: a scalar, which clients send as one element, loses its
+    dimension.
+    """
     return array.reshape(()) if tensor.ranked and not tensor.shape else array
 
 
 def from_model(array: Array, tensor: ModelTensor) -> Array:
-    """Return an output as clients get it: a scalar as one element, BF16 as its bits."""
+    """Return an output as clients receive it: a scalar as one element, BF16 as its bits in uint16."""
     array = np.atleast_1d(array)
     return array.view(np.uint16) if tensor.datatype == "BF16" else array
 
 
 def fill_batching(config: ModelConfig, max_batch_size: int) -> None:
-    """Batch by default where a model can: fill its batch size, and dynamic batching for want of a choice."""
+    """Enable batching by default: fill in the batch size, and dynamic batching if no scheduler is
+    configured.
+    """
     config.max_batch_size = config.max_batch_size or max_batch_size
     if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
         config.dynamic_batching.SetInParent()
 
 
 def check_all_required(config: ModelConfig, runtime: str) -> None:
-    """Raise ConfigError where an input is optional, which `runtime` cannot leave out."""
+    """Raise ConfigError if an input is optional, because `runtime` cannot omit inputs."""
     for item in config.input:
         if item.optional:
             raise ConfigError(
@@ -149,7 +153,7 @@ def check_all_required(config: ModelConfig, runtime: str) -> None:
 def check_signature(
     config: ModelConfig, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor]
 ) -> None:
-    """Raise ConfigError where the configuration asks for what the file does not have."""
+    """Raise ConfigError if the configuration does not match the model's inputs and outputs."""
     name = config.name
     scattered = {target for item in config.batch_output for target in item.target_name}
     _check_added(name, "input", added_inputs(config), inputs)
@@ -178,7 +182,7 @@ def check_signature(
 
 
 def _check_ragged(config: ModelConfig, item: ModelInput, tensor: ModelTensor) -> None:
-    """Whatever dims the requests have, the model gets one row of elements."""
+    """Check a ragged input: the model receives all elements in one row, regardless of the requests' dims."""
     _check_datatype(config, "input", item, tensor)
     if item.optional:
         raise ConfigError(
@@ -251,5 +255,5 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
 
 
 def brackets(shape: Sequence[int]) -> str:
-    """A shape as messages show it."""
+    """Format a shape for messages."""
     return "[" + ",".join(map(str, shape)) + "]"

@@ -1,7 +1,8 @@
-"""Parameters of models, of execution accelerators and of --backend-config: words, read as numbers and
-switches, and a warning for those that have no effect.
+"""Parameters of models, of execution accelerators and of --backend-config: parsing, and warnings for
+those without effect.
 
-Also libraries of operators that a configuration names: native code, which becomes part of the server.
+Also lookup of custom operator libraries, which are native code that runs inside the server, and
+expansion of instance groups.
 """
 
 import logging
@@ -21,38 +22,38 @@ MAX_INSTANCES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenParameters:
-    """Words by key."""
+    """Parameters as strings, by key."""
 
     where: str
-    """The model or the option that has them, for messages."""
+    """Model or option that sets them, for messages."""
     words: Mapping[str, str]
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> "GivenParameters":
-        """Return those of a ModelConfig."""
+        """Return the parameters of a ModelConfig."""
         words = {key: value.string_value for key, value in config.parameters.items()}
         return cls(where=f"model '{config.name}'", words=words)
 
     @classmethod
     def of_backend(cls, backend: str, settings: Mapping[str, str]) -> "GivenParameters":
-        """Return those that --backend-config has for a backend."""
+        """Return the --backend-config settings of a backend."""
         return cls(where=f"--backend-config {backend}", words=settings)
 
     def wrong(self, key: str, expected: str) -> ConfigError:
-        """Return the error of a parameter that is not as expected."""
+        """Return the error for a parameter with an invalid value."""
         return ConfigError(f"parameter '{key}' of {self.where} must be {expected}, got '{self.words[key]}'")
 
     def whole(self, key: str) -> int:
-        """Return a whole number, 0 where it is not given. Raises ConfigError."""
+        """Return a non-negative integer, 0 if not set. Raises ConfigError."""
         text = self.words.get(key) or "0"
         if not (text.isascii() and text.isdigit()):
             raise self.wrong(key, "a whole number")
-        if len(text) > 10 or int(text) >= 2**31:  # what runtimes take
+        if len(text) > 10 or int(text) >= 2**31:  # runtimes take 32-bit signed integers
             raise self.wrong(key, "less than 2^31")
         return int(text)
 
     def maybe(self, key: str) -> bool | None:
-        """Return a switch, None where it is not given. Raises ConfigError."""
+        """Return a boolean, None if not set. Raises ConfigError."""
         text = self.words.get(key)
         if text is None:
             return None
@@ -61,23 +62,23 @@ class GivenParameters:
         return text.lower() in TRUE_WORDS
 
     def switch(self, key: str, *, default: bool) -> bool:
-        """Return a switch. Raises ConfigError."""
+        """Return a boolean, or `default` if not set. Raises ConfigError."""
         found = self.maybe(key)
         return default if found is None else found
 
     def one_of(self, key: str, meanings: Mapping[str, str]) -> str | None:
-        """Return what the word means, None where it is not given. Raises ConfigError."""
+        """Return the meaning of the value, None if not set. Raises ConfigError."""
         text = self.words.get(key)
         if text is not None and text not in meanings:
             raise self.wrong(key, f"one of {', '.join(meanings)}")
         return None if text is None else meanings[text]
 
     def warn(self, key: str, effect: str, known: Collection[str] = ()) -> None:
-        """One line on a key, with the nearest of the known ones; `effect` is what becomes of it."""
+        """Log a warning about a key, with the most similar known one; `effect` says what happens to it."""
         log.warning("parameter '%s' of %s %s%s", key, self.where, effect, nearest(key, known))
 
     def warn_of_others(self, known: Collection[str], effect: str) -> None:
-        """One line for each key that is not known."""
+        """Log a warning for each key that is not known."""
         for key in self.words:
             if key not in known:
                 self.warn(key, effect, known)
@@ -85,24 +86,28 @@ class GivenParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """Where those of one version of a model may lie.
+    """Lookup of custom operator libraries for one version of a model.
 
-    As clients may be allowed to load models with a configuration of their own, that is the model's directory,
-    or where the command line says.
+    Clients may be allowed to load models with their own configuration, so a library must be in the
+    model's directory or in a directory allowed on the command line.
     """
 
     model: str
     directory: Path
-    """Of the version."""
+    """Directory of the version."""
     field: str
-    """Of the configuration, which names them."""
+    """Configuration field that names the libraries."""
     backend: str
     key: str
-    """Of --backend-config: directories, with colons between them, that may hold libraries as well."""
+    """--backend-config key with further directories, separated by colons."""
     settings: Mapping[str, str]
 
     def find(self, name: str) -> Path:
-        """In the version's directory, in the model's, or in those that are allowed. Raises ConfigError."""
+        """Return the path of a library in the directory of the version, that of the model, or an
+        allowed one.
+
+        Raises ConfigError.
+        """
         allowed = [Path(place) for place in self.settings.get(self.key, "").split(":") if place]
         given = Path(name)
         for place in allowed:
@@ -131,7 +136,7 @@ class Libraries:
 
 
 def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
-    """Every instance of a normalised ModelConfig, those of a GPU group once per GPU. Raises ConfigError."""
+    """List the instances of a normalized ModelConfig; a GPU group has `count` per GPU. Raises ConfigError."""
     groups = [group for group in config.instance_group if not group.passive]
     total = sum(group.count * max(1, len(group.gpus)) for group in groups)
     if total < 1:

@@ -1,7 +1,8 @@
-"""A decoupled model to test with, as Triton's `repeat` backend: every element of an input is a response.
+"""Decoupled test model, like Triton's `repeat` backend: one response per element of an input.
 
-Inputs IN [n] INT32, DELAY [n] UINT32 and WAIT [1] UINT32; outputs OUT [1] INT32 and IDX [1] UINT32. Response
-i follows DELAY[i] ms after the one before it; WAIT ms pass before the request is released. No file is needed.
+Inputs are IN [n] INT32, DELAY [n] UINT32 and WAIT [1] UINT32; outputs are OUT [1] INT32 and IDX [1]
+UINT32. Response i follows the previous one after DELAY[i] ms; the request is released WAIT ms after the
+last one. Needs no model file.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ _OUTPUTS = (("OUT", "INT32", 1), ("IDX", "UINT32", 1))
 
 
 class RepeatBackend:
-    """Opens nothing."""
+    """The `repeat` backend; there is no file to open."""
 
     default_filename = ""
 
@@ -25,7 +26,7 @@ class RepeatBackend:
 
 
 class RepeatModel:
-    """The only one there is."""
+    """A repeat model, whose inputs and outputs are fixed."""
 
     inline = False
 
@@ -48,11 +49,11 @@ class RepeatModel:
         return RepeatExecutor()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""
 
 
 class RepeatExecutor:
-    """Answers element by element."""
+    """Sends one response per element."""
 
     def respond(self, inputs: Arrays, responses: ResponseSender) -> None:
         elements, delays = inputs["IN"], inputs["DELAY"]
@@ -65,4 +66,4 @@ class RepeatExecutor:
         responses.wait(int(inputs["WAIT"][0]) / 1000)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""

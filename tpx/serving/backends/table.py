@@ -1,6 +1,6 @@
-"""The backends by name and by platform, and the files by which they are recognised.
+"""Backends by name and by platform, and the file names that identify them.
 
-A name that is not in this table is looked for in --backend-directory, then among the entry points of the
+A name that is not in this table is looked up in --backend-directory, then among the entry points of the
 installed packages.
 """
 
@@ -40,16 +40,16 @@ PLATFORM_OF_BACKEND = {
     "pytorch": "pytorch_libtorch",
     "tensorflow": "tensorflow_savedmodel",
 }
-"""Platform and backend fill each other in."""
+"""Either one fills in the other if a configuration omits it."""
 BACKEND_OF_PLATFORM = {platform: backend for backend, platform in PLATFORM_OF_BACKEND.items()} | {
     "torch_aoti": "pytorch",
     "tensorflow_graphdef": "tensorflow",
 }
 
 _MEANT = {"onnx": "onnxruntime", "libtorch": "pytorch", "torch": "pytorch", "trt": "tensorrt"}
-"""What people call them."""
+"""Common misnomers, for suggestions."""
 _OTHERS = frozenset({"fil", "tensorrtllm"})
-"""Backends of Triton's that are native libraries."""
+"""Native Triton backends that tpx does not provide."""
 
 RECOGNISED_FILES = {
     "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
@@ -62,7 +62,7 @@ RECOGNISED_FILES = {
     "model.dali": ("dali", ""),
     "model.py": ("python", ""),
 }
-"""In the order in which Triton looks for them (core/src/model_config_utils.cc)."""
+"""File names in the order in which Triton looks for them (core/src/model_config_utils.cc)."""
 
 BACKENDS = ExtensionKind(
     noun="backend",
@@ -70,19 +70,20 @@ BACKENDS = ExtensionKind(
     known=KNOWN,
     needs=("default_filename", "open"),
 )
-"""A package adds one by an entry point of this group: `mine = "my_package:MineBackend"`."""
+"""A package adds a backend with an entry point in this group: `mine = "my_package:MineBackend"`."""
 
 
 class NoBackend(LoadError):
-    """There is no backend of this name."""
+    """No backend has this name."""
 
     code = Code.INVALID_ARGUMENT
 
 
 def backend(name: str, directory: Path | None = None) -> Backend:
-    """The backend of a name, be it a Python model in `directory` that serves all of its models.
+    """Return the backend with a name, which may be a Python-based one: a `model.py` in `directory`
+    shared by its models.
 
-    Raises NoBackend, and LoadError that says what is missing.
+    Raises NoBackend, or LoadError if a package is missing.
     """
     runtime = _runtime(name, directory)
     if runtime is not None:
@@ -95,7 +96,7 @@ def backend(name: str, directory: Path | None = None) -> Backend:
 
 
 def _no_backend(name: str, directory: Path | None) -> str:
-    """Why there is no backend of a name, and what may be meant or would bring it."""
+    """Return the message for an unknown backend, with a suggestion or a remedy."""
     fault = (
         f"unable to find backend library for backend '{name}', try specifying runtime on the model "
         "configuration."
@@ -115,7 +116,9 @@ def _no_backend(name: str, directory: Path | None) -> str:
 
 
 def whereabouts(name: str, directory: Path | None = None) -> str:
-    """Where the code of a backend is, or an empty string. Raises LoadError where two packages have one."""
+    """Return where the code of a backend is, or an empty string. Raises LoadError if two packages
+    provide it.
+    """
     runtime = _runtime(name, directory)
     if runtime is not None:
         return str(runtime)
@@ -124,18 +127,18 @@ def whereabouts(name: str, directory: Path | None = None) -> str:
 
 
 def python_based(directory: Path | None) -> dict[str, Path]:
-    """The python-based backends in --backend-directory, by name: each a `model.py`."""
+    """Return the `model.py` of each Python-based backend in --backend-directory, by name."""
     found = [] if directory is None else sorted(directory.glob("*/model.py"))
     return {path.parent.name: path for path in found if path.parent.name not in KNOWN}
 
 
 def backend_names(directory: Path | None) -> list[str]:
-    """All backends that a model may name here."""
+    """Return the names of all backends that a model may use here."""
     return [*names(BACKENDS), *python_based(directory)]
 
 
 def _runtime(name: str, directory: Path | None) -> Path | None:
-    """The file of a python-based backend."""
+    """Return the file of a Python-based backend, None if there is none."""
     if name in KNOWN or directory is None or not name or Path(name).name != name:
         return None
     runtime = directory / name / "model.py"

@@ -1,5 +1,6 @@
-"""Execution on a device with memory of its own: inputs are copied into buffers that stay there, and nothing
-but the wanted outputs comes back."""
+"""Execution on a device: inputs are copied into reused device buffers, and only the requested outputs
+are copied back.
+"""
 
 from collections.abc import Sequence
 
@@ -14,16 +15,18 @@ from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
 
 _SHAPES_KEPT = 16
-"""Of an input: buffers for the shapes that come again, such as the batch sizes."""
+"""Maximum number of cached buffers per input, for recurring shapes such as batch sizes."""
 
 
 def can_bind(tensors: Sequence[OnnxTensor]) -> bool:
-    """Strings stay with the CPU, and numpy, from which buffers are filled, has no bfloat16."""
+    """Return whether all tensors can be on a device. Strings must be on the CPU, and NumPy, which fills
+    the buffers, has no bfloat16.
+    """
     return not {"BYTES", "BF16"} & {tensor.datatype for tensor in tensors}
 
 
 class BoundExecutor:
-    """Runs with the inputs and outputs of a session bound to a device."""
+    """Runs a session with inputs and outputs bound to a device."""
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class BoundExecutor:
         options: ort.RunOptions,
         device: tuple[str, int],
     ) -> None:
-        """`device` is ONNX Runtime's name for its kind, "cuda", and its number."""
+        """`device` is ONNX Runtime's device type, such as "cuda", and the device number."""
         self.session = session
         self._binding = session.io_binding()
         self._options = options
@@ -49,13 +52,13 @@ class BoundExecutor:
             for name, array in inputs.items():
                 binding.bind_ortvalue_input(name, self._filled(name, array))
             for name in self._names:
-                binding.bind_output(name, *self._device)  # made by the run: its shape is not known before
+                binding.bind_output(name, *self._device)  # allocated by the run: its shape is not known yet
             self.session.run_with_iobinding(binding, self._options)
             results = binding.copy_outputs_to_cpu()
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
         finally:
-            # an optional input that the next request does not bring must not be this one's
+            # if the next request omits an optional input, it must not get this request's
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
         return self._conversions.from_runtime(dict(zip(self._names, results, strict=True)))
@@ -72,5 +75,7 @@ class BoundExecutor:
                 buffers.pop(next(iter(buffers)))
             buffer = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *self._device)
             buffers[array.shape] = buffer
-        buffer.update_inplace(np.ascontiguousarray(array))  # it takes the bytes as they lie
+        buffer.update_inplace(
+            np.ascontiguousarray(array)
+        )  # update_inplace copies raw bytes, ignoring strides
         return buffer

@@ -1,4 +1,4 @@
-"""Executors: one instance each, computing with the kind of tensors that its model needs."""
+"""Executors on the CPU and on any provider, each for one kind of tensors."""
 
 import ctypes
 import math
@@ -26,8 +26,11 @@ _BFLOAT16 = 16  # in onnx.TensorProto.DataType
 
 
 class Conversions:
-    """Differences between the client's tensors and ONNX Runtime's: strings are text here, and a scalar has no
-    dimension, while to the client it is one element."""
+    """Conversions between clients' tensors and ONNX Runtime's.
+
+    Strings are bytes to clients and text to ONNX Runtime; a scalar is one element to clients and has no
+    dimension in ONNX Runtime.
+    """
 
     def __init__(self, inputs: Sequence[OnnxTensor], outputs: Sequence[OnnxTensor]) -> None:
         self._strings_in = [tensor.name for tensor in inputs if tensor.datatype == "BYTES"]
@@ -53,19 +56,25 @@ class Conversions:
 
 
 class LentOutputs:
-    """Outputs in the runtime's own memory that are still held outside. Its arena never shrinks: what hundreds
-    of answers took while they waited for their clients would stay taken, so beyond some bytes they are
-    copied."""
+    """Outputs in the runtime's memory that are still referenced outside of the executor.
+
+    ONNX Runtime's arena never shrinks. Hundreds of responses that wait for slow clients would grow it
+    for good, so outputs beyond a total of 32 MiB are copied.
+    """
 
     __slots__ = ("_bytes", "_refs", "_returned")
 
     def __init__(self) -> None:
         self._bytes = 0
-        self._refs: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their own id: arrays have no hash
-        self._returned: deque[weakref.ref[Any]] = deque()  # filled by whichever thread drops one
+        self._refs: dict[
+            int, tuple[weakref.ref[Any], int]
+        ] = {}  # keyed by the reference's id: arrays are not hashable
+        self._returned: deque[weakref.ref[Any]] = (
+            deque()
+        )  # appended to by the thread that drops the last reference
 
     def lend(self, results: list[Any]) -> list[Any]:
-        """The results of a run as they may leave the executor."""
+        """Return the outputs of a run, as views of the runtime's memory or as copies."""
         for index, array in enumerate(results):
             if array.nbytes > _LENT_UNCOUNTED_BYTES:
                 results[index] = self._lend(array)
@@ -83,8 +92,11 @@ class LentOutputs:
 
 
 class ArrayExecutor:
-    """Runs with numpy arrays, past the checks of the Python class around ONNX Runtime's session: they repeat
-    the server's own, and cost a third of a small model's run."""
+    """Runs a session on NumPy arrays.
+
+    It bypasses the checks of ONNX Runtime's Python session class, which repeat the server's own and
+    take a third of a small model's run time.
+    """
 
     def __init__(
         self,
@@ -112,7 +124,7 @@ class ArrayExecutor:
         return self._conversions.from_runtime(arrays) if self._converts else arrays
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> "KeptBinding | None":
-        """Implements Binds on the CPU."""
+        """Implement Binds, on the CPU only."""
         if self._converts or self.session.get_providers() != [_CPU]:
             return None
         try:
@@ -120,7 +132,7 @@ class ArrayExecutor:
             binding.run()
         except _NOT_BOUND:
             return None
-        # an output that no node writes, such as an input passed through, is not filled, and no error raised
+        # ONNX Runtime silently leaves an output that no node writes (an input passed through) unfilled
         same = all(binding.outputs[name].tobytes() == array.tobytes() for name, array in outputs.items())
         return binding if same else None
 
@@ -129,14 +141,16 @@ class ArrayExecutor:
 
 
 class KeptBinding:
-    """Implements Binding: a run on it costs half of one on arrays."""
+    """Implements Binding; a run takes half the time of one on arrays."""
 
     __slots__ = ("_binding", "_options", "_run", "inputs", "outputs")
 
     def __init__(
         self, session: ort.InferenceSession, inputs: Arrays, outputs: Arrays, options: ort.RunOptions
     ) -> None:
-        """Holds a copy of the inputs, and outputs that differ from those in every byte."""
+        """Copy the inputs, and allocate outputs in which every byte differs from `outputs`, to detect
+        unwritten ones.
+        """
         binding = session.io_binding()
         self.inputs: dict[str, memoryview] = {}
         self.outputs: Arrays = {}
@@ -162,7 +176,7 @@ class KeptBinding:
 
 
 class ValueExecutor:
-    """Runs with ONNX Runtime's own tensors: the way to bfloat16, which numpy lacks."""
+    """Runs a session on ONNX Runtime's own tensors, which support bfloat16; NumPy does not."""
 
     def __init__(
         self,
@@ -181,7 +195,7 @@ class ValueExecutor:
     def execute(self, inputs: Arrays) -> Arrays:
         self._conversions.to_runtime(inputs)
         values, results = ort_state.OrtValueVector(), ort_state.OrtValueVector()
-        kept = []  # a value of bfloat16 points into its array
+        kept = []  # keeps arrays alive: bfloat16 values point into them
         try:
             for name, array in inputs.items():
                 kept.append(np.ascontiguousarray(array))
@@ -194,7 +208,7 @@ class ValueExecutor:
                 results,
                 [self._cpu] * len(self._outputs),
             )
-            # by index: to iterate costs ten times as much as the run
+            # by index: iterating over the vector takes ten times as long as the run
             arrays = {
                 name: _array(results[index], datatype)
                 for index, (name, datatype) in enumerate(self._outputs.items())

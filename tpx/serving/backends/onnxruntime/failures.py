@@ -1,4 +1,4 @@
-"""Exceptions of ONNX Runtime, which have no common base."""
+"""Exceptions of ONNX Runtime, which have no common base class."""
 
 from onnxruntime.capi import onnxruntime_pybind11_state
 

@@ -1,8 +1,9 @@
-"""One open version of an ONNX model: its sessions, and the executors on them.
+"""The ONNX Runtime backend: open versions of ONNX models and their sessions.
 
-Instances on the CPU whose runs compute in the caller's thread share a session: the weights are in memory
-once. Those with threads of their own, and those on other providers, have a session each. Idle threads do not
-spin: on a small model spinning doubles the CPU per inference and takes a third of the throughput.
+Instances on the CPU whose runs compute in the calling thread share a session, so that the weights are
+in memory once. Instances with their own threads, and those on other providers, have one session each.
+Idle threads do not spin: with a small model, spinning doubles the CPU time per inference and costs a
+third of the throughput.
 """
 
 import contextlib
@@ -48,13 +49,13 @@ _loading_libraries = threading.Lock()
 def open_session(
     path: Path, options: ort.SessionOptions, providers: Sequence[Provider], model: str
 ) -> ort.InferenceSession:
-    """A session on a model file. Raises LoadError, also where ONNX Runtime would do without a provider."""
+    """Open a session on a model file. Raises LoadError, also if ONNX Runtime would run without a provider."""
     names = {provider.name for provider in providers}
     cause = ""
     if CUDA.name in names:
         with _loading_libraries:
             cause = _load_libraries()
-    # OpenVINO's sessions cannot be made by several threads at a time
+    # OpenVINO's sessions cannot be created concurrently
     alone = _opening_with_openvino if OPENVINO.name in names else contextlib.nullcontext()
     try:
         with alone:
@@ -62,7 +63,7 @@ def open_session(
                 str(path),
                 options,
                 providers=[(provider.name, dict(provider.options)) for provider in providers],
-                enable_fallback=0,  # else it tries again on the CPU, and prints so
+                enable_fallback=0,  # otherwise it prints a message and retries on the CPU
             )
     except ORT_ERRORS as exc:
         raise LoadError(f"onnx runtime cannot load '{path}' of model '{model}': {exc}") from exc
@@ -72,11 +73,11 @@ def open_session(
 
 @cache
 def _load_libraries() -> str:
-    """Load CUDA and cuDNN from the packages that bring them, once; returns what could not be loaded."""
+    """Load CUDA and cuDNN from their Python packages, once; return what could not be loaded."""
     if not hasattr(ort, "preload_dlls"):
         return ""
     words = io.StringIO()
-    with contextlib.redirect_stdout(words):  # it prints what it misses
+    with contextlib.redirect_stdout(words):  # it prints the libraries that it cannot find
         ort.preload_dlls()
     return "; ".join(line for line in words.getvalue().splitlines() if line.strip())
 
@@ -85,12 +86,12 @@ _IDENTITY = (
     b'\x08\x08:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r"
 )
-"""The smallest model: y = x, one FP32."""
-_NOT_FOR_MODELS = "AzureExecutionProvider"  # sends requests elsewhere
+"""Smallest possible model: y = x, one FP32 element."""
+_NOT_FOR_MODELS = "AzureExecutionProvider"  # it sends requests to a remote service
 
 
 def describe() -> Description:
-    """Every provider that it was built with is tried with a model: one may lack its libraries."""
+    """Report the built-in providers. Each is tried with a model, because its libraries may be missing."""
     there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
     return Description(
         version=ort.__version__,
@@ -109,7 +110,7 @@ def _works(provider: str) -> bool:
 
 
 class OnnxRuntimeBackend:
-    """Opens `model.onnx`, a file or a directory that holds it."""
+    """Opens `model.onnx`, which is a file, or a directory that contains it."""
 
     default_filename = "model.onnx"
 
@@ -135,7 +136,10 @@ class OnnxRuntimeBackend:
 
 
 class OnnxModel:
-    """Opening it creates the session that auto-completion asks and the first instance uses."""
+    """One version of an ONNX model.
+
+    Opening it creates a session, which completes the configuration and then serves the first instance.
+    """
 
     inline = True
 
@@ -154,7 +158,7 @@ class OnnxModel:
         self._inputs = [OnnxTensor.of(node) for node in session.get_inputs()]
         self._outputs = [OnnxTensor.of(node) for node in session.get_outputs()]
         self._weights = [OnnxTensor.of(node) for node in session.get_overridable_initializers()]
-        """Those that a request may bring its own of: inputs that are optional."""
+        """Initializers that requests may override: optional inputs."""
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
@@ -181,7 +185,7 @@ class OnnxModel:
         return ArrayExecutor(session, inputs, outputs, options)
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Sessions have as many threads as their instances' share of the cores."""
+        """Return whether the sessions' threads, their share of the cores, remain the same."""
         return self._threads.common or Threads.of(config, self._files.settings) == self._threads
 
     def close(self) -> None:
@@ -193,7 +197,7 @@ class OnnxModel:
         return ranked_by(config, config.input, tensors)
 
     def _session_of(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
-        """The session that instances share, the one that opening made, or a new one."""
+        """Return the shared session, the one created by opening, or a new one."""
         first, self._first = self._first, None
         if first is not None and (first[0].kind, first[0].device_id) != (spec.kind, spec.device_id):
             first = None

@@ -1,4 +1,4 @@
-"""Options of sessions and of their runs, from a model's configuration."""
+"""Session options and run options from a model's configuration."""
 
 import re
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from tpx.serving.backends.onnxruntime.threads import COMMAND_LINE, GLOBAL, INTER
 from tpx.serving.backends.parameters import GivenParameters, Libraries
 
 DIRECTORIES = "op-library-directories"
-"""The key of --backend-config: directories, with colons between them, that may hold libraries as well."""
+"""--backend-config key with further directories for operator libraries, separated by colons."""
 _FIELD = "model_operations.op_library_filename"
 
 
 def register_operators(
     options: ort.SessionOptions, config: ModelConfig, directory: Path, settings: Mapping[str, str]
 ) -> None:
-    """Make the operators of every library known to a session.
+    """Register the operators of every configured library with a session.
 
     Raises ConfigError, LoadError.
     """
@@ -46,7 +46,7 @@ def register_operators(
 
 
 PREFIXES = ("session.", "optimization.", "ep.", "mlas.")
-"""Parameters of models that are passed on as they are."""
+"""Prefixes of model parameters that are passed on unchanged."""
 
 _SESSION = (
     "allow_released_opsets_only",
@@ -117,7 +117,7 @@ ENTRIES = (*(f"session.{name}" for name in _SESSION), *_OTHERS)
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _OWN = (INTRA, INTER, "execution_mode", "enable_mem_arena", "enable_mem_pattern", SHRINKAGE)
 _SETTINGS = (GLOBAL, INTRA, INTER, DIRECTORIES, "default-max-batch-size")
-"""The keys of --backend-config; the last one is read where configurations are completed."""
+"""Keys of --backend-config; `default-max-batch-size` is read where configurations are completed."""
 _DEVICE = re.compile(r"(cpu|gpu):(\d+)")
 
 _GRAPH_LEVELS = {
@@ -128,8 +128,10 @@ _GRAPH_LEVELS = {
 
 
 def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu: bool) -> None:
-    """One line for each parameter and each key of --backend-config that nothing reads, and for each entry
-    that ONNX Runtime may not know."""
+    """Log a warning for each unknown parameter or key of --backend-config.
+
+    Session entries that ONNX Runtime may not know are passed on with a warning.
+    """
     GivenParameters(where=COMMAND_LINE, words=settings).warn_of_others(_SETTINGS, "has no effect")
     given = GivenParameters.of_model(config)
     for key in given.words:
@@ -145,7 +147,9 @@ def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu:
 
 
 def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) -> ort.SessionOptions:
-    """As the configuration and --backend-config say. Raises ConfigError, LoadError."""
+    """Return the session options from the configuration and --backend-config. Raises ConfigError,
+    LoadError.
+    """
     given = GivenParameters.of_model(config)
     options = ort.SessionOptions()
     threads.apply(options)
@@ -170,7 +174,7 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
 
 
 def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
-    """Return what each run of an instance is told. Raises ConfigError."""
+    """Return the options for each run of an instance. Raises ConfigError."""
     options = ort.RunOptions()
     options.log_severity_level = 3
     arenas = _arenas(config, spec)
@@ -180,7 +184,7 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
 
 
 def _arenas(config: ModelConfig, spec: InstanceSpec) -> list[str]:
-    """Return those of this instance whose free memory goes back to the system after each run."""
+    """Return the arenas of this instance whose free memory is returned to the system after each run."""
     given = GivenParameters.of_model(config)
     text = given.words.get(SHRINKAGE, "")
     out = []

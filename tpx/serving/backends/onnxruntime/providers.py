@@ -1,6 +1,8 @@
-"""Execution providers: what ONNX Runtime computes an instance with, by the kind of the instance and by
-`optimization.execution_accelerators`. The names and parameters are Triton's
-(onnxruntime_backend/src/onnxruntime.cc)."""
+"""Execution providers: the engines in ONNX Runtime that compute an instance.
+
+They depend on the kind of the instance and on `optimization.execution_accelerators`, with Triton's
+names and parameters (onnxruntime_backend/src/onnxruntime.cc).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,7 @@ CUDA_PARAMETERS = {
     "cudnn_conv_use_max_workspace": None,
     "use_ep_level_unified_stream": None,
 }
-"""Parameters of models for instances on GPUs, with what their numbers mean; None is passed on."""
+"""Model parameters for instances on GPUs, with the meanings of their values; None passes the value on."""
 _CUDA_OPTIONS = (
     *CUDA_PARAMETERS,
     "cudnn_conv1d_pad_to_nc1d",
@@ -69,11 +71,11 @@ class Provider:
     name: str
     options: Mapping[str, str]
     install: str = ""
-    """The command that brings it."""
+    """Command that installs it."""
 
 
 _ON_GPU, _ON_CPU = ("tensorrt", "cuda"), ("openvino",)
-"""The execution accelerators."""
+"""Names of execution accelerators for instances on GPUs and on the CPU."""
 
 CPU = Provider(name="CPUExecutionProvider", options={})
 CUDA = Provider(
@@ -94,9 +96,10 @@ OPENVINO = Provider(
 
 
 def providers_of(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
-    """Return those of an instance, the most wanted first, the CPU last: it takes what the others leave.
+    """Return the providers of an instance in order of preference; the CPU is last and runs unsupported
+    operators.
 
-    Raises ConfigError, and LoadError where one is missing.
+    Raises ConfigError, or LoadError if a provider is missing.
     """
     accelerators = config.optimization.execution_accelerators
     if spec.kind == "KIND_GPU":
@@ -139,7 +142,7 @@ def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> No
 def check_started(
     session: ort.InferenceSession, providers: Sequence[Provider], model: str, cause: str
 ) -> None:
-    """Raise LoadError if ONNX Runtime left out a provider: it warns, and computes on the CPU instead."""
+    """Raise LoadError if ONNX Runtime dropped a provider: it only warns, and computes on the CPU instead."""
     started = session.get_providers()
     for provider in providers:
         if provider.name not in started:
@@ -216,7 +219,7 @@ def _cuda_parameters(given: GivenParameters) -> dict[str, str]:
 
 
 def _tensorrt(given: GivenParameters) -> dict[str, str]:
-    """TensorRT's options; those that begin with trt_ are ONNX Runtime's own names."""
+    """Return TensorRT's options; names that begin with trt_ are ONNX Runtime's own."""
     out: dict[str, str] = {}
     for key, word in given.words.items():
         if key == "precision_mode":

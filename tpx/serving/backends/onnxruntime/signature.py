@@ -1,7 +1,7 @@
-"""Inputs and outputs of an ONNX file, and a configuration completed from them.
+"""Inputs and outputs of an ONNX file, and completing a configuration from them.
 
-The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a configuration means the same on
-both.
+The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a configuration means the same
+in both.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class OnnxTensor(ModelTensor):
 
     @classmethod
     def of(cls, node: Any) -> "OnnxTensor":
-        """From a NodeArg of a session."""
+        """Convert a session's NodeArg. Raises LoadError for a type that the protocol does not support."""
         datatype = _DATATYPES.get(node.type)
         if datatype is None:
             raise LoadError(
@@ -50,7 +50,7 @@ class OnnxTensor(ModelTensor):
 
 
 def _way_out(kind: str) -> str:
-    """Return what to do about a type, where that is known."""
+    """Return advice for an unsupported type, if there is any."""
     if "map(" in kind:
         return (
             ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain probabilities"
@@ -61,8 +61,11 @@ def _way_out(kind: str) -> str:
 
 
 def ranked_by(config: ModelConfig, items: Any, tensors: Sequence[OnnxTensor]) -> list[OnnxTensor]:
-    """ONNX Runtime tells a tensor of any number of dimensions as it tells a scalar, without any: one that is
-    configured as more than one element, in `config.input` or `config.output`, is no scalar."""
+    """Mark the tensors whose number of dimensions is unknown, using `config.input` or `config.output`.
+
+    ONNX Runtime reports both a scalar and a tensor of unknown rank with an empty shape. A tensor that
+    is configured with more than one element is not a scalar.
+    """
     rows = [-1] if config.max_batch_size else []
     full = {
         item.name: [*rows, *(item.reshape.shape if item.HasField("reshape") else item.dims)] for item in items
@@ -80,7 +83,7 @@ def complete_signature(
     *,
     default_max_batch_size: int,
 ) -> None:
-    """Fill batching, inputs and outputs where the configuration leaves them open."""
+    """Fill in batching, inputs and outputs that the configuration leaves open."""
     if config.input and config.output:
         return
     added, taken = added_inputs(config), taken_outputs(config)

@@ -1,4 +1,4 @@
-"""How many threads sessions compute with: pools of their own, or one for all models of the process."""
+"""Thread counts of sessions: each session has its own pools, or all models of the process share them."""
 
 import threading
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _making = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """Threads of a session's pools, or of the pools of all; 0 leaves the count to ONNX Runtime."""
+    """Thread counts of a session's pools or of the shared pools; 0 leaves the count to ONNX Runtime."""
 
     intra_op: int
     inter_op: int
@@ -28,9 +28,10 @@ class Threads:
 
     @classmethod
     def of(cls, config: ModelConfig, settings: Mapping[str, str]) -> "Threads":
-        """As the model says, as --backend-config says, or the cores divided among the instances.
+        """Return the counts set by the model or by --backend-config, or else this instance's share of
+        the cores.
 
-        Raises ConfigError, and LoadError where the pools of all models cannot be as --backend-config says.
+        Raises ConfigError, or LoadError if the shared pools cannot be as --backend-config says.
         """
         told = GivenParameters(where=COMMAND_LINE, words=settings)
         model = GivenParameters.of_model(config)
@@ -48,12 +49,13 @@ class Threads:
 
     @property
     def in_the_caller(self) -> bool:
-        """A run computes in the thread that asks for it, or in pools that no session owns: sessions can be
-        shared."""
+        """True if a run computes in the calling thread or in the shared pools, so that sessions can be
+        shared.
+        """
         return self.common or self.intra_op == 1
 
     def apply(self, options: ort.SessionOptions) -> None:
-        """Give a session these threads."""
+        """Apply the counts to a session's options."""
         if self.common:
             options.use_per_session_threads = False
             return
@@ -68,7 +70,7 @@ def _make_pools(threads: Threads) -> None:
 
 @cache
 def _make_pools_once(threads: Threads) -> None:
-    """Pools belong to the process, are made once and cannot be changed."""
+    """Create the shared pools, which belong to the process and cannot be changed."""
     if not hasattr(ort, "set_global_thread_pool_sizes"):
         raise LoadError(
             f"--backend-config onnxruntime,{GLOBAL}: ONNX Runtime {ort.__version__} cannot be told from "

@@ -1,5 +1,6 @@
-"""`backend: "pytorch"`: TorchScript, `torch.export` and AOTInductor archives, and `nn.Module` classes in
-Python files."""
+"""`backend: "pytorch"`: TorchScript, `torch.export` and AOTInductor archives, and `nn.Module` classes
+in Python files.
+"""
 
 from tpx.serving.backends.pytorch.backend import PytorchBackend
 

@@ -1,4 +1,4 @@
-"""`backend: "pytorch"`: opens a model of any of PyTorch's formats, and makes instances of it."""
+"""`backend: "pytorch"`: opens a model in any of PyTorch's formats and creates its instances."""
 
 import logging
 import os
@@ -26,8 +26,10 @@ from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 
 def device_of(spec: InstanceSpec, model: str) -> torch.device | None:
-    """None for KIND_MODEL: the model stays where it puts itself. Raises LoadError that names what is
-    missing."""
+    """Return the device of an instance; None for KIND_MODEL, where the model chooses its devices.
+
+    Raises LoadError that names what is missing.
+    """
     if spec.kind == "KIND_MODEL":
         return None
     if spec.kind != "KIND_GPU":
@@ -57,7 +59,9 @@ _SETTINGS = ("default-max-batch-size",)
 
 
 class PytorchBackend:
-    """Opens `model.pt`, `model.pt2` or `model.py`, whichever is there."""
+    """Opens the first of `model.pt`, `model.pt2` and `model.py` that exists; the order depends on the
+    configuration.
+    """
 
     default_filename = ""
 
@@ -84,10 +88,10 @@ class PytorchBackend:
 
 
 class PytorchModel:
-    """One open version. What is loaded to look at it becomes the first instance."""
+    """One open version. The program loaded to inspect it becomes the first instance."""
 
     def __init__(self, source: ModelSourceFile, config: ModelConfig) -> None:
-        """Raises LoadError, ConfigError."""
+        """Load the program. Raises LoadError, ConfigError."""
         specs = instance_specs(config)
         on_gpu = any(spec.kind != "KIND_CPU" for spec in specs)
         self.inline = source.format is not Format.MODULE and not on_gpu
@@ -141,8 +145,7 @@ class PytorchModel:
         return executor
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Return whether the threads that each instance has suit a configuration with other instance
-        groups."""
+        """Return whether the thread count suits a configuration with other instance groups."""
         if self._parameters.intra_op_threads:
             return True
         cores = schedulable_processors()
@@ -157,7 +160,7 @@ class PytorchModel:
         self._shared = {}
 
     def _program(self, device: torch.device | None) -> Program:
-        """Return the program of an instance alone, or of all on this device."""
+        """Return a program for one instance, or the one shared by all instances on this device."""
         shared = self._shared.get(device)
         if shared is not None:
             log.info("sharing the weights of model '%s' between its instances", self._name)
@@ -203,7 +206,7 @@ class PytorchModel:
 def _compile(
     compiler: Callable[[JsonObject], None], options: JsonObject, model: str, device: torch.device
 ) -> None:
-    """Raises LoadError where torch.compile cannot work, ConfigError for options that it does not have."""
+    """Apply torch.compile. Raises LoadError if it cannot work here, ConfigError for unknown options."""
     from shutil import which
 
     backend = options.get("backend", "inductor")
@@ -222,7 +225,7 @@ def _compile(
 
 
 def _datatypes(config: ModelConfig) -> dict[str, str]:
-    """The wire names of all tensors of the model."""
+    """Return the protocol's datatype names of all tensors of the model."""
     numbers = {**added_inputs(config), **taken_outputs(config)}
     numbers |= {item.name: item.data_type for item in inputs_and_outputs(config)}
     return {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
@@ -242,7 +245,7 @@ def _gpu_settings(
 
 
 def _samples(config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int, ...]) -> dict[int, Arrays]:
-    """Inputs of zeros for batches of these sizes. Raises ConfigError where the shapes are not fixed."""
+    """Return inputs of zeros for batches of these sizes. Raises ConfigError if the shapes are not fixed."""
     items = {item.name: item for item in config.input}
     samples: dict[int, Arrays] = {}
     for size in sizes:

@@ -1,7 +1,7 @@
 """One instance of a PyTorch model, on the CPU or on GPUs: arrays in, forward, arrays out.
 
-On a GPU it has a stream of its own, staging through pinned memory, and CUDA graphs. That part is written
-against PyTorch's API; see docs/serve/pytorch.md for what has run on a GPU.
+On a GPU an instance has its own stream, copies through pinned memory, and may replay CUDA graphs.
+docs/serve/pytorch.md says what has run on a GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """How an instance calls its program."""
+    """A program and the settings of an instance that calls it."""
 
     model: str
     program: Program
@@ -30,17 +30,17 @@ class Forward:
     switches: Sequence[tuple[Switch, bool]] = ()
     inference_mode: bool = True
     shared: bool = False
-    """The program is of other instances, too."""
+    """True if other instances use the same program."""
 
     def mode(self) -> AbstractContextManager[None]:
-        """No gradients, and in inference mode nothing that would serve them."""
+        """Return a context without gradients; in inference mode, also without autograd's bookkeeping."""
         mode: AbstractContextManager[None] = (
             torch.inference_mode() if self.inference_mode else torch.no_grad()
         )
         return mode
 
     def run(self, values: list[Value]) -> Value:
-        """Forward. Raises ExecutionError."""
+        """Run forward. Raises ExecutionError."""
         for switch, value in self.switches:
             switch(value)
         return guarded(lambda: self.program.run(values, self.inputs.names))
@@ -51,8 +51,9 @@ class Forward:
 
 
 def guarded(run: Callable[[], Value]) -> Value:
-    """Return what `run` gives; whatever the model raises, its author's code or PyTorch's, becomes an
-    ExecutionError."""
+    """Return the result of `run`. Any exception, from the model's code or PyTorch, becomes an
+    ExecutionError.
+    """
     try:
         return run()
     except TpxError:
@@ -63,7 +64,7 @@ def guarded(run: Callable[[], Value]) -> Value:
 
 
 class CpuExecutor:
-    """Computes on the CPU, in the caller's thread and PyTorch's own."""
+    """Computes on the CPU, in the calling thread and PyTorch's thread pool."""
 
     def __init__(self, call: Forward) -> None:
         self._call = call
@@ -93,9 +94,9 @@ class GpuSettings:
     """Settings of instances on GPUs."""
 
     device: torch.device | None
-    """None: the model is on as many as it likes (KIND_MODEL)."""
+    """Device of the instance; None for KIND_MODEL, where the model may use any number of devices."""
     batched: bool = True
-    """The first dimension of inputs is that of the batch."""
+    """True if the first dimension of inputs is the batch dimension."""
     pinned_input: bool = True
     pinned_output: bool = True
     cudnn: bool = True
@@ -103,7 +104,7 @@ class GpuSettings:
 
 
 class Staging:
-    """Copies arrays to the device through pinned memory that is used again and again."""
+    """Copies arrays to the device through reusable pinned buffers."""
 
     def __init__(self, device: torch.device, *, pinned: bool) -> None:
         self._device = device
@@ -112,7 +113,7 @@ class Staging:
         self._next = 0
 
     def begin(self) -> None:
-        """The copies of the last run have been waited for."""
+        """Reuse the buffers; the caller has waited for the copies of the last run."""
         self._next = 0
 
     def tensor(self, array: Array) -> torch.Tensor:
@@ -133,10 +134,10 @@ class Staging:
 
 
 class RecordedGraph:
-    """Forward for one size of batch as a CUDA graph: its tensors stay at the places where it was recorded."""
+    """Forward for one batch size as a CUDA graph, whose tensors keep the addresses used while recording."""
 
     def __init__(self, call: Forward, values: Sequence[Value], stream: torch.cuda.Stream) -> None:
-        """`values` are inputs of the batch's size. Raises LoadError."""
+        """Record it with `values`, inputs of this batch size. Raises LoadError."""
         self._values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
         self._graph = torch.cuda.CUDAGraph()
         try:
@@ -144,7 +145,7 @@ class RecordedGraph:
                 for _ in range(_WARM_UPS):
                     call.run(list(self._values))
                 stream.synchronize()
-                # other instances may allocate memory meanwhile
+                # thread_local: other instances may allocate memory during the recording
                 with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                     self._results = call.program.run(list(self._values), call.inputs.names)
         except RuntimeError as exc:
@@ -154,7 +155,7 @@ class RecordedGraph:
             ) from exc
 
     def run(self, values: Sequence[Value]) -> Value:
-        """Replay it with other inputs; the results are overwritten by the next run."""
+        """Replay the graph with other inputs; the next run overwrites the results."""
         for place, value in zip(self._values, values, strict=True):
             if isinstance(place, torch.Tensor):
                 place.copy_(value, non_blocking=True)
@@ -163,7 +164,7 @@ class RecordedGraph:
 
 
 class CudaExecutor:
-    """Computes on a stream of its own, and waits for it."""
+    """Computes on its own stream (one per device for KIND_MODEL) and waits for it."""
 
     def __init__(self, call: Forward, settings: GpuSettings) -> None:
         self._call = call
@@ -174,10 +175,10 @@ class CudaExecutor:
         self._staging = Staging(call.program.device, pinned=settings.pinned_input)
         self._graphs: dict[int, RecordedGraph] = {}
         for stream in self._streams:
-            torch.cuda.synchronize(stream.device)  # the weights were copied on another stream
+            torch.cuda.synchronize(stream.device)  # wait for the weights, which were copied on another stream
 
     def record(self, samples: Mapping[int, Arrays]) -> None:
-        """Record CUDA graphs for these batches, by their rows. Raises LoadError."""
+        """Record a CUDA graph for each of these batches; the keys are row counts. Raises LoadError."""
         [stream] = self._streams
         for rows, arrays in samples.items():
             with self._prepared():
@@ -186,7 +187,7 @@ class CudaExecutor:
                 self._graphs[rows] = RecordedGraph(self._call, values, stream)
 
     def execute(self, inputs: Arrays) -> Arrays:
-        # what fails on a GPU may be told as late as when its results are waited for
+        # GPU errors may be raised only when the results are synchronized
         arrays: Arrays = guarded(lambda: self._compute(inputs))
         return arrays
 
@@ -225,7 +226,7 @@ class CudaExecutor:
         return values
 
     def _fetched(self, value: Value) -> Value:
-        """A result in the memory of this process, once the streams have been waited for."""
+        """Start copying a result to host memory; it is complete once the streams are synchronized."""
         if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
             return value
         if not self._settings.pinned_output or self._settings.device is None:

@@ -1,5 +1,8 @@
-"""Archives in `model.pt2`: those of torch.export.save, a graph with types and shapes, and AOTInductor
-packages (aoti_compile_and_package), compiled code for one machine."""
+"""Archives in `model.pt2`.
+
+An archive of torch.export.save is a graph with types and shapes; an AOTInductor package
+(aoti_compile_and_package) is code compiled for one kind of machine.
+"""
 
 import json
 import logging
@@ -22,13 +25,13 @@ _DICTS = ("builtins.dict", "collections.OrderedDict")
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A place for a tensor, by the keys that lead to it."""
+    """Position of a tensor in nested arguments or results, as the keys that lead to it."""
 
     path: tuple[Key, ...]
 
     @property
     def argument_label(self) -> str:
-        """As Triton calls an input: of the pair (args, kwargs) the first key tells which."""
+        """Triton's name for an input; the first key selects args or kwargs."""
         return ("KWARGS" if self.path[0] else "ARGS") + _brackets(self.path[1:])
 
     @property
@@ -37,7 +40,9 @@ class Leaf:
 
 
 def leaves_of(specification: str) -> list[Leaf]:
-    """The leaves of a tree specification as JSON: `[version, {type, context, children_spec}]`, in order."""
+    """Return the leaves of a JSON tree specification, `[version, {type, context, children_spec}]`, in
+    order.
+    """
     _, root = json.loads(specification)
     leaves: list[Leaf] = []
     _collect(root, (), leaves)
@@ -63,16 +68,16 @@ def _brackets(path: tuple[Key, ...]) -> str:
 
 _GUARDS = "_guards_fn"
 _reading = threading.Lock()
-"""PyTorch keeps the archive that it reads in a global variable: it can read one at a time."""
+"""Lock for reading archives: PyTorch keeps the one that it reads in a global variable."""
 
 
 class ExportedProgram:
-    """The graph of an exported program, called with its tensors in a row."""
+    """The graph of an exported program, called with a flat list of tensors."""
 
     writes: bool | None = None
 
     def __init__(self, path: Path, device: torch.device | None, model: str) -> None:
-        """With `device` None the weights stay where their archive says."""
+        """With `device` None the weights stay on the devices that the archive specifies."""
         program = _load(path, model)
         if device is not None and device.type != "cpu":
             program = _moved(program, device)
@@ -90,14 +95,14 @@ class ExportedProgram:
         self.storages = storages_of(module)
         self.flat = _is_guarded(module)
         if self.flat:
-            # the graph checks its inputs itself: without the nesting of arguments a call costs half
+            # the graph checks its inputs itself; flat arguments halve the cost of a call
             module.graph.set_codegen(torch.fx.graph.CodeGen())
             module.recompile()
         self._module = module
         self._call = module.forward if self.flat else module
 
     def compile(self, options: JsonObject) -> None:
-        """Let torch.compile make code of it, at the first run."""
+        """Apply torch.compile, which compiles during the first run."""
         self._call = torch.compile(self._call, **options)
 
     def arguments(self, count: int) -> list[Value]:  # noqa: ARG002 (the seam's signature)
@@ -115,12 +120,12 @@ class ExportedProgram:
         return [results[index] for index in self._kept]
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Do nothing: the program holds only memory."""
 
 
 def _load(path: Path, model: str) -> Value:
     try:
-        with _reading, path.open("rb") as file:  # a path must end in .pt2
+        with _reading, path.open("rb") as file:  # a file object, because a path would have to end in .pt2
             return torch.export.load(file)
     except (RuntimeError, ValueError, OSError, AttributeError, KeyError, TypeError) as exc:
         raise LoadError(
@@ -180,7 +185,7 @@ def _interface(
 
 
 def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -> list[str]:
-    """Forward's own names; of a single argument that is a dict its keys."""
+    """Return the names of forward's arguments; if a single argument is a dict, its keys."""
     forward = program.module_call_graph[0].signature.forward_arg_names or []
     alone = len({leaf.path[:2] for leaf in leaves}) == 1
     names = []
@@ -197,7 +202,7 @@ def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -
 
 
 def _key(leaf: Leaf) -> str:
-    """The name of a result in a dict."""
+    """Return the name of a result in a dict, an empty string for any other result."""
     if not leaf.path or not isinstance(leaf.path[0], str):
         return ""
     return leaf.path[0] + "".join(f"[{key}]" for key in leaf.path[1:])
@@ -213,7 +218,7 @@ def _slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
 
 
 def _rows(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> tuple[int, int]:
-    """The fewest and the most rows that all inputs take, as far as they vary; 0 is no limit."""
+    """Return the minimum and maximum rows that all variable inputs accept; 0 means no limit."""
     least, most = 0, 0
     ranges = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
     for value in values:
@@ -221,7 +226,7 @@ def _rows(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> 
         if limits is None:
             continue
         lower, upper = str(limits.lower), str(limits.upper)
-        # an archive says 2 where the number is unknown
+        # archives use 2 as the lower bound if it is unknown
         least = max(least, int(lower) if lower.isdigit() and int(lower) > 2 else 0)
         if upper.isdigit():
             most = min(most or int(upper), int(upper))
@@ -234,14 +239,14 @@ _CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
 
 
 class InductorProgram:
-    """A compiled library; it knows its arguments' places, but neither types nor shapes."""
+    """A compiled library, which knows the positions of its arguments but neither types nor shapes."""
 
-    writes: bool | None = True  # compiled code leaves no trace of it
-    storages: frozenset[int] = frozenset()  # its results are its own
+    writes: bool | None = True  # assumed: compiled code does not increment tensor versions
+    storages: frozenset[int] = frozenset()  # results never share memory with the weights
 
     def __init__(self, path: Path, device: torch.device | None, model: str, *, runs: int = 1) -> None:
-        """`runs` may go on at the same time."""
-        # without it the code reads beyond the end of a tensor that is smaller than it was compiled for
+        """Load the package; up to `runs` runs are concurrent."""
+        # without these checks the code reads past the end of a tensor smaller than it was compiled for
         os.environ.setdefault(_CHECKS, "1")
         loader = _loader(path, device, model, runs)
         self.device = torch.device("cpu") if device is None else device
@@ -271,7 +276,7 @@ class InductorProgram:
         return self._run(values)
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Do nothing: the program holds only memory."""
 
 
 def _loader(path: Path, device: torch.device | None, model: str, runs: int) -> Value:

@@ -1,5 +1,8 @@
-"""Modules: an `nn.Module` in a Python file, as Triton's "PyTorch runtime" takes it
-(pytorch_backend/src/model.py), and TorchScript archives (`model.pt`), as torch.jit.save writes them."""
+"""Modules: `nn.Module` classes in Python files and TorchScript archives.
+
+A Python file is used like in Triton's "PyTorch runtime" (pytorch_backend/src/model.py); a TorchScript
+archive (`model.pt`) is written by torch.jit.save.
+"""
 
 import inspect
 import logging
@@ -21,7 +24,9 @@ SUFFIXES = (".safetensors", ".pt")
 
 
 def weights_file(module_file: Path) -> Path | None:
-    """The file beside `model.py` that has its name. Raises LoadError where there are two."""
+    """Return the weights file with the stem of `model.py`, None if there is none. Raises LoadError for
+    two.
+    """
     there = [path for path in map(module_file.with_suffix, SUFFIXES) if path.is_file()]
     if len(there) > 1:
         raise LoadError(f"'{there[0]}' and '{there[1]}' are both weights of '{module_file.name}': remove one")
@@ -29,7 +34,7 @@ def weights_file(module_file: Path) -> Path | None:
 
 
 def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
-    """A state dict. Raises LoadError."""
+    """Read a state dict. Raises LoadError."""
     try:
         weights = _read_safetensors(path, device) if path.suffix == ".safetensors" else _read(path, device)
     except (RuntimeError, ValueError, OSError, EOFError) as exc:
@@ -74,7 +79,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class ModuleProgram:
-    """An instance of the class, with its weights, in evaluation mode."""
+    """An instance of the class with its weights, in evaluation mode."""
 
     writes: bool | None = None
 
@@ -117,7 +122,7 @@ class ModuleProgram:
         self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
 
     def compile(self, options: JsonObject) -> None:
-        """Let torch.compile make code of it, at the first run."""
+        """Apply torch.compile, which compiles during the first run."""
         self._call = torch.compile(self._module, **options)
 
     def arguments(self, count: int) -> list[Value]:
@@ -134,14 +139,15 @@ class ModuleProgram:
         return self._call(*values[:first], **dict(zip(self._keywords, values[first:], strict=True)))
 
     def close(self) -> None:
-        """Forget the imported file."""
+        """Remove the imported file from `sys.modules`."""
         sys.modules.pop(self._python.__name__, None)
 
 
 def _imported(path: Path, model: str) -> ModuleType:
-    """The file as a module of its own, whose neighbours it may import relatively (`from .layers import ...`).
+    """Import the file as a uniquely named module, which may use relative imports (`from .layers import
+    ...`).
 
-    Nothing is written beside it, and no name of one model hides another's.
+    No bytecode is written beside it, and modules of different models do not collide.
     """
     module = ModuleType(f"tpx_model_{next(_numbers)}")
     module.__file__ = str(path)
@@ -150,7 +156,7 @@ def _imported(path: Path, model: str) -> ModuleType:
     sys.modules[module.__name__] = module
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as exc:  # a script may end itself: the server goes on
+    except (Exception, SystemExit) as exc:  # SystemExit: a script may call sys.exit()
         sys.modules.pop(module.__name__, None)
         raise LoadError(
             f"failed to load model '{model}': importing '{path}' fails: {type(exc).__name__}: {exc}"
@@ -159,8 +165,10 @@ def _imported(path: Path, model: str) -> ModuleType:
 
 
 def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
-    """The class that is named, or the first one by the alphabet, as in Triton; first those of the file
-    itself."""
+    """Return the class with this name, or the first one alphabetically, like Triton.
+
+    Classes defined in the file precede imported ones.
+    """
     classes = {
         key: value
         for key, value in sorted(vars(module).items())
@@ -230,7 +238,7 @@ class TorchScriptProgram:
     writes: bool | None = None
 
     def __init__(self, path: Path, device: torch.device | None, model: str) -> None:
-        """With `device` None the module stays where its archive says."""
+        """With `device` None the module stays on the devices that its archive specifies."""
         self._module = _load(path, device, model)
         self.device = device or torch.device("cpu")
         self.storages = storages_of(self._module)
@@ -260,7 +268,7 @@ class TorchScriptProgram:
         return self._forward(*values)
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Do nothing: the program holds only memory."""
 
 
 def _load(path: Path, device: torch.device | None, model: str) -> Value:

@@ -1,10 +1,12 @@
-"""The tensors of a model and of its configuration: which is which argument or result of forward, by Triton's
-conventions; completing a configuration from an archive, and checking it.
+"""Mapping between configured tensors and the arguments and results of forward, by Triton's conventions.
 
-Inputs are called as forward's arguments, or NAME__INDEX, or they come in the order of the configuration; all
-of them follow one convention. Outputs are called as the keys of a dict, NAME__INDEX, or come in order.
-Archives of AOTInductor know ARGS[0], KWARGS[key] and RESULT[0]
-(pytorch_backend/src/pt/model_instance_state.cc, src/pt2/model_state.cc)."""
+Inputs are named like forward's arguments, or NAME__INDEX, or are in the configuration's order; all of
+them follow one convention. Outputs are named like the keys of a dict, or NAME__INDEX, or are in order.
+AOTInductor archives use ARGS[0], KWARGS[key] and RESULT[0]
+(pytorch_backend/src/pt/model_instance_state.cc, src/pt2/model_state.cc).
+
+Also completes a configuration from an archive, and validates one.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TensorPositions:
-    """Where forward takes each input and gives each output."""
+    """Positions of inputs in forward's arguments, and of outputs in its results, by name."""
 
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
@@ -33,15 +35,15 @@ _INDEX = "follow the <name>__<index> naming convention"
 
 
 def index_in(name: str) -> int | None:
-    """The index that a name ends with: 1 of `INPUT__1`."""
+    """Return the index at the end of a name (1 for `INPUT__1`), None if there is none."""
     _, found, text = name.partition(_SEPARATOR)
     return int(text) if found and text.isascii() and text.isdigit() else None
 
 
 def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]:
-    """The place in forward's arguments of each input, those that the server adds among them.
+    """Return the position in forward's arguments of each input, including inputs that the server adds.
 
-    Raises ConfigError for names that follow no convention together, or that lead to no argument.
+    Raises ConfigError if the names follow no common convention or refer to no argument.
     """
     names = [item.name for item in config.input]
     added = [name for name in added_inputs(config) if name not in names]
@@ -63,8 +65,10 @@ def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]
 
 
 def _position_of_added(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
-    """Return the position of an input that the server adds: by its name, or behind the configured ones in the
-    order of `batch_input`."""
+    """Return the position of an input that the server adds.
+
+    It is found by name; otherwise it follows the configured inputs, in the order of `batch_input`.
+    """
     index = known.get(name, index_in(name))
     if index is not None:
         return index
@@ -77,7 +81,7 @@ def _position_of_added(config: ModelConfig, name: str, known: Mapping[str, int])
 
 
 def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int]:
-    """The place in forward's results of each output, states among them. Raises ConfigError."""
+    """Return the position in forward's results of each output, including states. Raises ConfigError."""
     names = [item.name for item in config.output]
     states = [name for name in taken_outputs(config) if name not in names]
     known = _known(interface.results or ())
@@ -94,7 +98,7 @@ def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int
 
 
 def beyond(name: str, count: int) -> str:
-    """Return what to say of an output that forward does not give."""
+    """Return the message for an output that forward does not return."""
     return (
         f"The output {name} in the model configuration refers to an output index which doesn't exist. "
         f"This model has {count} outputs"
@@ -102,13 +106,13 @@ def beyond(name: str, count: int) -> str:
 
 
 def _known(slots: Sequence[TensorSlot]) -> dict[str, int]:
-    """The names that a file itself has for its tensors."""
+    """Return the positions of the tensors by the names that the file has for them."""
     names = {slot.label: index for index, slot in enumerate(slots) if slot.label}
     return names | {slot.name: index for index, slot in enumerate(slots) if slot.name}
 
 
 def _chosen(config: ModelConfig, kind: str, names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
-    """By the first convention that all of the names follow."""
+    """Return the positions according to the first convention that all names follow."""
     if known and all(name in known for name in names):
         return {name: known[name] for name in names}
     indices = _indices(names)
@@ -137,7 +141,7 @@ def _indices(names: Sequence[str]) -> dict[str, int] | None:
 
 
 def _check_states(config: ModelConfig, field: str, known: Mapping[str, int], *, named: bool) -> None:
-    """States need names that lead to a place, and the tensors beside them, too: order is not enough."""
+    """Raise ConfigError if states are used and any tensor is identified only by its order."""
     states = config.sequence_batching.state
     if states and not named:
         raise ConfigError(
@@ -159,7 +163,7 @@ def _check_count(config: ModelConfig, positions: Mapping[str, int], arguments: S
     if len(positions) <= len(arguments) and given.issuperset(required):
         return
     if len(positions) == len(arguments):
-        return  # two of them have the same place, or one has none: that is said of its name
+        return  # duplicate or invalid positions are reported by name later
     raise ConfigError(
         f"unable to load model '{config.name}', configuration expects {len(positions)} inputs, model "
         f"provides {len(arguments)}"
@@ -194,9 +198,9 @@ _NOT_COMPLETED = {
 
 
 def complete(config: ModelConfig, interface: Interface, kind: Format, *, default_max_batch_size: int) -> None:
-    """Fill batching, inputs and outputs where the configuration leaves them open.
+    """Fill in batching, inputs and outputs that the configuration leaves open.
 
-    Only exported programs know them; the words for the others are Triton's.
+    Only exported programs describe them; for other formats Triton's message is logged.
     """
     if config.input and config.output:
         return
@@ -226,12 +230,12 @@ def _complete_batching(config: ModelConfig, interface: Interface, default: int) 
             )
         return
     if not interface.rows_alike and not config.max_batch_size:
-        return  # what varies is no batch, unless the configuration says that it is
+        return  # independent first dimensions are a batch only if the configuration says so
     fill_batching(config, interface.most_rows or default)
 
 
 def _left(slots: tuple[TensorSlot, ...], unseen: Mapping[str, int]) -> list[int]:
-    """The places of tensors that clients see: all but the `unseen` ones."""
+    """Return the positions of the tensors that clients see: all except the `unseen` ones."""
     known = {slot.name: place for place, slot in enumerate(slots) if slot.name}
     places = {known.get(name, index_in(name)) for name in unseen}
     return [place for place in range(len(slots)) if place not in places]
@@ -242,7 +246,9 @@ def _tensor(slot: TensorSlot, name: str) -> ModelTensor:
 
 
 def check(config: ModelConfig, interface: Interface) -> TensorPositions:
-    """Which tensor is which. Raises ConfigError for what forward does not take or give."""
+    """Validate a configuration and return the positions of its tensors. Raises ConfigError on a
+    mismatch with forward.
+    """
     inputs = input_positions(config, interface)
     outputs = output_positions(config, interface)
     _check_strings(config)

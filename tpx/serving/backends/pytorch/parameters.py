@@ -1,4 +1,4 @@
-"""The `parameters` of a model, Triton's for the pytorch backend and ours, and the threads that all share."""
+"""Model `parameters` of the pytorch backend, Triton's and tpx's own, and the thread counts of the process."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PytorchSettings:
-    """Settings in a model's parameters; None is PyTorch's own default."""
+    """Settings from a model's parameters; None means PyTorch's default."""
 
     optimized_execution: bool = True
     jit_executor: bool | None = None
@@ -47,14 +47,14 @@ class PytorchSettings:
     intra_op_threads: int = 0
     inter_op_threads: int = 0
     compile_options: JsonObject | None = None
-    """Of torch.compile; None: the model is not compiled."""
+    """Options of torch.compile; None if the model is not compiled."""
     class_name: str = ""
     graph_batch_sizes: tuple[int, ...] = ()
-    """The sizes of batches for which a CUDA graph is recorded."""
+    """Batch sizes for which a CUDA graph is recorded."""
 
 
 def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSettings:
-    """Read the parameters; one that cannot have an effect on this model is logged. Raises ConfigError."""
+    """Read the parameters, with a warning for each that has no effect on this model. Raises ConfigError."""
     given = GivenParameters.of_model(config)
     for key, reason in _REFUSED.items():
         if key in given.words:
@@ -90,14 +90,14 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
 
 
 def _count(given: GivenParameters, *keys: str) -> int:
-    """Return a number of threads, from keys that mean the same; 0 and less are the default."""
+    """Return a thread count from synonymous keys; 0 or less means the default. Raises ConfigError."""
     counts = {}
     for key in keys:
         text = given.words.get(key)
         if text is not None:
             if not text.removeprefix("-").isdecimal():
                 raise given.wrong(key, "a whole number")
-            if len(text) > 10 or int(text) >= 2**31:  # what PyTorch takes
+            if len(text) > 10 or int(text) >= 2**31:  # PyTorch takes 32-bit signed integers
                 raise given.wrong(key, "less than 2^31")
             counts[key] = max(0, int(text))
     if len(set(counts.values())) > 1:
@@ -132,9 +132,9 @@ Switch = Callable[[bool], Any]
 
 
 def jit_switches(settings: PytorchSettings, torch_c: Any, model: str) -> list[tuple[Switch, bool]]:
-    """Return the switches of TorchScript's executor that a model sets before each run, as Triton does.
+    """Return the TorchScript executor switches that a model sets before each run, as Triton does.
 
-    They are of the whole process. `torch_c` is torch._C; a switch that this PyTorch lacks is logged.
+    They apply to the whole process. `torch_c` is torch._C; a switch that this PyTorch lacks is logged.
     """
     wanted = [
         ("_set_graph_executor_optimize", settings.optimized_execution, "DISABLE_OPTIMIZED_EXECUTION"),
@@ -157,17 +157,19 @@ def jit_switches(settings: PytorchSettings, torch_c: Any, model: str) -> list[tu
 
 
 class ThreadCounts:
-    """Thread counts that the models of a process have asked for. Used by loader threads."""
+    """Thread counts requested by the models of a process; used by loader threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._intra = ""
-        """The model that has named a count."""
+        """Name of the model that set the count; empty if none did."""
         self._most_instances = 0
 
     def ask(self, model: str, *, intra: int, inter: int, instances: int) -> None:
-        """Set counts for a model; 0 is none of its own: the cores divided among as many instances as a model
-        has."""
+        """Request thread counts for a model; 0 requests none.
+
+        Without a request, the cores are divided by the largest number of instances of any model.
+        """
         with self._lock:
             self._most_instances = max(self._most_instances, instances)
             if intra:
@@ -208,4 +210,4 @@ def _ask_inter(model: str, count: int) -> None:
 
 
 PROCESS = ThreadCounts()
-"""PyTorch has one pool of threads, and so this is one."""
+"""The only ThreadCounts, because PyTorch has one thread pool per process."""

@@ -1,5 +1,6 @@
-"""The file of a model, whose format its content tells, and the seam between an instance and that format: what
-a model's forward takes and gives."""
+"""The file of a model, whose format is detected from its content, and the interface to programs of any
+format.
+"""
 
 import zipfile
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import ModelFiles, inside
 
 RUNTIME = "model.py"
-"""What `runtime` is of a model whose class is in a Python file."""
+"""Value of `runtime` for a model whose class is in a Python file."""
 _PYTHON_FILE = "model.py"
 
 
 class Format(Enum):
-    """How a model is written; the value is how messages call it."""
+    """File format of a model; the value is used in messages."""
 
     TORCHSCRIPT = "TorchScript archive"
     EXPORTED = "torch.export archive"
@@ -29,14 +30,14 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSourceFile:
-    """The file of a model."""
+    """Path and format of a model's file."""
 
     path: Path
     format: Format
 
 
 def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
-    """The model's file. Raises LoadError where there is none, or one that is no model."""
+    """Return the model's file. Raises LoadError if it is missing or not a model."""
     names = [config.default_model_filename] if config.default_model_filename else _usual_names(config)
     paths = [inside(files.directory, name, "default_model_filename") for name in names]
     path = next((path for path in paths if path.is_file()), None)
@@ -68,17 +69,17 @@ def _usual_names(config: ModelConfig) -> list[str]:
 
 
 def _archive(path: Path) -> ModelSourceFile | None:
-    """None where the file holds weights alone."""
+    """Detect the format of an archive; None if it contains only weights."""
     try:
         with zipfile.ZipFile(path) as archive:
-            # the first part is the archive's own name
+            # the first path component is the archive's own name
             names = [name.partition("/")[2] for name in archive.namelist()]
     except (OSError, zipfile.BadZipFile) as exc:
         raise LoadError(
             f"'{path}' is not an archive written by PyTorch: {exc}. It takes TorchScript (torch.jit.save), "
             "torch.export.save, and AOTInductor packages (aoti_compile_and_package)"
         ) from exc
-    # a package may have the exported program beside what was compiled from it
+    # checked first: a package may also contain the exported program it was compiled from
     if any(name.startswith("data/aotinductor/") for name in names):
         return ModelSourceFile(path=path, format=Format.INDUCTOR)
     if "serialized_exported_program.json" in names or any(
@@ -112,45 +113,45 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSlot:
-    """A tensor that forward takes or gives."""
+    """A tensor that forward takes or returns."""
 
     name: str
-    """The argument, or the key in a dict; of a result without a key empty."""
+    """Name of the argument, or key in a dict; empty for a result without a key."""
     label: str = ""
-    """As AOTInductor's archives call it: ARGS[0], KWARGS[scale], RESULT[1]."""
+    """AOTInductor's name for it: ARGS[0], KWARGS[scale], RESULT[1]."""
     datatype: str = ""
-    """Empty: the file does not tell."""
+    """Datatype name; empty if the file does not specify it."""
     shape: tuple[int, ...] | None = None
-    """Dimensions that vary are -1."""
+    """Shape with -1 for variable dimensions; None if the file does not specify it."""
     required: bool = True
     """True for an argument without a default."""
     strings: bool = False
-    """A list of strings, and no tensor."""
+    """True for a list of strings instead of a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """All of them, in order."""
+    """Arguments and results of forward, in order."""
 
     arguments: tuple[TensorSlot, ...] | None
-    """None: a dict, or as many as there are."""
+    """Arguments; None if forward takes a dict or any number of tensors."""
     results: tuple[TensorSlot, ...] | None = None
-    """None: only a run tells."""
+    """Results; None if they are unknown before a run."""
     least_rows: int = 0
     most_rows: int = 0
-    """Rows of a batch; 0: any number."""
+    """Maximum rows of a batch, like `least_rows` the minimum; 0 means no limit."""
     rows_alike: bool = True
-    """The first dimensions of all of them are the same one."""
+    """True if the first dimensions of all tensors are the same variable."""
 
     @property
     def complete(self) -> bool:
-        """Return whether datatypes and shapes are known."""
+        """True if all datatypes and shapes are known."""
         slots = (*(self.arguments or ()), *(self.results or ()))
         return bool(slots) and self.results is not None and all(slot.datatype for slot in slots)
 
 
 def datatype_of(dtype: torch.dtype, what: str) -> str:
-    """The wire name of a type. Raises LoadError for one that the protocol has not."""
+    """Return the protocol's name of a type. Raises LoadError for one that the protocol lacks."""
     name = _NAMES.get(dtype)
     if name is None:
         raise LoadError(f"{what} has type {dtype}, which the v2 protocol cannot carry")
@@ -158,32 +159,36 @@ def datatype_of(dtype: torch.dtype, what: str) -> str:
 
 
 Value = Any
-"""A tensor, a text, or lists, tuples and mappings of them."""
+"""A tensor, a string, or lists, tuples and mappings of these."""
 
 
 class Program(Protocol):
-    """One copy of a model, on its device."""
+    """One copy of a model on its device."""
 
     interface: Interface
     writes: bool | None
-    """Whether it writes into the tensors that it is given; None: it cannot be known beforehand."""
+    """True if it writes into its input tensors; None if that is not known in advance."""
     device: torch.device
-    """Where it takes its inputs."""
+    """Device that inputs must be on."""
     storages: frozenset[int]
-    """The addresses of its weights: results that are part of them are not the client's to keep."""
+    """Addresses of its weights; a result that shares memory with them must be copied."""
 
     def arguments(self, count: int) -> list[Value]:
-        """Return what a run of the model takes, with the defaults of what no request brings; `count` where
-        the model takes any number."""
+        """Return the argument list of a run, with default values where requests may omit them.
+
+        `count` is its length if the model takes any number of arguments.
+        """
 
     def run(self, values: list[Value], names: list[str]) -> Value:
-        """A tensor, a list of strings, a sequence or a mapping of them; `names` are those of the values where
-        the model takes a dict."""
+        """Run the model and return a tensor, a list of strings, or a sequence or mapping of these.
+
+        `names` are the names of the values, for a model that takes a dict.
+        """
 
     def close(self) -> None: ...
 
 
 def storages_of(module: torch.nn.Module) -> frozenset[int]:
-    """The addresses of a module's parameters and buffers."""
+    """Return the addresses of a module's parameters and buffers."""
     tensors = (*module.parameters(), *module.buffers())
     return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)

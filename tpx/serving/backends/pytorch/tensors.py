@@ -1,4 +1,4 @@
-"""Arrays as tensors and back, without a copy where none is needed."""
+"""Conversion of arrays to tensors and back, without copies if possible."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,13 @@ from tpx.serving.backends.pytorch.program import DTYPES, Value
 
 log = logging.getLogger(__name__)
 
-_COPY_BELOW_BYTES = 64 << 10  # where finding out costs more than the copy
+_COPY_BELOW_BYTES = 64 << 10  # below this, checking for writes costs more than copying
 
 
 class _Window:
-    """An array that may be written through; PyTorch has no other tensors. Keeps the array."""
+    """A writable view of a read-only array, because PyTorch has no read-only tensors. Keeps the array
+    alive.
+    """
 
     __slots__ = ("__array_interface__", "array")
 
@@ -33,10 +35,12 @@ class _Window:
 
 
 class Lender:
-    """Makes tensors of arrays that are not the model's own.
+    """Creates tensors from arrays that the model does not own.
 
-    Small arrays are copied. Others are lent to models that do not write into them, which is known after the
-    first run: in-place operations count on a tensor's version."""
+    Small arrays are copied. Larger ones are passed without a copy to models that do not write into
+    their inputs. That is known after the first run, because in-place operations increment a tensor's
+    version.
+    """
 
     def __init__(self, model: str, *, writes: bool | None) -> None:
         self._model = model
@@ -57,7 +61,9 @@ class Lender:
         return tensor
 
     def settle(self) -> None:
-        """After a run: from now on the model is lent what it does not write into."""
+        """Check after a run if the model wrote into its inputs; if not, later inputs are passed without
+        a copy.
+        """
         if not self._lent:
             return
         written = any(tensor._version for tensor in self._lent)
@@ -72,12 +78,12 @@ class Lender:
 
 
 class Inputs:
-    """The values that forward takes, of the arrays of a batch."""
+    """Converts the arrays of a batch to the values that forward takes."""
 
     def __init__(
         self, positions: Mapping[str, int], datatypes: Mapping[str, str], scalars: Sequence[str]
     ) -> None:
-        """`scalars` are of no dimension to the model, and of one element to the client."""
+        """`scalars` are inputs without dimensions for the model, and with one element for clients."""
         self._slots = [
             (name, place, datatypes.get(name, ""), name in scalars) for name, place in positions.items()
         ]
@@ -85,7 +91,7 @@ class Inputs:
         self.names = [places.get(place, "") for place in range(max(places, default=-1) + 1)]
 
     def fill(self, values: list[Value], arrays: Arrays, lender: Any) -> None:
-        """Put a tensor, or a list of strings, where forward takes it. Raises InvalidRequest."""
+        """Store each tensor, or list of strings, at its argument's position. Raises InvalidRequest."""
         for name, place, datatype, scalar in self._slots:
             array = arrays.get(name)
             if array is None:
@@ -100,7 +106,7 @@ class Inputs:
 
 
 class Outputs:
-    """The arrays that the server wants, of what forward gives."""
+    """Converts forward's results to the arrays that the server needs."""
 
     def __init__(
         self, positions: Mapping[str, int], datatypes: Mapping[str, str], storages: frozenset[int]
@@ -109,9 +115,9 @@ class Outputs:
         self._storages = storages
 
     def tensors(self, raw: Value) -> JsonObject:
-        """The results by name, of the right types. Raises ExecutionError."""
+        """Return the results by name, after checking their types. Raises ExecutionError."""
         if isinstance(raw, list) and not raw and len(self._wanted) == 1:
-            raw = [raw]  # the strings of the only output, and there are none
+            raw = [raw]  # an empty list of strings, for the only output
         results = _by_place(raw, [name for name, _, _ in self._wanted])
         if isinstance(results, Mapping):
             found = {name: results[name] for name, _, _ in self._wanted}
@@ -126,8 +132,11 @@ class Outputs:
         return found
 
     def array(self, value: Value) -> Array:
-        """A result that is in the memory of this process, as an array: a view where it is the model's no
-        more. Raises ExecutionError."""
+        """Return a result in host memory as an array, as a view unless it shares memory with the
+        weights.
+
+        Raises ExecutionError.
+        """
         if isinstance(value, list):
             return np.array([text.encode() for text in value], dtype=np.object_)
         tensor: torch.Tensor = value.detach() if value.requires_grad else value
@@ -138,7 +147,7 @@ class Outputs:
             if tensor.dtype is torch.bfloat16:
                 tensor = tensor.view(torch.uint16)
             array: Array = tensor.numpy()
-        except (RuntimeError, TypeError) as exc:  # sparse, say, or without memory
+        except (RuntimeError, TypeError) as exc:  # for example a sparse or meta tensor
             raise ExecutionError(
                 f"the model gave a tensor ({tensor.layout}, on {tensor.device}) that cannot be sent: {exc}"
             ) from exc
@@ -155,7 +164,7 @@ def _texts(name: str, array: Array) -> list[str]:
 
 
 def _by_place(raw: Value, names: list[str]) -> Value:
-    """The results in order, or by their keys."""
+    """Return the results as a sequence in order, or as a mapping by key."""
     if isinstance(raw, torch.Tensor) or _is_texts(raw):
         return [raw]
     if isinstance(raw, Mapping):
@@ -170,7 +179,7 @@ def _by_place(raw: Value, names: list[str]) -> Value:
 
 def _in_order(raw: Mapping[str, Value], names: list[str]) -> list[Value]:
     missing = [name for name in names if name not in raw]
-    if len(missing) == len(names):  # no name is a key: they count by their index, or in order
+    if len(missing) == len(names):  # no name is a key: outputs are matched by index or order
         return list(raw.values())
     raise ExecutionError(f"the model gave no output '{missing[0]}' (it gave: {', '.join(map(str, raw))})")
 
