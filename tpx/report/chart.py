@@ -1,4 +1,4 @@
-"""A chart in the values that it shows, without positions: axes, lines of dots, bars and marks."""
+"""A chart described by its values, without positions: axes, lines of dots, bars and marks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal
 from tpx.report.scales import Scale, linear_scale, scale_for
 
 FLAT_SHARE = 0.02
-"""Lines whose values differ by less than this share of the greatest are flat."""
+"""Lines whose values differ by less than this share of the maximum are flat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,36 +17,36 @@ class Dot:
     x: float
     y: float
     title: str
-    """Shown where a pointer rests on it."""
+    """Tooltip."""
     label: str = ""
-    """Written beside it where there is room."""
+    """Text next to the dot, omitted if there is no room."""
     stable: bool = True
-    """Markers of measurements that did not become stable are hollow."""
+    """False for measurements that did not become stable; their markers are hollow."""
     apart: bool = False
-    """Not joined with the dot before."""
+    """True if not joined to the previous dot."""
     context: bool = False
-    """Drawn small and faint, because others are what the chart is about."""
+    """True for background dots, drawn small and faint."""
     radius_px: float = 0.0
-    """Radius of a round marker; 0 for the marker of the line."""
+    """Radius of a round marker; 0 uses the line's marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Dots with a name in the legend."""
+    """A series of dots with a name in the legend."""
 
     name: str
     dots: tuple[Dot, ...]
     marked: bool = True
-    """The dots have markers."""
+    """Draw markers at the dots."""
     spread: tuple[tuple[float, float], ...] = ()
-    """Ends of the dots' intervals, where they are known."""
+    """Confidence intervals of the dots, if known."""
     shape: Literal["joined", "steps", "dots"] = "joined"
-    """How the dots are joined: by straight lines, by steps that go on to the right end, or not at all."""
+    """Connection of the dots: straight lines, steps that continue to the right edge, or none."""
     faint: bool = False
-    """Context: drawn behind the others, and lighter."""
+    """Draw lighter, behind the other lines."""
 
     def heights(self) -> Iterator[float]:
-        """Yield every value that the y axis must reach."""
+        """Yield every value that the y axis must cover."""
         for dot in self.dots:
             yield dot.y
         for ends in self.spread:
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """An upright bar over the x values from `low` to `high`."""
+    """A vertical bar over the x values from `low` to `high`."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A dashed line at a value of the y axis, or with `upright` of the x axis, and its text."""
+    """A dashed line with a text at a value of the y axis, or of the x axis if `upright`."""
 
     value: float
     text: str
@@ -74,15 +74,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Title and scale of an axis; without a `scale` it fits the values drawn along it."""
+    """Title and scale of an axis; without a `scale` it fits the values."""
 
     title: str
     scale: Scale | None = None
     auto: bool = False
-    """Logarithmic where the values span more than a factor of eight; else from zero."""
+    """Use a logarithmic scale if the values span more than a factor of eight; otherwise start at zero."""
 
     def fitted(self, values: list[float]) -> Scale:
-        """Return the scale of the axis."""
+        """Return the scale of the axis for these values."""
         if self.scale is not None:
             return self.scale
         return scale_for(values) if self.auto else linear_scale(values)
@@ -93,7 +93,7 @@ class Chart:
     """Lines, bars and marks between two axes."""
 
     key: str
-    """Makes the ids in a page unique."""
+    """Key that makes ids unique within a page."""
     title: str
     description: str
     x: Axis
@@ -104,16 +104,16 @@ class Chart:
     bars: tuple[Bar, ...] = ()
     marks: tuple[Mark, ...] = ()
     label_name: str = ""
-    """Quantity that the labels beside dots give."""
+    """Quantity shown by the labels next to dots."""
     context_name: str = ""
-    """The legend's words for dots that are context."""
+    """Legend text for background dots."""
     size: Literal["tall", "low", "half"] = "tall"
     scales: tuple[Scale, Scale] = field(init=False)
     """Scales of the x and the y axis."""
 
     @property
     def is_flat(self) -> bool:
-        """True where the lines stay at one height, so that a sentence says as much as the chart."""
+        """True if the lines are practically constant, so that a sentence says as much as the chart."""
         heights = [dot.y for line in self.lines for dot in line.dots]
         return not self.bars and max(heights) - min(heights) <= FLAT_SHARE * abs(max(heights))
 

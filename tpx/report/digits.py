@@ -1,7 +1,7 @@
-"""How figures are written for people, in every report and on every terminal: three significant digits,
-thousands separators, latencies in us up to 1 ms and in ms from there on.
+"""Formatting of figures for reports and terminals: three significant digits, thousands separators,
+latencies in us below 1 ms and in ms above.
 
-Files for programs keep full precision.
+Machine-readable files keep full precision.
 """
 
 import math
@@ -10,7 +10,7 @@ DIGITS = 3
 
 
 def rounded(value: float, like: float | None = None) -> str:
-    """Return `26,400`, `22.3` or `0.414`; with `like` to the last digit of that figure."""
+    """Return `26,400`, `22.3` or `0.414`; `like` sets the precision to that figure's last digit."""
     measure = like or value
     if not measure or not math.isfinite(value):
         return "0" if not value else str(value)
@@ -25,11 +25,11 @@ def latency(duration_ns: float) -> str:
 
 
 def in_unit(value: float, unit: str) -> str:
-    """Return a figure with its unit; milliseconds below 1 are given in us."""
+    """Return a figure with its unit; milliseconds below 1 become us."""
     return latency(value * 1e6) if unit == "ms" else f"{rounded(value)} {unit}".rstrip()
 
 
 def percent(share: float) -> str:
-    """Return a change as `+47%`, and `0%` for what rounds to nothing."""
+    """Return a change as `+47%`, or `0%` if it rounds to zero."""
     value = round(share * 100)
     return f"{value:+d}%" if value else "0%"

@@ -1,7 +1,7 @@
 """A report without its layout: sections of verdicts, tables, charts and notes.
 
-`tpx perf` and `tpx analyze` fill a `Document`; the renderers beside this module lay it out. In every text,
-words between backticks are code.
+`tpx perf` and `tpx analyze` fill a `Document`; the renderers in this package lay it out. In all texts,
+words in backticks are code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,56 +13,56 @@ Tone = Literal["good", "neutral", "warn", "bad"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A table cell: what it shows and what it is sorted by."""
+    """A table cell: its text and its sort key."""
 
     text: str
     sort: str = ""
-    """A number for numeric columns, else the text itself."""
+    """Sort key: a number for numeric columns, otherwise the text itself."""
     numeric: bool = False
     chart_style: int | None = None
-    """Colour and marker of the chart's series that the cell names; None for no series."""
+    """Index of the color and marker of the chart series that the cell names; None for no series."""
     flag: str = ""
-    """`ok`, `bad` or `warn`: how the cell is set off."""
+    """Highlight: `ok`, `bad`, `warn` or none."""
     note: str = ""
-    """Small, under the text."""
+    """Small text below the cell's text."""
     title: str = ""
-    """Shown where a pointer rests on it."""
+    """Tooltip."""
     href: str = ""
-    """Where the text leads to."""
+    """Link target of the text."""
 
     @property
     def with_note(self) -> str:
-        """Text and note on one line; parentheses keep a note that begins with a figure apart."""
+        """Text and note on one line; a note that begins with a digit is put in parentheses."""
         note = f"({self.note})" if self.note[:1].isdigit() else self.note
         return f"{self.text} {note}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a table: its heading and how its cells are set."""
+    """A table column: its heading and the format of its cells."""
 
     header: str
     numeric: bool = False
     hint: str = ""
     marked: bool = False
-    """Its cells may carry a marker of the chart, so that the others keep the room of one free."""
+    """True if cells may carry a series marker, so that cells without one keep its space."""
     minor: bool = False
-    """Left out first where not all of them fit across."""
+    """True if the column is dropped first when the table is too wide."""
     wraps: bool = False
-    """Its cells hold sentences, which may take several lines."""
+    """True if cells hold sentences that may wrap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A row of a table, with what marks it out."""
+    """A table row and its highlighting."""
 
     cells: tuple[Cell, ...]
     emphasis: str = ""
-    """`best`, `default`, `group` or nothing."""
+    """`best`, `default`, `group` or empty."""
     kept: bool = True
-    """Shown before a filter is used."""
+    """True if the row is shown before a filter is used."""
     passes: bool = True
-    """Satisfies the constraints."""
+    """True if the row satisfies the constraints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ class DataTable:
 
     kind: ClassVar[str] = "grid"
     key: str = ""
-    """Id in the page; empty for a table that is not sorted."""
+    """Id in the page; empty for a table that is not sortable."""
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     filtered: bool = False
-    """The page offers a search over the rows, and begins with those that are `kept`."""
+    """True if the page offers a search over the rows, initially showing those that are `kept`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """The verdict of a report: a badge of a few words, a sentence, what qualifies it, and large figures."""
+    """The verdict of a report: a short badge, a sentence, qualifications, and large figures."""
 
     kind: ClassVar[str] = "statement"
     badge: str
@@ -105,7 +105,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A paragraph; `small` ones explain figures, `failure` ones tell what went wrong."""
+    """A paragraph; `small` ones explain figures, `failure` ones describe errors."""
 
     kind: ClassVar[str] = "note"
     text: str
@@ -135,14 +135,14 @@ class CodeBlock:
     kind: ClassVar[str] = "code"
     lines: tuple[CodeLine, ...]
     label: str = ""
-    """Name for readers who do not see the page."""
+    """Accessible name for screen readers."""
     command: bool = False
-    """Offered to be copied."""
+    """True for a command, which gets a copy button."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """A name in the legend of a picture, with its swatch as SVG."""
+    """A legend entry, with its swatch as SVG."""
 
     name: str
     swatch: str
@@ -155,9 +155,9 @@ class Picture:
     kind: ClassVar[str] = "picture"
     svg: str
     compact_svg: str = ""
-    """The same laid out for narrow screens, where it needs another layout."""
+    """Variant for narrow screens, if it needs a different layout."""
     description: str
-    """Alternative text for readers who do not see the drawing."""
+    """Alternative text for screen readers."""
     width_px: int
     legend: tuple[LegendEntry, ...] = ()
 
@@ -180,7 +180,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Blocks below a small heading; groups that follow each other stand side by side."""
+    """Blocks below a small heading; consecutive groups are placed side by side."""
 
     kind: ClassVar[str] = "group"
     title: str
@@ -189,7 +189,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """Blocks that a page shows on demand; `printed` ones are on paper, too."""
+    """Collapsible blocks of a page; `printed` ones also appear in the PDF."""
 
     kind: ClassVar[str] = "details"
     summary: str
@@ -206,7 +206,7 @@ class Section:
 
     title: str = ""
     lead: str = ""
-    """A sentence or two on the blocks."""
+    """One or two introductory sentences."""
     blocks: tuple[Block, ...]
     chapter: str = ""
     """Id of the chapter that the section begins, such as one model of several; empty within one."""
@@ -214,7 +214,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole report."""
+    """A complete report."""
 
     product: str
     """`perf` or `analyze`."""
@@ -224,14 +224,14 @@ class Document:
     """A warning about the whole report, such as that its run was interrupted."""
     sections: tuple[Section, ...]
     parent: str = ""
-    """Link to the report that this one is a part of."""
+    """Link to the report that contains this one."""
     data: str = ""
-    """All figures as JSON, safe between script tags; empty for none."""
+    """All figures as JSON, safe within a script element; empty for none."""
     file_name: str = ""
-    """Name of a download of the data, without its ending."""
+    """File name for downloads of the data, without extension."""
 
     def blocks(self) -> Iterator[Block]:
-        """Yield every block, each before those within it."""
+        """Yield every block, parents before their children."""
         for section in self.sections:
             yield from _nested(section.blocks)
 
@@ -244,7 +244,7 @@ def _nested(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def section(title: str, *blocks: Block | None, lead: str = "") -> list[Section]:
-    """Return the section of these blocks, or nothing where all of them are None."""
+    """Return a section of these blocks, or an empty list if all of them are None."""
     shown = tuple(block for block in blocks if block is not None)
     return [Section(title=title, lead=lead, blocks=shown)] if shown else []
 
@@ -257,10 +257,10 @@ def code(text: str, *, label: str = "", command: bool = False) -> CodeBlock:
 
 
 def fact_groups(*groups: tuple[str, Sequence[Fact]]) -> tuple[Group, ...]:
-    """Return a group for each title that has any facts."""
+    """Return one group per title that has facts."""
     return tuple(Group(title=title, blocks=(Facts(facts=tuple(facts)),)) for title, facts in groups if facts)
 
 
 def bullets(items: Sequence[str]) -> Bullets | None:
-    """Return a list of the items; None for none."""
+    """Return a list of the items, or None without any."""
     return Bullets(items=tuple(items)) if items else None

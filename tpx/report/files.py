@@ -1,4 +1,4 @@
-"""Writing the files of a report: each one or nothing of it, and one that fails costs no other."""
+"""Writing a report's files: each completely or not at all, and a failure does not affect the others."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:
-    """A file of a report: what people call it, its place (None where it is not wanted), what writes it."""
+    """A file of a report: its label, its path (None if not requested), and the function that writes it."""
 
     label: str
     path: Path | None
@@ -25,14 +25,14 @@ class OutputFile:
 def text_output(
     label: str, path: Path | None, text: Callable[[], str], *, parents: bool = False
 ) -> OutputFile:
-    """Return an output whose text is made when it is written."""
+    """Return an output whose text is generated when it is written."""
     return OutputFile(label=label, path=path, write=lambda place: write_text(place, text(), parents=parents))
 
 
 def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
-    """Write the files that are wanted; return their labels and paths.
+    """Write the requested files; return their labels and paths.
 
-    Raises MeasurementError naming each that could not be written; the others are there.
+    Raises MeasurementError naming each file that could not be written; all others are written.
     """
     written, problems = [], []
     for output in outputs:
@@ -49,9 +49,9 @@ def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
 
 
 def write_text(path: Path, text: str, *, parents: bool = False) -> None:
-    """Write a file, with `parents` also the directories above it.
+    """Write a file; `parents` creates its directories.
 
-    Raises MeasurementError saying why it could not be written, and leaves no half of a new one.
+    Raises MeasurementError with the reason if it cannot be written; a new file is not left incomplete.
     """
     fresh = not path.exists()
     try:
@@ -66,7 +66,7 @@ def write_text(path: Path, text: str, *, parents: bool = False) -> None:
 
 
 def step_summary(path: Path | None, text: Callable[[], str]) -> OutputFile:
-    """Return the output that adds Markdown to the page of a job, which other steps have written to."""
+    """Return the output that appends Markdown to a job's page, which other steps also write to."""
 
     def append(place: Path) -> None:
         try:
@@ -79,11 +79,11 @@ def step_summary(path: Path | None, text: Callable[[], str]) -> OutputFile:
 
 
 def step_summary_path() -> Path | None:
-    """Return the Markdown file that GitHub shows beneath a job; None outside of a job."""
+    """Return the Markdown file that GitHub shows below a job; None outside of a job."""
     path = os.environ.get(STEP_SUMMARY, "")
     return Path(path) if path else None
 
 
 def json_text(document: object) -> str:
-    """Return JSON for programs, indented; what is not a finite number is null."""
+    """Return indented JSON; numbers that are not finite become null."""
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"

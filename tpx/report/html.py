@@ -1,4 +1,4 @@
-"""A `Document` as one HTML page that needs no other file, and the rendering of its drawings."""
+"""Render a `Document` as a self-contained HTML page, including its drawings."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +17,7 @@ from tpx.report.layout import Series, lay_out
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 NARROW_PX = 560
-"""Pictures up to this width stand side by side."""
+"""Maximum width of pictures that are placed side by side."""
 
 
 def render(document: Document) -> str:
@@ -30,17 +30,17 @@ def render(document: Document) -> str:
 
 
 def render_svg(template: str, **values: object) -> str:
-    """Return a drawing as SVG, for a page or, with `standalone`, for a file."""
+    """Render a drawing as SVG for a page; `standalone` turns it into a file."""
     return _environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
 
 
 def standalone(svg: str) -> str:
-    """Return SVG of a page as a document of its own."""
+    """Return a page's SVG as a standalone document."""
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
 
 def rows(sections: tuple[Section, ...]) -> Iterator[tuple[Section, ...]]:
-    """Yield sections that stand side by side: runs of narrow pictures, every other one alone."""
+    """Yield sections to place side by side: consecutive narrow pictures together, all others alone."""
     for narrow, run in groupby(sections, key=_is_narrow):
         if narrow:
             yield tuple(run)
@@ -54,7 +54,7 @@ def _is_narrow(found: Section) -> bool:
 
 
 def columns(blocks: tuple[Block, ...]) -> Iterator[tuple[Block, ...]]:
-    """Yield blocks that stand side by side: runs of groups, every other one alone."""
+    """Yield blocks to place side by side: consecutive groups together, all others alone."""
     for grouped, run in groupby(blocks, key=lambda block: isinstance(block, Group)):
         if grouped:
             yield tuple(run)
@@ -76,7 +76,7 @@ def _environment() -> "Environment":
 
 
 def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None:
-    """Draw a chart; None for None."""
+    """Draw a chart; return None for None."""
     if chart is None:
         return None
     drawing, compact = lay_out(chart), lay_out(chart, compact=True)
@@ -97,7 +97,7 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
 
 
 def part_entry(kind: str, name: str, color: str) -> LegendEntry:
-    """Return the legend entry of a part of stacked bars."""
+    """Return the legend entry for a segment of stacked bars."""
     return _entry(name, kind=f"part {kind}", color=color)
 
 

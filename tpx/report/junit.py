@@ -1,4 +1,4 @@
-"""Test cases as JUnit's XML, which CI servers show."""
+"""Test cases as JUnit XML, which CI servers display."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ _NO_XML = {code: " " for code in range(32) if code not in (9, 10, 13)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One claim of a report and how it came out."""
+    """One assertion of a report and its outcome."""
 
     suite: str
     name: str
     outcome: Literal["passed", "failure", "error", "skipped"] = "passed"
     message: str = ""
     kind: str = ""
-    """Kind of the failure or error, for programs."""
+    """Machine-readable kind of the failure or error."""
     time_s: float = 0.0
     output: str = ""
 
 
 def render(name: str, cases: Sequence[Case], *, started: str = "", error: str = "") -> str:
-    """Return the document of a suite; `started` is an ISO time, `error` what ended the run."""
+    """Return the XML of a suite; `started` is an ISO time, `error` the reason why the run was aborted."""
     counts = {
         f"{outcome}{'' if outcome == 'skipped' else 's'}": str(sum(c.outcome == outcome for c in cases))
         for outcome in ("failure", "error", "skipped")
@@ -52,5 +52,5 @@ def _element(case: Case) -> Element:
 
 
 def _clean(text: str) -> str:
-    """Return the text without what XML cannot hold: a server's words may have anything in them."""
+    """Replace characters that are invalid in XML, which a server's messages may contain."""
     return text.translate(_NO_XML)

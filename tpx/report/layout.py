@@ -1,4 +1,4 @@
-"""Layout of a chart within a frame: every position in pixels, for `chart.svg.j2` to draw."""
+"""Layout of a chart within a frame: all positions in pixels, for `chart.svg.j2` to draw."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ _LABEL_PLACES = (
     ("start", 7.0, 16.0),
     ("end", -7.0, 16.0),
 )
-"""Anchor and offset of a label from its point, the most readable first."""
+"""Anchor and offset of a label relative to its point, best position first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLabel:
-    """A text beside a point, where there is room."""
+    """A placed label of a point."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class PlacedLabel:
 
 
 class LabelPlacer:
-    """Knows what of a chart is taken; labels stay between its edges."""
+    """Places labels within the edges of a chart without overlaps."""
 
     def __init__(self, *, left: float, top: float, right: float, bottom: float) -> None:
         self._edges = (left, top, right, bottom)
@@ -53,7 +53,7 @@ class LabelPlacer:
         self._taken += _along(start, end)
 
     def place(self, point: Place, text: str) -> PlacedLabel | None:
-        """Return a label beside a point: above, below, right, left, or at a corner; None without room."""
+        """Place a label above, below, right, left or at a corner of a point; return None without room."""
         x, y = point
         width = len(text) * CHAR_WIDTH_PX
         for anchor, dx, dy in _LABEL_PLACES:
@@ -70,7 +70,7 @@ class LabelPlacer:
 
 
 def _along(start: Place, end: Place) -> list[_Box]:
-    """Small boxes along a line, close enough that no label fits between them."""
+    """Return small boxes along a line, too close to each other for a label to fit between."""
     (x0, y0), (x1, y1) = start, end
     steps = max(1, int(max(abs(x1 - x0), abs(y1 - y0)) / 5))
     middles = [(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps) for i in range(steps + 1)]
@@ -83,7 +83,7 @@ def _overlap(a: _Box, b: _Box) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartFrame:
-    """The size of a drawing in pixels, and where its axes lie."""
+    """The size of a drawing in pixels, and the position of its axes."""
 
     width: int = 960
     height: int = 470
@@ -92,7 +92,7 @@ class ChartFrame:
     top: int = 20
     bottom: int = 412
     compact: bool = False
-    """For narrow screens: the title of the y axis stands above it."""
+    """True for narrow screens, which have the title of the y axis above it."""
 
 
 CONTEXT_RADIUS_PX = 2.6
@@ -111,7 +111,7 @@ COMPACT = {
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A marked value: its position and its text."""
+    """A tick mark: its position and its text."""
 
     at: float
     label: str
@@ -131,24 +131,24 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line with a colour and a marker of its own."""
+    """A line with its own color and marker."""
 
     name: str
     style: int
-    """Index of its colour and marker."""
+    """Index of its color and marker."""
     path: str
     points: tuple[Point, ...]
     labels: tuple[PlacedLabel, ...]
     dashed: bool
     round: bool
-    """Its markers are circles whose size says something."""
+    """True if markers are circles whose size has a meaning."""
     whiskers: str
-    """Path of upright lines through the points, as long as their intervals."""
+    """Path of the vertical lines that show the points' intervals."""
     faint: bool
 
     @property
     def context(self) -> bool:
-        """True where some of its points are context, and so is the line between them."""
+        """True if some points are in the background, and so is the line between them."""
         return any(point.context for point in self.points)
 
 
@@ -165,7 +165,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLine:
-    """A dashed line across at a height or, where `upright`, down at a place, with its text."""
+    """A dashed line with its text: horizontal, or vertical if `upright`."""
 
     at: float
     text: str
@@ -191,13 +191,15 @@ class Drawing:
 
 
 def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
-    """Lay a chart out for wide or, with `compact`, for narrow screens; labels go where there is room."""
+    """Lay out a chart for wide screens, or for narrow ones with `compact`; labels without room are
+    omitted.
+    """
     frame = (COMPACT if compact else FRAMES)[chart.size]
     return _Layout(chart, frame).drawing()
 
 
 class _Layout:
-    """Positions of values within a frame, and the room that is left for labels."""
+    """Positions of values within a frame, and the space left for labels."""
 
     def __init__(self, chart: Chart, frame: ChartFrame) -> None:
         self._chart, self._frame = chart, frame
@@ -288,7 +290,7 @@ class _Layout:
         return " ".join(map(_polyline, joined))
 
     def _whiskers(self, line: Line) -> str:
-        """Return the intervals that are wider than a line."""
+        """Return the path of the intervals that are taller than a pixel."""
         ends = [
             (self._x(dot.x), self._y(low), self._y(high))
             for dot, (low, high) in zip(line.dots, line.spread, strict=False)
@@ -319,7 +321,7 @@ def _title(title: str, scale: Scale) -> str:
 
 
 def _thinned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
-    """Leave out texts that would touch the one before."""
+    """Remove labels that would touch the previous one."""
     kept: list[Tick] = []
     end = float("-inf")
     for tick in ticks:

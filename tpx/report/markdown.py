@@ -1,4 +1,4 @@
-"""A `Document` as Markdown for the page of a CI job: everything but its drawings."""
+"""Render a `Document` as Markdown for the page of a CI job, without its drawings."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ _FLAGS = {"": "", "ok": "\u2705 ", "warn": "\u26a0\ufe0f ", "bad": "\u274c "}
 
 
 def render(document: Document, link: str = "") -> str:
-    """Return the document; `link` leads to the whole report."""
+    """Return the document as Markdown; `link` is the URL of the complete report."""
     lines = [line for section in document.sections for line in _section(section)]
     if document.notice:
         lines += [f"> {escaped(document.notice)}", ""]
@@ -71,7 +71,7 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _table(grid: DataTable) -> Iterator[str]:
-    """Yield a table of the columns that are not minor, and of the first rows."""
+    """Yield a table of the first rows, without minor columns."""
     kept = [i for i, column in enumerate(grid.columns) if not column.minor]
     columns = [grid.columns[i] for i in kept]
     yield "| " + " | ".join(escaped(column.header) for column in columns) + " |"
@@ -84,7 +84,7 @@ def _table(grid: DataTable) -> Iterator[str]:
 
 
 def _first_rows(grid: DataTable) -> list[TableRow]:
-    """Return the first rows, and the default as the last where it is not among them."""
+    """Return the first rows; the last is replaced by the default if it would be missing."""
     most = MOST_FILTERED_ROWS if grid.filtered else MOST_ROWS
     rows = list(grid.rows[:most])
     rows[-1:] = [row for row in grid.rows[most:] if row.emphasis == "default"][:1] or rows[-1:]
@@ -96,13 +96,13 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return a text whose words between backticks are code."""
+    """Return a text with its words in backticks as code."""
     parts = text.split("`")
     return "".join(f"`{part}`" if i % 2 else escaped(part, keep_ends=True) for i, part in enumerate(parts))
 
 
 def escaped(text: str, *, keep_ends: bool = False) -> str:
-    """Return words without markup, such as a server's; `keep_ends` keeps a space at either end."""
+    """Escape markup in text such as a server's message; `keep_ends` keeps a space at either end."""
     for sign in "\\`*_|[]":
         text = text.replace(sign, f"\\{sign}")
     text = text.replace("<", "&lt;").replace(">", "&gt;")

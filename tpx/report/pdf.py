@@ -1,4 +1,4 @@
-"""PDF of a `Document`, laid out by typst: one wheel, no system library."""
+"""Render a `Document` as PDF with typst, which is a single wheel without system libraries."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ FONT_PACKAGE = "font_source_sans_pro"
 
 
 def require_typst() -> None:
-    """Raise Unsupported, saying what to install, where typst is missing."""
+    """Raise Unsupported with installation instructions if typst is missing."""
     try:
         import typst  # noqa: F401 (only whether it can be imported matters)
     except ImportError as exc:
@@ -27,7 +27,7 @@ def require_typst() -> None:
 def write_pdf(document: Document, path: Path) -> None:
     """Write the document as a tagged PDF of A4 pages.
 
-    Raises Unsupported where typst is missing, MeasurementError where the file cannot be written.
+    Raises Unsupported if typst is missing, MeasurementError if the file cannot be written.
     """
     require_typst()
     import typst
@@ -45,7 +45,7 @@ def write_pdf(document: Document, path: Path) -> None:
 
 
 def _font_paths() -> list[Path]:
-    """Return the folder of the sans-serif font; without it typst sets the report in its own serif font."""
+    """Return the directory of the sans-serif font; without it typst uses its own serif font."""
     package = importlib.util.find_spec(FONT_PACKAGE)
     if package is None or package.origin is None:
         return []
@@ -111,6 +111,6 @@ def _table(grid: DataTable) -> Mapping[str, object]:
 
 
 def columns_shown(columns: tuple[Column, ...]) -> list[int]:
-    """Return the indices of the columns that fit across; the last minor ones are left out first."""
+    """Return the indices of the columns that fit on the page; the last minor ones are dropped first."""
     order = sorted(range(len(columns)), key=lambda index: columns[index].minor)
     return sorted(order[:MOST_COLUMNS])

@@ -1,4 +1,4 @@
-"""Scales of axes: the values between their ends, and round values to mark."""
+"""Scales of axes: the range of values, and round values to mark."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Values from `low` to `high`, linear or logarithmic, with values to mark."""
+    """Values from `low` to `high`, linear or logarithmic, with tick marks."""
 
     low: float
     high: float
     logarithmic: bool
     marks: tuple[float, ...]
     labels: tuple[str, ...] = ()
-    """Texts of the marks; empty for the marks themselves."""
+    """Texts of the marks; if empty, the formatted marks."""
 
     def share(self, value: float) -> float:
-        """Return where a value lies, 0 at the low end and 1 at the high end."""
+        """Return the position of a value, 0 at the low end and 1 at the high end."""
         if self.logarithmic:
             return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -28,7 +28,7 @@ class Scale:
 
 
 def linear_scale(values: Sequence[float], *, count: int = 5) -> Scale:
-    """Return a scale from zero to a round value above the greatest, in about `count` round steps."""
+    """Return a scale from zero to a round value above the maximum, with about `count` round steps."""
     step = _round_step(max(values, default=1.0) or 1.0, count)
     steps = max(1, math.ceil(max(values, default=1.0) / step - 1e-9))
     marks = tuple(step * i for i in range(steps + 1))
@@ -36,7 +36,7 @@ def linear_scale(values: Sequence[float], *, count: int = 5) -> Scale:
 
 
 def log_scale(values: Sequence[float]) -> Scale:
-    """Return a scale between marks at 1, 2, 5, 10 ... that the least and the greatest value lie between."""
+    """Return a logarithmic scale that covers the values, with ends and marks at 1, 2, 5, 10 ..."""
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     candidates = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
@@ -49,7 +49,7 @@ def log_scale(values: Sequence[float]) -> Scale:
 
 
 def exact_log_scale(low: float, high: float) -> Scale:
-    """Return a logarithmic scale over exactly these values, with the round marks that lie inside."""
+    """Return a logarithmic scale over exactly this range, with the round marks within it."""
     high = max(high, low * 1.01)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
@@ -58,7 +58,7 @@ def exact_log_scale(low: float, high: float) -> Scale:
 
 
 def scale_around(middle: float, reach: float) -> Scale:
-    """Return a linear scale around a value in about six round steps, at least `reach` to either side."""
+    """Return a linear scale around a value with about six round steps, at least `reach` to either side."""
     step = next(s for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 1e9) if s * 3 >= reach)
     steps = math.ceil(reach / step)
     marks = tuple(middle + step * i for i in range(-steps, steps + 1))
@@ -66,15 +66,18 @@ def scale_around(middle: float, reach: float) -> Scale:
 
 
 def scale_for(values: Sequence[float]) -> Scale:
-    """Return a logarithmic scale where the values span more than a factor of eight, as latencies under
-    doubling load do; else a linear one."""
+    """Return a logarithmic scale if the values span more than a factor of eight, otherwise a linear
+    one.
+
+    Latencies under doubling load are the typical case.
+    """
     if values and min(values) > 0 and max(values) / min(values) > 8:
         return log_scale(values)
     return linear_scale(values)
 
 
 def format_mark(value: float) -> str:
-    """Return `0`, `0.5`, `20`, `1,500`: no more digits than a round value needs."""
+    """Return `0`, `0.5`, `20`, `1,500`, without superfluous digits."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.6f}".rstrip("0")
 
 

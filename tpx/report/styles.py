@@ -1,13 +1,14 @@
-"""How the series of a chart differ: by colour (Okabe and Ito's palette, made for colour-blind readers) and by
-marker."""
+"""Styles of chart series: color (Okabe and Ito's palette for color-blind readers) and marker."""
 
 STYLES = 7
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#9a6b00", "#2b8fcf", "#4d4d4d")
-"""Lines and markers where no style sheet reaches, as in a PDF; report.css has them too, and dark ones."""
+"""Colors of lines and markers without a style sheet, as in a PDF; report.css repeats them and adds dark
+ones.
+"""
 
 TEXT_COLORS = ("#00619a", "#b24e00", "#00795a", "#a3457b", "#855c00", "#1f79b3", "#4d4d4d")
-"""The same, darker: small text needs more contrast than a line."""
+"""Darker variants, because small text needs more contrast than a line."""
 
 _PLUS: tuple[tuple[float, float], ...] = (
     (-1.5, -5), (1.5, -5), (1.5, -1.5), (5, -1.5), (5, 1.5), (1.5, 1.5),
@@ -16,7 +17,7 @@ _PLUS: tuple[tuple[float, float], ...] = (
 
 
 def marker(style: int, x: float, y: float) -> str:
-    """Path of a marker: circle, square, triangle, diamond, cross, plus, triangle upside down."""
+    """Return the path of a marker: circle, square, triangle, diamond, cross, plus, inverted triangle."""
     outlines: tuple[tuple[tuple[float, float], ...], ...] = (
         (),
         ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),

@@ -1,4 +1,4 @@
-"""Columns of a table: what stands in each for a record, as people read it and as it is sorted."""
+"""Typed table columns: the displayed text and the sort key of a record's value."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,43 +15,43 @@ Value = Callable[[R], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableField(Generic[Record]):
-    """A column and what stands in it for a record."""
+    """A column and the function that makes its cell from a record."""
 
     column: Column
     cell: Callable[[Record], Cell]
 
 
 def number(value: float | None, written: Callable[[float], str] = rounded) -> Cell:
-    """Return the cell of a figure; of an unknown one a dash, which sorts last."""
+    """Return the cell of a figure; None becomes a dash, which sorts last."""
     if value is None:
         return Cell(text=NO_VALUE, numeric=True)
     return Cell(text=written(value), sort=repr(round(float(value), 6)), numeric=True)
 
 
 def words(text: str, flag: str = "") -> Cell:
-    """Return a cell of words, sorted as such."""
+    """Return a text cell, sorted by its text."""
     return Cell(text=text, sort=text, flag=flag)
 
 
 def quantity(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
-    """Return the column of a measured figure, rounded for people."""
+    """Return a column of a measured figure, rounded for display."""
     return _numeric(header, value, rounded, hint, minor=minor)
 
 
 def count(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
-    """Return the column of what is counted or given, exact."""
+    """Return a column of exact counts or settings."""
     return _numeric(header, value, lambda found: f"{found:,.10g}", hint, minor=minor)
 
 
 def duration(header: str, value_ns: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
-    """Return the column of a duration, in the unit that suits each."""
+    """Return a column of durations, each in us or ms."""
     return _numeric(header, value_ns, latency, hint, minor=minor)
 
 
 def text(
     header: str, value: Callable[[R], str], flag: Callable[[R], str] = lambda _: "", *, wraps: bool = False
 ) -> TableField[R]:
-    """Return a column of words; `flag` sets a cell off as good, doubtful or bad."""
+    """Return a text column; `flag` highlights a cell as good, doubtful or bad."""
     return TableField(
         column=Column(header=header, wraps=wraps), cell=lambda record: words(value(record), flag(record))
     )
@@ -73,7 +73,7 @@ def table(
     records: Sequence[R],
     emphasis: Callable[[R], str] = lambda _: "",
 ) -> DataTable | None:
-    """Return a row per record, without the columns that have no value in any; None without records."""
+    """Return a table with one row per record, without columns that are always empty; None without records."""
     if not records:
         return None
     made = [(field.column, [field.cell(record) for record in records]) for field in fields]

@@ -1,4 +1,4 @@
-"""Tables and documents as plain text: for terminals, where they fit the width, and as CSV."""
+"""Render tables and documents as plain text, fitted to a terminal's width, and tables as CSV."""
 
 import csv
 import io
@@ -12,24 +12,24 @@ from tpx.report.document import Block, Bullets, CodeBlock, DataTable, Document, 
 
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _BREAKS = re.compile(r"(?<=[ _,/+;=])")
-"""Where a cell may go on in the next line."""
+"""Positions at which a cell may be broken into lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Cells as text; an unknown figure is an empty cell."""
+    """Cells as text; unknown figures are empty."""
 
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
-    """Indices of the columns whose cells stand at the right."""
+    """Indices of right-aligned columns."""
     minor: frozenset[int] = frozenset()
-    """Indices of the columns that are left out first where not all of them fit."""
+    """Indices of the columns that are dropped first if the table is too wide."""
     padding: int = 2
 
     def to_csv(self) -> str:
-        """Return a line per row, below the headers."""
+        """Return CSV with a header line."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(self.headers)
@@ -37,10 +37,10 @@ class Table:
         return out.getvalue()
 
     def to_console(self, width: int | None = None) -> str:
-        """Return title and aligned columns.
+        """Return the title and aligned columns.
 
-        What is wider than `width` has headers of several lines, leaves out the columns that say the same in
-        every row, then minor ones, and in the end breaks long cells.
+        A table wider than `width` gets multi-line headers; then columns with the same value in every
+        row are dropped, then minor ones, and finally long cells are broken.
         """
         lines = self._aligned([self.headers, *self.rows], self.padding)
         if width is None or not self.rows or max(map(len, lines)) <= width:
@@ -48,7 +48,9 @@ class Table:
         return self._without_alike()._narrow(width)
 
     def _without_alike(self) -> "Table":
-        """Return the table without the columns that say the same in every row, which its title names."""
+        """Return the table without the columns that have one value in all rows; the title states these
+        values.
+        """
         alike = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
         if len(alike) == len(self.headers):
             return self
@@ -115,7 +117,7 @@ def _longest_part(text: str) -> int:
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """Break a text between words into lines of at most `width`; words that are longer after separators."""
+    """Break a text into lines of at most `width` between words; longer words break after separators."""
     lines = [""]
     for word in re.split(r"(?<= )", text):
         for part in [word] if len(word.rstrip()) <= width else _BREAKS.split(word):
@@ -126,7 +128,7 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def table_of(grid: DataTable) -> Table:
-    """Return the cells of a grid as text, each with its note behind it."""
+    """Return a grid as a text table, with each note appended to its cell."""
     columns = range(len(grid.columns))
     return Table(
         title=grid.caption,
@@ -139,7 +141,7 @@ def table_of(grid: DataTable) -> Table:
 
 
 def render(document: Document, width: int | None = None) -> str:
-    """Return the document without its drawings; lines are no longer than `width`, where one is given."""
+    """Return the document without its drawings; lines are at most `width` long, if given."""
     lines = [wrapped(document.notice, width)] if document.notice else []
     for section in document.sections:
         lines += [f"{section.title}:"] if section.title else []
@@ -167,14 +169,14 @@ def _block(block: Block, width: int | None) -> str:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Break a text between words, where there is a width to break it for."""
+    """Wrap a text between words if a width is given."""
     if width is None:
         return text
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a bar for each value, from the lowest of all to the highest."""
+    """Return one block character per value, scaled from the minimum to the maximum."""
     if not values:
         return ""
     low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""The command line and its YAML file, read into a ProfileSpec."""
+"""Read the command line and its YAML file into a ProfileSpec."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +14,28 @@ from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, given_in_mapping, nearest
 
 OF_REPORT = frozenset({"report_model_configs", "output_formats", "plots"})
-"""Keys of `tpx analyze report` alone: one file may be for both commands."""
+"""Keys of `tpx analyze report` only, ignored here so that both commands can share a file."""
 MODELS_SHOWN = 20
-"""So many names an error lists at most."""
+"""Maximum number of model names that an error lists."""
 
 
 def read_options(argv: Sequence[str]) -> ProfileSpec:
-    """The options of a command line and of the YAML file that it names; the command line wins.
+    """Return the options of a command line and of its YAML file; the command line takes precedence.
 
-    Raises UsageError, also for what only the whole shows: missing options, and a minimum above its maximum.
+    Raises UsageError, also for inconsistencies such as missing options or a minimum above its maximum.
     """
     return _checked(merge_options(argv))
 
 
 def complete_options(values: Mapping[str, Any]) -> ProfileSpec:
-    """The options of a mapping of keys, as of a YAML file. Raises UsageError as `read_options` does."""
+    """Return the options of a mapping with the keys of a YAML file. Raises UsageError as `read_options`
+    does.
+    """
     return _checked(build(ProfileSpec, given_in_mapping(ProfileSpec, values, source="tpx.analyze")))
 
 
 def _checked(config: ProfileSpec) -> ProfileSpec:
-    """Return options that a run can begin with. Raises UsageError."""
+    """Return the options if a run can start with them. Raises UsageError."""
     for flag, path in (
         ("--export-path", config.output.export_path),
         ("--checkpoint-directory", config.output.journal_path.parent),
@@ -57,9 +59,9 @@ def _checked(config: ProfileSpec) -> ProfileSpec:
 
 
 def merge_options(argv: Sequence[str]) -> ProfileSpec:
-    """Command line over file over defaults.
+    """Merge the command line over the file over the defaults.
 
-    A model that the command line names keeps the settings that the file has for it.
+    A model named on the command line keeps its settings from the file.
     """
     given = given_in_argv(ProfileSpec, _with_models_by_m(argv))
     path = given.get("config_file")
@@ -71,7 +73,9 @@ def merge_options(argv: Sequence[str]) -> ProfileSpec:
 
 
 def _with_models_by_m(argv: Sequence[str]) -> list[str]:
-    """Take `-m NAME` as of `tpx perf`: what is no directory and no path is a model, not a repository."""
+    """Treat `-m NAME` as in `tpx perf`: if it is neither a directory nor a path, it names a model, not
+    a repository.
+    """
     words = list(argv)
     for place, (word, value) in enumerate(pairwise(argv)):
         if word == "-m" and "/" not in value and not Path(value).is_dir():
@@ -98,7 +102,7 @@ def _check_model(repository: Path, model: str) -> None:
 
 
 def read_yaml(path: Path) -> Mapping[Any, Any]:
-    """The mapping that a YAML file holds. Raises UsageError where it holds something else."""
+    """Return the mapping in a YAML file. Raises UsageError for any other content."""
     try:
         import yaml
     except ImportError as exc:
@@ -117,14 +121,14 @@ def read_yaml(path: Path) -> Mapping[Any, Any]:
 
 
 def _refuse_twice(path: Path, node: Any) -> None:
-    """Raise UsageError for a key that stands twice in a mapping, of which YAML would take the last."""
+    """Raise UsageError for a duplicate key in a mapping, of which YAML would silently use the last."""
     import yaml
 
     values, seen = [node], set()
     while values:
         node = values.pop()
         if id(node) in seen:
-            continue  # an anchor, which may lead to itself
+            continue  # an alias may make the document cyclic
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             values += node.value
@@ -142,7 +146,7 @@ def _refuse_twice(path: Path, node: Any) -> None:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """Values of the YAML file's keys, by field name."""
+    """Return the values of the YAML file's keys, by field name."""
     content = read_yaml(path)
     values: dict[str, Any] = {}
     for key, value in content.items():
@@ -156,7 +160,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _placed(error: UsageError, path: Path, key: str) -> UsageError:
-    """The same error with the line of the file."""
+    """Return the same error with the line number in the file."""
     import yaml
 
     node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -179,7 +183,7 @@ class _YamlPlace:
 
 
 def _within(node: Any, part: str | int) -> _YamlPlace | None:
-    """Return what stands under a key or at a place of a list; a list of mappings is searched for the key."""
+    """Return the value of a key, or the item at an index; in a list of mappings, search each for the key."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""The options of measuring: goals, how one configuration is measured, what is watched."""
+"""Measurement options: goals, how a configuration is measured, what is monitored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Gate = Literal["satisfied", "conclusive"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalSpec:
-    """Objectives, constraints, and how many of the best are shown."""
+    """Objectives, constraints, and the number of best configurations to show."""
 
     objectives: tuple[WeightedObjective, ...] = option(
         (),
@@ -60,7 +60,7 @@ class GoalSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for goals that do not go together."""
+        """Raise UsageError for a value out of range, or for inconsistent goals."""
         if self.weighting is not None:
             raise UsageError(
                 "weighting applies to one model: set it as a key of that model in profile_models"
@@ -73,7 +73,7 @@ class GoalSpec:
         _ = self.goals_for(())
 
     def goals_for(self, models: Sequence[ModelToProfile]) -> Goals:
-        """Return the goals of all models and of those with their own; budgets hold for every model."""
+        """Return the goals of the run and of models with their own; budgets apply to every model."""
         own = tuple(
             ModelGoals(
                 model=model.name,
@@ -154,7 +154,7 @@ class MeasurementSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSpec:
-    """Figures that are watched while the server is measured, or idle."""
+    """Figures that are monitored while the server is measured, or idle."""
 
     monitoring_interval: float = option(
         1.0, "seconds between two samples of memory and GPUs", "-i", metavar="SECONDS", above=0

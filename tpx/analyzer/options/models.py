@@ -1,4 +1,4 @@
-"""The options of the models: which are profiled, in every form that the file may have, and where they lie."""
+"""Model options: the models to profile, in every form that the file allows, and their location."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ Reader = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
-    """The loads that one model is put under; an empty tuple is what the run says for all models."""
+    """The loads of one model; an empty tuple uses the run's."""
 
     batch_sizes: tuple[int, ...] = ()
     concurrency: tuple[int, ...] = ()
@@ -37,14 +37,14 @@ class ModelParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelToProfile:
-    """A model by its name in the repository. None means: as the run says for all models.
+    """A model by its name in the repository. None uses the run's setting.
 
-    What is set here replaces the run's own setting, it is not merged with it.
+    A setting here replaces the run's; they are not merged.
     """
 
     name: str
     cpu_only: bool = False
-    """Instances on the CPU also where there are GPUs."""
+    """Run instances on the CPU even if there are GPUs."""
     weighting: float = 1.0
     """Weight of this model among several that are profiled together."""
     parameters: ModelParameters = field(default_factory=ModelParameters)
@@ -60,7 +60,9 @@ class ModelToProfile:
 
 
 def read_models(value: Any) -> tuple[ModelToProfile, ...]:
-    """`a,b`, a list of names and of `name: settings`, or a map of names to settings (or to nothing)."""
+    """Parse `a,b`, a list of names and of `name: settings`, or a map of names to settings (which may be
+    empty).
+    """
     if isinstance(value, Mapping):
         return tuple(_model(str(name), own) for name, own in value.items())
     if not isinstance(value, list):
@@ -75,7 +77,7 @@ def read_models(value: Any) -> tuple[ModelToProfile, ...]:
 
 
 def parse_models(text: str) -> tuple[ModelToProfile, ...]:
-    """The same from the text of a flag: `a,b`, or YAML between braces or brackets."""
+    """Parse models from a flag: `a,b`, or YAML in braces or brackets."""
     return from_yaml_text(read_models)(text) if text.lstrip()[:1] in ("{", "[") else read_models(text)
 
 
@@ -87,7 +89,7 @@ def _model(name: str, own: Any) -> ModelToProfile:
 
 
 def _read(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """Return the fields that a map sets; a key without a value sets none."""
+    """Return the fields that a map sets; a key without a value sets nothing."""
     found: dict[str, Any] = {}
     for key, item in mapping(value, what).items():
         name = key.replace("-", "_")
@@ -112,7 +114,7 @@ def _weighting(value: Any) -> float:
 
 
 def docker_args(value: Any) -> Mapping[str, object]:
-    """Arguments of the container: single values and lists of texts."""
+    """Parse container arguments: single values and lists of text."""
     read: dict[str, object] = {}
     for key, item in mapping(value, "arguments of the container").items():
         if isinstance(item, Mapping) or item is None:
@@ -138,7 +140,7 @@ _SETTINGS: Mapping[str, Reader] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsSpec:
-    """Models, alone or together, and what they are composed of."""
+    """Models, alone or together, and the models they are composed of."""
 
     config_file: Path | None = option(
         None,

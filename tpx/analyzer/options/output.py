@@ -1,4 +1,4 @@
-"""The options that say what is written, and where."""
+"""Output options: which files are written, and where."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ JOURNAL = "run.jsonl"
 
 
 def unwritable(path: Path) -> str:
-    """Why files cannot be made in this directory, or it cannot be made; empty where they can."""
+    """Return why files cannot be created in this directory, or it cannot be created; empty if they can."""
     there = path.absolute()
     while not there.exists():
         there = there.parent
@@ -72,7 +72,7 @@ class ProfileOutputSpec:
     verbose: bool = option(False, "log every step on stderr", "-v")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a column that there is none of."""
+        """Raise UsageError for an unknown column."""
         for name in ("inference_output_fields", "gpu_output_fields", "server_output_fields"):
             for tag in getattr(self, name):
                 known = (*COLUMNS, *METRICS)
@@ -90,5 +90,5 @@ class ProfileOutputSpec:
 
     @property
     def html_path(self) -> Path | None:
-        """None where no report of the whole run is wanted."""
+        """Path of the HTML report, or None if none is written."""
         return self.html or (None if self.skip_summary_reports else self.export_path / "report.html")

@@ -1,7 +1,8 @@
-"""`perf_analyzer_flags` and `genai_perf_flags`: options of other load generators as those of `tpx perf`.
+"""`perf_analyzer_flags` and `genai_perf_flags`: options of other load generators, mapped to those of
+`tpx perf`.
 
-What the analyzer decides itself changes nothing, as in Model Analyzer, but is warned of with the option that
-decides it.
+Flags that the analyzer sets itself have no effect, as in Model Analyzer, but cause a warning that names
+the option to use.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from tpx.perf.levels import parse_intervals
 from tpx.perf.options import SessionSpec
 
 RENAMED: Mapping[str, str] = {"http-header": "header"}
-"""Keys of Model Analyzer that are no long option of perf_analyzer -> of tpx perf."""
+"""Keys of Model Analyzer that are not long options of perf_analyzer -> option of tpx perf."""
 
 DECIDED: Mapping[str, str] = {
     "model-name": "profile_models",
@@ -43,7 +44,7 @@ DECIDED: Mapping[str, str] = {
     "verbose": "perf_output",
     "extra-verbose": "perf_output",
 }
-"""Flags that the analyzer sets itself -> the option that says how."""
+"""Flags that the analyzer sets itself -> the option that controls them."""
 
 LOADS: Mapping[str, str] = {
     "concurrency-range": "concurrency",
@@ -53,16 +54,16 @@ LOADS: Mapping[str, str] = {
 }
 """Flags of the load -> the field of the model's parameters that they replace."""
 NO_LOADS = ("fixed-schedule", "periodic-concurrency-range", "session-concurrency")
-"""Loads of tpx perf that configurations are not compared under."""
+"""Loads of tpx perf under which configurations cannot be compared."""
 
 OBEYED = frozenset({"measurement-interval", "stability-percentage", "max-trials"})
-"""Decided flags that one model may have otherwise than the run."""
+"""Flags in DECIDED that are honored, so that a model may override the run."""
 
 
 def perf_words(flags: Flags) -> tuple[str, ...]:
-    """Words for `tpx perf`; those that are on or off stand without a value.
+    """Return arguments for `tpx perf`; switches have no value.
 
-    Raises UsageError, naming the flag, for what it does not have.
+    Raises UsageError for an unknown flag.
     """
     fields = {name.lstrip("-"): field for field in fields_of(SessionSpec) for name in field.spellings}
     words: list[str] = []
@@ -88,9 +89,9 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
 
 
 def flag_loads(flags: Flags, own: ModelParameters) -> ModelParameters:
-    """The loads of a model, with those that its flags give in their place, as in Model Analyzer.
+    """Return a model's loads, with those that its flags set replaced, as in Model Analyzer.
 
-    Intervals are one load of the rate that they come to. Raises UsageError for several kinds of load.
+    A file of intervals becomes one load at its mean rate. Raises UsageError for several kinds of load.
     """
     given = [name for name in LOADS if flags.get(name)]
     kinds = [name for name in given if name != "batch-size"]
@@ -110,7 +111,7 @@ def flag_loads(flags: Flags, own: ModelParameters) -> ModelParameters:
 
 
 def _loads(name: str, text: str) -> tuple[int, ...]:
-    """`4`, `1,2,4` or `start:end:step`; of a file of intervals its rate."""
+    """Parse `4`, `1,2,4` or `start:end:step`; a file of intervals gives its rate."""
     if name == "request-intervals":
         return (max(1, round(parse_intervals(text).rate)),)
     return numbers(
@@ -119,7 +120,7 @@ def _loads(name: str, text: str) -> tuple[int, ...]:
 
 
 def perf_warnings(flags: Flags) -> tuple[str, ...]:
-    """A line for each flag that changes nothing, with the option that would, and for a value not used."""
+    """Return a warning for each flag without effect, naming the option to use, and for unused values."""
     lines = [
         f"{name} changes nothing, tpx analyze sets it: see {DECIDED[name]}"
         for name in flags
@@ -130,7 +131,7 @@ def perf_warnings(flags: Flags) -> tuple[str, ...]:
 
 
 def perf_values(flags: Flags) -> dict[str, Any]:
-    """Options of `tpx perf` by name, with their values. Raises UsageError for what it does not have."""
+    """Return options of `tpx perf` and their values by name. Raises UsageError for an unknown flag."""
     return given_in_argv(SessionSpec, perf_words(flags))
 
 
@@ -140,7 +141,7 @@ ENDPOINTS: Mapping[str, str] = {
     "completions": "v1/completions",
     "embeddings": "v1/embeddings",
 }
-"""genai-perf's `endpoint-type` -> the path of the OpenAI API."""
+"""genai-perf's `endpoint-type` -> path of the OpenAI API."""
 GENAI_RENAMED: Mapping[str, str] = {"random-seed": "seed", "url": "url"}
 GENAI_INSTEAD: Mapping[str, str] = {
     "input-dataset": "give the requests as perf_analyzer_flags: input-data",
@@ -150,12 +151,12 @@ GENAI_INSTEAD: Mapping[str, str] = {
     "expected-output-tokens": "give max_tokens in the requests of perf_analyzer_flags: input-data",
     "num-of-output-prompts": "give the requests as perf_analyzer_flags: input-data",
 }
-"""Flags for what genai-perf does by itself -> what to do with tpx."""
+"""Flags for features of genai-perf that tpx lacks -> what to use instead."""
 GENAI_NEEDLESS: Mapping[str, str] = {
     "tokenizer": "the service counts its tokens",
     "backend": "models are asked through the OpenAI API, whatever runs them",
 }
-"""Flags that tpx has no need of -> why."""
+"""Flags that tpx does not need -> reason."""
 
 
 GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")
@@ -163,7 +164,7 @@ GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """How one is asked."""
+    """How a language model is requested."""
 
     endpoint: str
     values: Mapping[str, Any]
@@ -171,7 +172,7 @@ class LanguageModel:
 
 
 def language_model(flags: Flags) -> LanguageModel:
-    """Reads the flags. Raises UsageError naming the flag and what to do instead."""
+    """Parse the flags. Raises UsageError naming the flag and the alternative."""
     endpoint, words = "", []
     for name, values in flags.items():
         value = values[-1] if values else ""
@@ -208,7 +209,7 @@ def language_model(flags: Flags) -> LanguageModel:
 
 
 def language_warnings(flags: Flags, model_type: str) -> tuple[str, ...]:
-    """A line for each flag that changes nothing."""
+    """Return a warning for each flag without effect."""
     if model_type != "LLM":
         return ("genai_perf_flags change nothing: they are for model_type LLM",) if flags else ()
     return tuple(

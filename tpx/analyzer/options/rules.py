@@ -1,4 +1,6 @@
-"""The rules between groups of options: Model Analyzer's and those that it lacks, and what changes nothing."""
+"""Rules between groups of options, Model Analyzer's and additional ones, and warnings about options
+without effect.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ _OF_THE_LOAD = (
     *("weighting", "parameters", "objectives", "constraints", "perf_analyzer_flags", "genai_perf_flags"),
     *_OF_THE_SERVER,
 )
-"""Settings of ModelToProfile that a composing model has no use for."""
+"""Settings of ModelToProfile that do not apply to a composing model."""
 _OF_MODES: Mapping[str, tuple[str, ...]] = {
     "triton_http_endpoint": ("remote",),
     "triton_grpc_endpoint": ("remote",),
@@ -27,11 +29,11 @@ _OF_MODES: Mapping[str, tuple[str, ...]] = {
     "triton_server_flags": ("local", "docker", "remote", "ray"),
     "triton_server_environment": ("local", "docker", "remote", "ray"),
 }
-"""Option -> the launch modes that take it, if only to refuse it."""
+"""Option -> the launch modes that accept it, or reject it with their own error."""
 _NO_AXES = ("cores", "accuracy_tolerance")
-"""Options beside the axes that say something of them."""
+"""Options in the group of axes that are not axes themselves."""
 _SEARCHES_ALL = ("quick", "optuna")
-"""Modes in which listed fields are axes beside the others."""
+"""Modes in which listed fields are searched in addition to the other axes."""
 
 
 def _composing(spec: "ProfileSpec") -> tuple[ModelToProfile, ...]:
@@ -76,11 +78,11 @@ RULES: Mapping[str, Callable[["ProfileSpec"], object]] = {
         lambda s: s.watch.dcgm_disable and s.server.triton_launch_mode != "remote"
     ),
 }
-"""By message: what is not allowed between groups; what depends on single models is below."""
+"""Error message -> its condition, for rules between groups; rules for single models are below."""
 
 
 def check_together(spec: "ProfileSpec") -> None:
-    """Raise UsageError, naming both, for options that do not go together."""
+    """Raise UsageError for inconsistent options, naming both."""
     for faults in (_of_loads, _of_rules, _of_server_flags, _of_one_server, _of_quick):
         for message in faults(spec):
             raise UsageError(message)
@@ -113,7 +115,7 @@ def _of_server_flags(spec: "ProfileSpec") -> Iterator[str]:
     names = [name for flags in sets for name in flags or ()]
     if not names:
         return
-    from tpx.serving.options import ServeConfig  # late: few runs have such flags
+    from tpx.serving.options import ServeConfig  # late import: few runs set such flags
 
     known = {spelling.lstrip("-") for field in fields_of(ServeConfig) for spelling in field.spellings}
     for name in names:
@@ -122,7 +124,7 @@ def _of_server_flags(spec: "ProfileSpec") -> Iterator[str]:
 
 
 def _of_one_server(spec: "ProfileSpec") -> Iterator[str]:
-    """Models that are profiled together share a server, which is started in one way."""
+    """Yield conflicts between the server settings of models profiled together, which share one server."""
     for name in _OF_THE_SERVER if _together(spec) else ():
         said = [model for model in spec.models.profile_models if getattr(model, name) is not None]
         for model in said[1:]:
@@ -149,7 +151,9 @@ def _of_quick(spec: "ProfileSpec") -> Iterator[str]:
 
 
 def member_warnings(spec: "ProfileSpec") -> Iterator[str]:
-    """A line for each setting of a composing model that only a model under load of its own has a use for."""
+    """Yield a warning for each setting of a composing model that applies only to models with their own
+    load.
+    """
     for model in _composing(spec):
         plain = ModelToProfile(name=model.name)
         for name in _OF_THE_LOAD:
@@ -158,7 +162,7 @@ def member_warnings(spec: "ProfileSpec") -> Iterator[str]:
 
 
 def idle_warnings(spec: "ProfileSpec") -> Iterator[str]:
-    """A line for each option that was set and changes nothing."""
+    """Yield a warning for each option that was set and has no effect."""
     launch, search = spec.server.triton_launch_mode, spec.strategy.run_config_search_mode
     taken = {**_OF_MODES, **dict.fromkeys(given(spec.docker), ("docker",))}
     for name in (*given(spec.server), *given(spec.docker)):

@@ -1,4 +1,4 @@
-"""The options of the search: its strategy, ranges and loads; the others are groups of its spec."""
+"""Search options: strategy, ranges and loads; the other groups belong to the search spec."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -48,7 +48,7 @@ class StrategySpec:
 
     @property
     def instances(self) -> SearchRange:
-        """The range of instances. Raises UsageError where its minimum is above its maximum."""
+        """Range of instance counts. Raises UsageError if its minimum is above its maximum."""
         return SearchRange(
             name="instance-count",
             minimum=self.run_config_search_min_instance_count,
@@ -57,7 +57,7 @@ class StrategySpec:
 
     @property
     def max_batch_sizes(self) -> SearchRange:
-        """The range of max_batch_size. Raises UsageError where its minimum is above its maximum."""
+        """Range of max_batch_size. Raises UsageError if its minimum is above its maximum."""
         return SearchRange(
             name="model-batch-size",
             minimum=self.run_config_search_min_model_batch_size,
@@ -67,7 +67,7 @@ class StrategySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadsSpec:
-    """Loads that configurations are compared under."""
+    """Loads under which configurations are compared."""
 
     batch_sizes: tuple[int, ...] = option(
         (1,), "inferences per request", "-b", metavar="N,N", comma=True, read=numbers, common=True
@@ -95,7 +95,9 @@ class LoadsSpec:
         _ = self.concurrencies, self.request_rates
 
     def space(self, own: ModelParameters, strategy: StrategySpec) -> LoadSpace:
-        """Loads of a model that may have some of its own. Raises UsageError for a load below 1."""
+        """Return the loads of a model; its own settings take precedence. Raises UsageError for a load
+        below 1.
+        """
         batch_sizes = own.batch_sizes or self.batch_sizes
         rates = own.request_rate or (() if own.concurrency else self.request_rate)
         listed = own.concurrency or (() if rates else self.concurrency)
@@ -120,13 +122,13 @@ class LoadsSpec:
 
     @property
     def by_request_rate(self) -> bool:
-        """True if loads are requests per second; a listed rate says so too."""
+        """True if loads are requests per second, which a listed rate implies."""
         ranges = (self.run_config_search_min_request_rate, self.run_config_search_max_request_rate)
         return bool(self.request_rate) or self.request_rate_search_enable or ranges != (16, 8192)
 
     @property
     def concurrencies(self) -> SearchRange:
-        """The range of requests in flight. Raises UsageError where its minimum is above its maximum."""
+        """Range of requests in flight. Raises UsageError if its minimum is above its maximum."""
         return SearchRange(
             name="concurrency",
             minimum=self.run_config_search_min_concurrency,
@@ -135,7 +137,7 @@ class LoadsSpec:
 
     @property
     def request_rates(self) -> SearchRange:
-        """The range of requests per second. Raises UsageError where its minimum is above its maximum."""
+        """Range of requests per second. Raises UsageError if its minimum is above its maximum."""
         return SearchRange(
             name="request-rate",
             minimum=self.run_config_search_min_request_rate,

@@ -1,4 +1,4 @@
-"""The options that say which server the variants are measured on, and how it is started and reached."""
+"""Server options: the server on which variants are measured, how to start it and how to reach it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _MODES: Mapping[str, LaunchMode] = {
 
 
 def parse_launch_mode(text: object) -> LaunchMode:
-    """A launch mode by any of its names."""
+    """Parse a launch mode by any of its names."""
     word = str(text)
     if word.lower() not in _MODES:
         raise ValueError(f"expected one of: {', '.join(_MODES)}{nearest(word, _MODES)}")
@@ -33,7 +33,7 @@ def parse_launch_mode(text: object) -> LaunchMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """Launch mode, addresses, and what the server is told when it starts."""
+    """Launch mode, addresses, and the server's start options."""
 
     triton_launch_mode: LaunchMode = option(
         "local",
@@ -86,7 +86,7 @@ class LaunchSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or one that the launch mode has no use for."""
+        """Raise UsageError for a value out of range, or one that does not apply to the launch mode."""
         if self.reload_model_disable and self.triton_launch_mode != "remote":
             raise UsageError(
                 "--reload-model-disable goes with --triton-launch-mode remote only: a server that is started "
@@ -102,7 +102,7 @@ class LaunchSpec:
 
     @property
     def chosen_gpus(self) -> tuple[str, ...] | None:
-        """UUIDs or numbers; None is every GPU, an empty tuple none."""
+        """UUIDs or numbers of the GPUs to use; None is all, an empty tuple none."""
         words_ = tuple(word for word in self.gpus if word != "[]")
         return None if words_ == ("all",) else words_
 
@@ -126,7 +126,7 @@ class DockerSpec:
     triton_docker_shm_size: str = option("", "size of the container's /dev/shm", metavar="SIZE")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a mount that is none."""
+        """Raise UsageError for a malformed mount."""
         for mount in self.triton_docker_mounts:
             if mount.count(":") != 2 or not all(mount.split(":")):
                 raise UsageError(f"--triton-docker-mounts: '{mount}' is not HOST:DEST:MODE")

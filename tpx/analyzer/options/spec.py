@@ -1,5 +1,6 @@
-"""The options of one run of `tpx analyze profile`: groups, what follows from several of them, and the specs
-of its searches."""
+"""The options of one run of `tpx analyze profile`: the groups, values derived from several of them, and
+the search specs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSpec:
-    """One run of `tpx analyze profile`, in the order of the help.
+    """Options of `tpx analyze profile`, in the order of the help.
 
-    Raises UsageError where values are out of range or do not go together.
+    Raises UsageError if values are out of range or inconsistent.
     """
 
     models: ModelsSpec = group(ModelsSpec, "Models")
@@ -65,15 +66,17 @@ class ProfileSpec:
 
     @property
     def space(self) -> SearchSpace:
-        """The space of a model without settings of its own."""
+        """Search space of a model without its own settings."""
         return self.space_of(ModelToProfile(name=""))
 
     def space_of(self, model: ModelToProfile) -> SearchSpace:
-        """Return the space of this model, under the loads that its flags for the load generator may give.
+        """Return the space of this model, including loads from its load generator flags.
 
         Raises UsageError for an empty range or a load below 1.
         """
-        from tpx.analyzer.options.perf_flags import flag_loads  # late: help does without the load generator
+        from tpx.analyzer.options.perf_flags import (
+            flag_loads,
+        )  # late import: --help must not load the load generator
 
         own = flag_loads(self._perf_flags(model), model.parameters)
         return SearchSpace(
@@ -85,14 +88,16 @@ class ProfileSpec:
 
     @property
     def sessions(self) -> "dict[str, SessionSpec]":
-        """How each model is measured, by its name; its address and its load come with a trial."""
+        """Session settings by model name, without address and load, which each trial supplies."""
         return {
             model.name: self._session(model.name, self._perf_flags(model), self._language_flags(model))
             for model in self.models.profile_models
         }
 
     def _session(self, name: str, perf_flags: Flags, language_flags: Flags) -> "SessionSpec":
-        """Raises UsageError where options of the load generator are not, or do not fit the others."""
+        """Return a model's session settings. Raises UsageError for unknown or inconsistent options of
+        the load generator.
+        """
         from tpx.analyzer.options.perf_flags import language_model, perf_values  # late, as above
         from tpx.perf.options import SessionSpec
 
@@ -110,7 +115,8 @@ class ProfileSpec:
         if measurement.model_type == "LLM":
             values |= {"service_kind": "openai", "protocol": "http", "endpoint": asked.endpoint}
             values |= {"streaming": True}
-        build(SessionSpec, values)  # what is wrong without the flags is no fault of theirs
+        # validate without the flags first: only errors that they cause get their prefix
+        build(SessionSpec, values)
         try:
             values |= perf_values(perf_flags)
             if measurement.model_type == "LLM":
@@ -121,7 +127,7 @@ class ProfileSpec:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A line for each option that was set and changes nothing."""
+        """Warnings about options that were set and have no effect."""
         from tpx.analyzer.options.perf_flags import language_warnings, perf_warnings  # late, as above
 
         told = given(self)
@@ -148,12 +154,12 @@ class ProfileSpec:
         return self.measurement.genai_perf_flags if own is None else own
 
     def as_settings(self) -> dict[str, Any]:
-        """The options that differ from their defaults, as plain values for the journal."""
+        """Return the options that differ from their defaults, as plain values for the journal."""
         return {name: _plain(value) for name, value in given(self).items()}
 
 
 def _changed(value: Any) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, or have none; those of a model without its name."""
+    """Return the fields that differ from their defaults, or have none; a model's name is omitted."""
     own = {}
     for field in fields(value):
         default = field.default if field.default_factory is MISSING else field.default_factory()
@@ -181,26 +187,27 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGroup:
-    """Subject of one search: a model, or several that are measured together."""
+    """The subject of one search: a model, or several that are measured together."""
 
     models: tuple[ModelToProfile, ...]
 
     @property
     def name(self) -> str:
-        """`a`, or `a,b`."""
+        """Model names: `a`, or `a,b`."""
         return ",".join(model.name for model in self.models)
 
 
 def groups_of(config: ProfileSpec) -> tuple[ModelGroup, ...]:
-    """The searches of a run, in their order."""
+    """Return the searches of a run, in order."""
     if config.models.run_config_profile_models_concurrently_enable and len(config.models.profile_models) > 1:
         return (ModelGroup(models=config.models.profile_models),)
     return tuple(ModelGroup(models=(model,)) for model in config.models.profile_models)
 
 
 def members_of(config: ProfileSpec, group: ModelGroup, facts: "ModelFacts") -> tuple[str, ...]:
-    """The models that are varied in place of the group: of an ensemble or of business logic, or those that
-    are measured together."""
+    """Return the models varied instead of the group: those of an ensemble or business logic, or those
+    measured together.
+    """
     if len(group.models) > 1:
         return tuple(model.name for model in group.models)
     if config.models.bls_composing_models:
@@ -220,10 +227,10 @@ def members_of(config: ProfileSpec, group: ModelGroup, facts: "ModelFacts") -> t
 def spec_of(
     config: ProfileSpec, group: ModelGroup, read: Mapping[str, tuple["ModelFacts", Mapping[str, object]]]
 ) -> tuple[Mode, SearchSpec]:
-    """Return the strategy and the spec of a model group.
+    """Return the strategy and the search spec of a model group.
 
-    `read` has the facts and the effective default of every model concerned, by name. Raises UsageError where
-    the options do not fit these models.
+    `read` maps each model involved to its facts and effective default. Raises UsageError if the options
+    do not fit these models.
     """
     first = group.models[0]
     facts, default = read[first.name]
@@ -267,7 +274,7 @@ def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
         return "pareto"
     if config.budget.budget is not None or config.budget.max_measurements is not None:
         return "budgeted"
-    if spec.members:  # every combination of what is searched in several models would take days
+    if spec.members:  # all combinations over several models would take days
         return "quick" if spec.in_ranges else "manual"
     if spec.deltas is not None:
         return "manual"
@@ -275,14 +282,14 @@ def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
 
 
 def _listed(config: ProfileSpec, model: ModelToProfile) -> tuple[Mapping[str, object], ...] | None:
-    """Exactly the configurations to measure, where they are not searched for."""
+    """Return the configurations to measure instead of searching, or None for a search."""
     if model.sweep:
         return tuple(model.sweep.deltas())
     return () if config.strategy.run_config_search_disable else None
 
 
 def _space(config: ProfileSpec, group: ModelGroup) -> SearchSpace:
-    """Return the space of one model; several have common loads, of which each takes a part."""
+    """Return the space of a group; several models share the loads, each with its part."""
     spaces = [config.space_of(model) for model in group.models]
     free = [space for space in spaces if not space.loads.listed]
     chosen = (free or spaces)[0]
@@ -300,7 +307,7 @@ def _member(config: ProfileSpec, facts: "ModelFacts", *, together: bool) -> Sear
 
 
 def _settings(config: ProfileSpec, name: str) -> ModelToProfile:
-    """Return the user's settings of a model, wherever it is named."""
+    """Return the user's settings of a model, from whichever list names it."""
     named = (
         *config.models.profile_models,
         *config.models.bls_composing_models,
@@ -310,6 +317,6 @@ def _settings(config: ProfileSpec, name: str) -> ModelToProfile:
 
 
 def _placed(config: ProfileSpec, facts: "ModelFacts") -> "ModelFacts":
-    """The facts, with instances on the CPU where the user says so."""
+    """Return the facts, with instances on the CPU if the user requires that."""
     on_cpu = _settings(config, facts.model).cpu_only or facts.model in config.models.cpu_only_composing_models
     return replace(facts, instance_kind="KIND_CPU") if on_cpu else facts

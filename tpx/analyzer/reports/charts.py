@@ -1,7 +1,7 @@
-"""The charts of a model: throughput over latency, the Pareto front, the parts of the latency, the heat map of
-instances and batches, and the final rounds.
+"""The charts of a model: throughput over latency, Pareto front, latency breakdown, heat map of
+instances and batch sizes, and final rounds.
 
-What the final rounds confirm is drawn with markers and intervals; where there were such rounds, points that
+Points confirmed by the final rounds have markers and intervals; if there were such rounds, points that
 the search measured once are faint.
 """
 
@@ -23,17 +23,18 @@ from tpx.report.scales import linear_scale, scale_around
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 _LONGEST_NAME = 26
 HEAT_WIDTH, HEAT_HEIGHT, HEAT_LEFT, HEAT_MARGIN = 92, 40, 74, 12
-"""Pixels of a cell of the heat map, and around all of them."""
+"""Pixels of a cell of the heat map, and of the margins."""
 ONCE = "faint: measured once, by the search"
 
 
 def load_chart(
     key: str, shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals
 ) -> Chart | None:
-    """Return throughput over latency, a line per configuration through its loads in order; None where no
-    measurement has a latency.
+    """Return throughput over latency, one line per configuration through its loads; None without
+    latencies.
 
-    `shown` get a colour, a marker and a legend, in this order; `others` are thin lines behind them.
+    `shown` have a color, a marker and a legend entry, in this order; `others` are thin lines in the
+    background.
     """
     drawn = [m for ranked in (*shown, *others) for m in ranked.ordered if _latency_ns(m)]
     if not drawn:
@@ -61,7 +62,7 @@ def load_chart(
 
 
 def _limits(goals: Goals) -> Iterator[Mark]:
-    """Yield the constraints that lie along an axis of the chart."""
+    """Yield the constraints that can be drawn on an axis of the chart."""
     for constraint in goals.constraints:
         if constraint.tag == "perf_latency_p99":
             yield Mark(value=constraint.limit, text=f"limit {constraint.limit:g} ms", upright=True)
@@ -70,8 +71,11 @@ def _limits(goals: Goals) -> Iterator[Mark]:
 
 
 def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
-    """Return the line through the loads, one by one for each batch size. All points of a labelled line have
-    their load beside them, else only the one that the configuration is judged by."""
+    """Return the line through a configuration's loads, interrupted between batch sizes.
+
+    On a labelled line every point shows its load, otherwise only the point that represents the
+    configuration.
+    """
     points = sorted(
         (m for m in ranked.ordered if _latency_ns(m)), key=lambda m: (m.load.batch_size, m.load.value)
     )
@@ -99,7 +103,7 @@ def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
 
 
 def _latency_ns(measurement: Measurement) -> float:
-    """Return the p99, or the mean where that is all there is; 0 is unknown."""
+    """Return the p99, or else the mean; 0 if unknown."""
     return measurement.latency.p99_ns or measurement.latency.avg_ns or 0
 
 
@@ -126,9 +130,9 @@ class Spot:
 
 
 def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Spot, ...]:
-    """Return what nothing else beats in throughput and p99 at once, from the lowest latency on.
+    """Return the Pareto front of throughput and p99, from the lowest latency.
 
-    Where there were final rounds nothing that the search measured once lies above what they confirm.
+    After final rounds, single measurements of the search above the confirmed throughput are excluded.
     """
     confirmed = [r.figures.throughput for r in ranking if r.settled]
     ceiling = max(confirmed, default=math.inf)
@@ -141,8 +145,11 @@ def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Sp
 
 
 def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
-    """Return the front and `most` of the other measurements by latency and throughput, their area by memory
-    (of GPUs, where these count); None for fewer than three."""
+    """Return the Pareto front and `most` other measurements, with areas by memory (GPU memory if
+    `gpus`).
+
+    Returns None for fewer than three measurements.
+    """
     spots = _spots(ranking, gpus=gpus)
     front = front_of(ranking, gpus=gpus)
     if len(spots) < 3 or not front:
@@ -172,7 +179,9 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most
 
 
 def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
-    """Throughput of every final round against the configuration's own mean; None without two rounds."""
+    """Return the throughput of every final round relative to the configuration's mean; None without two
+    rounds.
+    """
     finalists = [r for r in ranking if len(r.run.repetitions) > 1]
     if not finalists:
         return None
@@ -235,14 +244,14 @@ def _dot(spot: Spot, largest_mb: float, label: str = "") -> Dot:
 
 
 def _radius(memory_mb: float | None, most: float) -> float:
-    """By area; without a reading the least."""
+    """Return a radius such that the area shows the memory; the minimum without a reading."""
     if not memory_mb or not most:
         return 5.0 if not most else LEAST_RADIUS
     return round(LEAST_RADIUS + (MOST_RADIUS - LEAST_RADIUS) * math.sqrt(memory_mb / most), 1)
 
 
 def _memory_mb(measurement: Measurement, *, gpus: bool) -> float | None:
-    """Return GPU memory where there is a GPU, else the server's RAM."""
+    """Return the GPU memory if there is a GPU, otherwise the server's RAM."""
     found = gpu_mb(measurement) if gpus else None
     return ram_mb(measurement.memory) if found is None else found
 
@@ -257,16 +266,16 @@ def _title(spot: Spot) -> str:
 
 
 def short_name(variant: str) -> str:
-    """`config_4` of `alexnet_config_4`: on the page of one model its name says nothing."""
+    """Return `config_4` for `alexnet_config_4`; on a model's page the prefix is redundant."""
     _, found, number = variant.rpartition("_config_")
     name = f"config_{number}" if found else variant
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
 def parts_of(measurement: Measurement) -> tuple[Part, ...]:
-    """Return the parts of the mean latency; empty where only the whole is known.
+    """Return the components of the mean latency; empty if only the total is known.
 
-    Each is a mean of its own, over slightly different requests: a part takes no more than is left.
+    Each is a mean over slightly different requests, so a component is limited to the remaining time.
     """
     total = measurement.latency.avg_ns
     if total is None:
@@ -292,7 +301,7 @@ def parts_of(measurement: Measurement) -> tuple[Part, ...]:
 
 
 def breakdown_of_configurations(key: str, shown: Sequence[RankedVariant]) -> Picture | None:
-    """Draw a bar for each configuration at its best load."""
+    """Draw one bar per configuration at its best load."""
     named = [
         (f"{short_name(r.name)}, {r.figures.load.value:g}", parts_of(r.figures))
         for r in shown
@@ -302,7 +311,7 @@ def breakdown_of_configurations(key: str, shown: Sequence[RankedVariant]) -> Pic
 
 
 def breakdown_of_loads(key: str, ranked: RankedVariant) -> Picture | None:
-    """Draw a bar for each load of one configuration."""
+    """Draw one bar per load of a configuration."""
     ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
     named = [(str(m.load), parts_of(m)) for m in ordered if not m.members]
     return breakdown_picture(key, named)
@@ -310,13 +319,13 @@ def breakdown_of_loads(key: str, ranked: RankedVariant) -> Picture | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatCell:
-    """One combination of instances and max batch size, at its best load, with its place in the heat map."""
+    """One combination of instances and max batch size at its best load, with its position in the heat map."""
 
     ranked: RankedVariant
     column: int
     row: int
     share: float
-    """Way from the worst to the best throughput, 0 to 1."""
+    """Color intensity, from the worst to the best throughput."""
     best: bool
 
     @property
@@ -330,8 +339,10 @@ class HeatCell:
 
 
 def heat_picture(key: str, ranking: Sequence[RankedVariant], best_name: str = "") -> Picture | None:
-    """Draw the best throughput by instances and max batch size, one configuration framed; None where not both
-    of them vary."""
+    """Draw the best throughput by instances and max batch size, with one configuration framed.
+
+    Returns None unless both vary.
+    """
     best: dict[tuple[int, int], RankedVariant] = {}
     for ranked in ranking:
         configuration = ranked.run.configuration

@@ -1,4 +1,4 @@
-"""The columns of the analyzer's tables: what each shows of a configuration under a load."""
+"""The columns of the analyzer's tables, for a configuration under a load."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from tpx.report.table import TableField, count, number, quantity, text, words
 
 _STANDINGS = {"met": ("yes", "ok"), "borderline": ("borderline", "warn"), "missed": ("no", "bad")}
 LOPSIDED = 0.1
-"""An interval whose middle is further from the value, as a share of half of it, is told by its ends."""
+"""Asymmetry above which an interval is shown by its bounds, as a share of its half-width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """A row before it is text: a configuration of a model under a load."""
+    """The data of a table row: a configuration of a model under a load."""
 
     view: ModelView
     ranked: RankedVariant
@@ -40,13 +40,13 @@ class TableLine:
 
     @property
     def gain(self) -> Gain | None:
-        """Gain over the default by the final rounds."""
+        """Gain over the default in the final rounds."""
         conclusion = self.view.verdict.conclusion
         return conclusion.gains.get(self.ranked.name) if conclusion else None
 
     @property
     def tied(self) -> bool:
-        """True for the configurations that cannot be told from the best, and for that one among them."""
+        """True for the best configuration and those tied with it, if there are any."""
         return bool(self.view.tied) and self.ranked.name in (*self.view.tied, self.view.recommended)
 
 
@@ -54,9 +54,9 @@ Shown = TableField[TableLine]
 
 
 def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
-    """Return a figure, or a dash where there is none (which sorts last), with how far it is sure below it.
+    """Return the cell of a figure with its interval as a note; None becomes a dash, which sorts last.
 
-    Milliseconds carry their unit, since those below 1 are given in us.
+    Milliseconds carry their unit, since values below 1 are shown in us.
     """
     made = number(value, lambda known: in_unit(known, unit if unit == "ms" else ""))
     if value is None or interval is None or interval.high is None:
@@ -91,7 +91,7 @@ UNMARKED_NAME: Shown = TableField(
 
 
 def measured(tag: str, header: str, hint: str = "", *, minor: bool = False) -> Shown:
-    """Return the column of a metric, with its interval where the measurement has one."""
+    """Return the column of a metric, with its confidence interval if the measurement has one."""
     metric = METRICS[tag]
     return TableField(
         column=Column(header=header, numeric=True, hint=hint, minor=minor),
@@ -127,7 +127,7 @@ GAIN: Shown = TableField(
 
 
 def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
-    """Yield what sets the configurations apart; batching only where some configuration batches."""
+    """Yield the columns that distinguish configurations; batching only if some configuration batches."""
     yield TableField(
         column=Column(header="Instances", numeric=True),
         cell=lambda line: Cell(
@@ -144,8 +144,10 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
 
 
 def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[Shown, ...]:
-    """Return the load, in every row of every table; the batch size only where it is not one throughout, or
-    where it is what comes first."""
+    """Return the columns of the load, which every table has.
+
+    The batch size is included only if it is not always one, or if it comes first.
+    """
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
     value: Shown = TableField(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
@@ -178,7 +180,7 @@ def _load_cell(line: TableLine) -> Cell:
 
 
 def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
-    """Yield what each of several models measured together reached; in the order of the models."""
+    """Yield the throughput of each of several models measured together, in the order of the models."""
     if any(line.measurement.members for line in lines):
         yield TableField(
             column=Column(header="infer/s of each", hint="in the order of the models"),
@@ -189,7 +191,7 @@ def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
 
 
 def latency_columns() -> Iterator[Shown]:
-    """Yield latencies of requests, and of language models' tokens."""
+    """Yield latencies of requests and of language models' tokens."""
     yield measured("perf_latency_avg", "avg", "mean latency of a request")
     yield measured("perf_latency_p50", "p50", "latency that half of the requests do not exceed", minor=True)
     for p in (90, 95):
@@ -205,13 +207,13 @@ def latency_columns() -> Iterator[Shown]:
 
 
 def breakdown_columns() -> Iterator[Shown]:
-    """Yield the server's parts of the mean latency."""
+    """Yield the server's components of the mean latency."""
     yield measured("perf_server_queue", "queue", "mean time of a request in the server's queue", minor=True)
     yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)
 
 
 def resource_columns(view: ModelView) -> Iterator[Shown]:
-    """Yield memory, utilization, energy and money."""
+    """Yield memory, utilization, energy and cost."""
     yield measured("cpu_used_ram", "RAM MB", "the most memory that the server held for itself")
     if view.gpus:
         yield measured("gpu_used_memory", "GPU MB", "the most memory used on all GPUs together")
@@ -234,8 +236,9 @@ def _of_measurement(header: str, hint: str, value: Callable[[Measurement], float
 
 
 def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterator[Shown]:
-    """Yield whether it became stable, where one did not; whether it satisfies, where there are constraints;
-    whether it cannot be told from the best, where some cannot."""
+    """Yield the columns of stability (if some row is unstable), constraints (if there are any) and ties
+    (if `tied`).
+    """
     if any(not line.measurement.stable for line in lines):
         yield TableField(
             column=Column(header="Stable", hint="whether the last windows agreed"),
@@ -254,7 +257,7 @@ def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterat
 
 
 def basis_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
-    """Yield how often the figures were measured, where some are means of final rounds."""
+    """Yield how often each figure was measured, if some are means of final rounds."""
     if any(line.ranked.settled for line in lines):
         yield text(
             "Measured",

@@ -31,19 +31,19 @@ from tpx.report.html import chart_picture
 
 
 def detailed_names(view: ReportView) -> tuple[str, ...]:
-    """Return the configurations that have a page of their own: the best of each model, and its default."""
+    """Return the configurations with their own page: each model's best ones and its default."""
     return tuple(ranked.name for model in view.models for ranked in model.in_detail)
 
 
 def detail_path(name: str) -> Path:
-    """Where Model Analyzer has it, below the export path."""
+    """Return the path of the page below the export path, the same as Model Analyzer's."""
     return Path("reports") / "detailed" / name / "detailed_report.html"
 
 
 def build_detail(report: ReportView, name: str) -> Document:
     """Return the report of a measured configuration.
 
-    Raises UsageError where the run has none of this name.
+    Raises UsageError if the run has none of this name.
     """
     view, ranked = _find(report, name)
     default = view.default

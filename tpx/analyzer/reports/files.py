@@ -1,4 +1,4 @@
-"""Every report of a run, written from the run alone: pages, summaries, single configurations, texts."""
+"""Write every report of a run, from the run alone: pages, summaries, single configurations, text formats."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ MOST_FAILURES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFiles:
-    """Files that a run writes; None is not wanted."""
+    """Files to write; None is not written."""
 
     html: Path | None = None
     pdf: Path | None = None
@@ -34,17 +34,17 @@ class ReportFiles:
     json: Path | None = None
     junit: Path | None = None
     step_summary: Path | None = None
-    """The file of a CI job that the Markdown is appended to."""
+    """File of a CI job that the Markdown is appended to."""
     summaries: bool = True
-    """A page for each model of a run over several, where Model Analyzer has it."""
+    """Write a page per model at Model Analyzer's path, if the run has several."""
     detailed: bool = True
-    """A page for each of the best configurations and the default."""
+    """Write a page for each of the best configurations and the default."""
 
 
 def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
-    """Write every report that `files` asks for; return their labels and paths.
+    """Write every requested report; return their labels and paths.
 
-    Raises MeasurementError naming every file that could not be written; the others are there.
+    Raises MeasurementError naming every file that could not be written; all others are written.
     """
     return write_each(_outputs(view, files))
 
@@ -72,7 +72,7 @@ def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> Ou
 
 
 def _summary(alone: ReportView, files: ReportFiles) -> OutputFile:
-    """Return the page of one model of several, where Model Analyzer has it."""
+    """Return the page of one model of several, at Model Analyzer's path."""
     name = alone.run.models[0].model
     path = alone.export_path / "reports" / "summaries" / name / "result_summary.html"
     return _page("Summary", path, lambda place: build(_linked(alone, files, place, files.html)))
@@ -85,7 +85,7 @@ def _details(view: ReportView, name: str, files: ReportFiles) -> OutputFile:
 
 
 def _linked(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
-    """Return the view of a page; links lead from its own directory, so that the export path can be moved."""
+    """Return the view of a page, with links relative to it, so that the export path can be moved."""
     names = detailed_names(view) if files.detailed else ()
     hrefs = {name: _href(view.export_path / detail_path(name), page) for name in names}
     return view.linked(hrefs, "" if parent is None else _href(parent, page))
@@ -96,9 +96,9 @@ def _href(target: Path, page: Path) -> str:
 
 
 def markdown_text(view: ReportView, link: str = "") -> str:
-    """Return the summary of a run for the page of a CI job; `link` leads to the whole report.
+    """Return the summary of a run for the page of a CI job; `link` is the URL of the complete report.
 
-    It has each model's verdict, best configurations and failures.
+    Contains each model's verdict, best configurations and failures.
     """
     started = view.run.started
     host = started.provenance.host
@@ -133,10 +133,10 @@ def _curve(ranked: RankedVariant) -> Note:
 
 
 def junit_text(view: ReportView) -> str:
-    """Return the document.
+    """Return the JUnit XML of a run.
 
-    A model without a measurement is an error, a constraint that the recommended configuration misses a
-    failure, a constraint of which nothing is certain is skipped.
+    A model without a measurement is an error, a violated constraint of the recommended configuration a
+    failure, and a borderline constraint is skipped.
     """
     cases = [case for model in view.models for case in _model(model)]
     return junit.render("tpx analyze", cases, started=view.run.started.provenance.started)

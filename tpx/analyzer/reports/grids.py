@@ -1,4 +1,4 @@
-"""The analyzer's tables: of configurations at their best load, of measurements, of the final rounds."""
+"""The analyzer's tables: configurations at their best load, measurements, final rounds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tpx.report.table import table, text
 
 
 def configurations_grid(key: str, view: ModelView) -> DataTable | None:
-    """Return a row per configuration, at the load where it does best; some carry the chart's markers."""
+    """Return one row per configuration, at its best load; some carry the chart's markers."""
     ranking = view.ranking
     lines = [TableLine(view=view, ranked=ranked, measurement=ranked.figures) for ranked in ranking]
     columns = (
@@ -70,8 +70,9 @@ def _lines(view: ModelView, ranked: RankedVariant) -> list[TableLine]:
 
 
 def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
-    """Return all that the means of final rounds are made of, in their order, of one configuration alone or
-    of all; None without any."""
+    """Return the samples of the final rounds' means in order, of one configuration or of all; None
+    without any.
+    """
     lines = [
         TableLine(view=view, ranked=ranked, measurement=m)
         for ranked in ((alone,) if alone else view.ranking)
@@ -84,8 +85,10 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
 
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
-    """Return every load of one configuration, in Model Analyzer's order: online the highest p99 first,
-    offline the most throughput first, and the batch before the load."""
+    """Return every load of one configuration in Model Analyzer's order.
+
+    Online: highest p99 first; offline: highest throughput first, with the batch size before the load.
+    """
     lines = _lines(view, ranked)
     lines.sort(key=lambda line: (line.measurement.load.batch_size, line.measurement.load.value))
     online = view.report.mode == "online"
@@ -104,7 +107,7 @@ def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | 
 
 
 def top_grid(key: str, lines: Sequence[TableLine]) -> DataTable | None:
-    """Return configurations of several models, from the best on."""
+    """Return configurations of several models, in the given order."""
     columns = (
         text("Model", lambda line: line.view.name),
         UNMARKED_NAME,
@@ -130,7 +133,7 @@ def _measurement_columns(
 
 
 def _filtered(made: DataTable | None, lines: Sequence[TableLine], kept: set[str]) -> DataTable | None:
-    """Return the table with a filter over its rows; it begins with those of the configurations `kept`."""
+    """Return the table with a row filter, initially showing the configurations in `kept`."""
     if made is None:
         return None
     rows = tuple(

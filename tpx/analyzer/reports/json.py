@@ -1,4 +1,4 @@
-"""A run as JSON for programs: the verdicts, and every figure that the page shows."""
+"""A run as JSON: the verdicts, and every figure that the page shows."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from tpx.analyzer.results.run import VariantRun
 from tpx.report.files import json_text
 
 SCHEMA = 1
-"""Of this document; fields may be added to one, none changes its meaning."""
+"""Schema version; fields may be added without a new version, but none changes its meaning."""
 MOST_EMBEDDED_BYTES = 700_000
 
 Json = dict[str, Any]
 
 
 def report_json(view: ReportView) -> Json:
-    """The document: `tpx_analyze_report` is its version, units are in the names of its fields."""
+    """Return the document; `tpx_analyze_report` is its version, and field names contain their units."""
     run = view.run
     return {
         "tpx_analyze_report": SCHEMA,
@@ -37,13 +37,15 @@ def report_json(view: ReportView) -> Json:
 
 
 def report_text(view: ReportView) -> str:
-    """The document as a file, indented."""
+    """Return the document as indented text for a file."""
     return json_text(report_json(view))
 
 
 def embedded_text(view: ReportView) -> str:
-    """The document for a page: on one line, and with nothing that would end a script. A large run's holds the
-    best measurement of each configuration alone."""
+    """Return the document on one line, escaped for a script element.
+
+    For a large run it contains only each configuration's measurement at its best load.
+    """
     document = report_json(view)
     encoded = msgspec.json.encode(document)
     if len(encoded) > MOST_EMBEDDED_BYTES:
@@ -150,7 +152,7 @@ def _measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json
 
 
 def _figures(measurement: Measurement, prices: Prices) -> Json:
-    """By Model Analyzer's tags, in the units of its headers; what is not known is left out."""
+    """Return figures by Model Analyzer's tags, in the units of its headers; unknown ones are omitted."""
     known = {tag: m.value(measurement) for tag, m in METRICS.items()}
     known |= {
         "cpu_percent": measurement.cpu_percent,

@@ -73,7 +73,7 @@ _METHOD = (
 
 
 def build(view: ReportView, *, data: bool = True) -> Document:
-    """Return the report of a run; `data` embeds all figures as JSON for readers who compute with them."""
+    """Return the report of a run; `data` embeds all figures as JSON."""
     run, started = view.run, view.run.started
     configurations = sum(len(m.measured) for m in run.models)
     measurements = sum(m.measurement_count for m in run.models)
@@ -117,7 +117,7 @@ def _provenance(run: Run) -> Section:
 
 
 def duration(elapsed_ns: int) -> str:
-    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    """Return `42 s`, `3 min 05 s`, `2 h 07 min`."""
     minutes, seconds = divmod(round(elapsed_ns / 1e9), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -126,8 +126,7 @@ def duration(elapsed_ns: int) -> str:
 
 
 def hashes(run: Run) -> tuple[Fact, ...]:
-    """Return what two reports of the same question have in common: of the options, and of each model
-    measured."""
+    """Return hashes that show whether two reports have the same options and the same models."""
     started = run.started
     settings = {"settings": started.settings, "goals": msgspec.to_builtins(started.goals)}
     text = msgspec.json.encode(settings, order="deterministic")
@@ -200,7 +199,7 @@ def _model_sections(view: ModelView, key: str) -> list[Section]:
 
 
 def plot_section(plot: Chart) -> list[Section]:
-    """Return the section of a plot; a sentence in the place of one whose lines are flat."""
+    """Return the section of a plot; if its lines are flat, with a sentence instead."""
     if not plot.is_flat:
         return section(plot.title, chart_picture(plot))
     heights = [dot.y for line in plot.lines for dot in line.dots]
@@ -222,7 +221,7 @@ def _chart_lead(chart: Chart | None, repetitions: DataTable | None) -> str:
 
 
 def _top(view: ReportView) -> list[Section]:
-    """Return the best of all models together, as many as the run was asked for."""
+    """Return the best configurations of all models together, as many as the option asks for."""
     started = view.run.started
     count = int(view.settings.get("num_top_model_configs", 0))
     if not count or len(view.models) < 2:
@@ -250,7 +249,7 @@ def _failures(model: ModelRun) -> list[Block]:
 
 
 def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -> list[Block]:
-    """Return what went wrong under a load, with the last lines of the server's log."""
+    """Return a failure under a load, with the last lines of the server's log."""
     told: list[Block] = [Note(text=f"`{name}` {load}: {reason}", style="failure")]
     if log_tail:
         log = code("\n".join(log_tail))

@@ -1,4 +1,4 @@
-"""Plots of one figure over another: those of Model Analyzer's modes, and a user's own."""
+"""Plots of one figure over another: those of Model Analyzer's modes, and the user's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ LOADS: Mapping[str, str] = {
     "concurrency": "Concurrency",
     "request_rate": "Request rate",
 }
-"""Axes that are no metrics -> what stands beside them."""
+"""Axes that are not metrics -> axis titles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Plot:
     x_axis: str
     y_axis: str
     monotonic: bool = False
-    """Whether a point that is not above all points before it is left out."""
+    """Omit points that are not above all points before them."""
 
     def __post_init__(self) -> None:
         for tag in (self.x_axis, self.y_axis):
@@ -70,25 +70,27 @@ DETAILED: Mapping[Mode, tuple[Plot, ...]] = {
         ),
     ),
 }
-"""Of a single configuration."""
+"""Plots of a single configuration."""
 SUMMARY: Mapping[Mode, tuple[Plot, ...]] = {
     "online": tuple(plot for plot in _OVER_LATENCY if plot.y_axis in ("gpu_used_memory", "cpu_used_ram")),
     "offline": (_BATCHES,),
 }
-"""Of the best configurations of a model, beside throughput over latency."""
+"""Plots of a model's best configurations, in addition to throughput over latency."""
 
 
 def draw_plots(
     key: str, plots: Sequence[Plot], shown: Sequence[RankedVariant], *, gpus: bool
 ) -> tuple[Chart, ...]:
-    """The plots that these configurations have figures for, a line each; `gpus`: also those of GPUs."""
+    """Return the plots for which these configurations have figures, one line each; `gpus` includes GPU
+    plots.
+    """
     wanted = [plot for plot in plots if gpus or not plot.of_gpus]
     drawn = (_draw(f"{key}-{plot.name}", plot, shown) for plot in wanted)
     return tuple(chart for chart in drawn if chart is not None)
 
 
 def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
-    """None where there are not two places on the axis to go from one to the other."""
+    """Return the plot, or None with fewer than two distinct x values."""
     lines = [line for ranked in shown if (line := _line(plot, ranked)).dots]
     dots = [dot for line in lines for dot in line.dots]
     if len({dot.x for dot in dots}) < 2:
@@ -125,7 +127,7 @@ def _line(plot: Plot, ranked: RankedVariant) -> Line:
 
 
 def _measurements(plot: Plot, ranked: RankedVariant) -> Sequence[Measurement]:
-    """All of them; over a load only the one with the most throughput of each."""
+    """Return all measurements, or over a load axis only the one with the highest throughput per load."""
     if plot.x_axis not in LOADS:
         return ranked.ordered
     best: dict[float | None, Measurement] = {}

@@ -1,4 +1,4 @@
-"""The verdict on a model as its report says it first, and what to change in `config.pbtxt`."""
+"""The verdict at the top of a model's report, and the recommended change of `config.pbtxt`."""
 
 import difflib
 import shlex
@@ -49,7 +49,7 @@ def verdict_card(view: ModelView) -> Statement:
 def metric_tile(
     tag: str, label: str, ranked: RankedVariant, other: RankedVariant | None = None, tone: str = ""
 ) -> Iterator[Tile]:
-    """Yield the large figure of a metric with that of the default, where it is known."""
+    """Yield the tile of a metric, with the default's figure as a note; nothing if it was not measured."""
     metric = METRICS[tag]
     value = metric.value(ranked.figures)
     if value is None:
@@ -115,7 +115,9 @@ def _instances_tile(best: RankedVariant) -> Tile:
 
 
 def recommend(view: ModelView) -> list[Section]:
-    """Return the section that recommends another configuration, or nothing where the default is to stay."""
+    """Return the section that recommends another configuration, or an empty list if the default should
+    stay.
+    """
     report, verdict = view.report, view.verdict
     best, default = verdict.best, verdict.default
     if best is None or not best.satisfies or best is default or best.run.variant.is_default:
@@ -179,12 +181,12 @@ def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> D
 
 
 def paths_of(configuration: Configuration, repository: Path) -> str:
-    """Where its files lie; models together have a directory each, and none in common."""
+    """Return the paths of a configuration's files; models measured together have one directory each."""
     return ", ".join(str(repository / each.variant.name / "config.pbtxt") for each in configuration.files)
 
 
 def config_diff(default: VariantRun, best: VariantRun) -> CodeBlock:
-    """Return a unified diff, file by file; a configuration of several models has several files."""
+    """Return a unified diff per file; a configuration of several models has several files."""
     pairs = zip(default.configuration.files, best.configuration.files, strict=False)
     lines = tuple(line for old, new in pairs for line in _diff(old, new))
     return CodeBlock(lines=lines, label="Difference of config.pbtxt")
@@ -206,7 +208,7 @@ def _diff(old: Configuration, new: Configuration) -> list[CodeLine]:
 
 
 def whole_text(configuration: Configuration) -> str:
-    """Its config.pbtxt; of several files each under its path."""
+    """Return the config.pbtxt; if there are several files, each below its path."""
     files = configuration.files
     if len(files) == 1:
         return files[0].text

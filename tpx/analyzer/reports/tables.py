@@ -1,4 +1,4 @@
-"""The three tables of a run, with Model Analyzer's columns, order and rounding, for console and CSV files."""
+"""The three tables of a run, with Model Analyzer's columns, order and rounding, for console and CSV."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +32,11 @@ class _MeasurementRow:
 
 
 def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
-    """Every measurement, the best configuration first; `with_memory` adds the server's RAM. `fields` are the
-    tags of other columns than the default ones."""
+    """Return every measurement, best configuration first.
+
+    `with_memory` adds the server's RAM; `fields` are the tags of columns to use instead of the default
+    ones.
+    """
     rows = list(_rows(run))
     tags = tuple(fields) or (
         *("model_name", "batch_size", _load_tag(rows), "model_config_path", "instance_group"),
@@ -45,7 +48,7 @@ def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) 
 
 
 def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
-    """Every measurement on every GPU; no rows where no GPU could be read, nor of models on the CPU alone."""
+    """Return every measurement on every GPU; no rows without a readable GPU, or for CPU-only models."""
     plain = list(_rows(view.run))
     rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.model) for gpu in r.measurement.gpus]
     tags = tuple(fields) or (
@@ -57,7 +60,7 @@ def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
 
 
 def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
-    """The server without a model, on every GPU; with `with_memory` also its RAM, GPU or not."""
+    """Return the server without models, one row per GPU; `with_memory` adds its RAM, even without a GPU."""
     tags = tuple(fields) or ("model_name", "gpu_uuid", *_GPU, *(("cpu_used_ram",) if with_memory else ()))
     server = run.server_only
     gpus: tuple[GpuUse | None, ...] = server.gpus if server else ()
@@ -89,34 +92,34 @@ def _cell(tag: str, row: _MeasurementRow) -> str:
 
 
 def _figure(measured: MeasuredMetric, measurement: Measurement) -> str:
-    """Return the whole of several models, then each one's share: `421.0, [184.5,236.5]`."""
+    """Return the total, and the share of each of several models: `421.0, [184.5,236.5]`."""
     whole = _rounded(measured.value(measurement))
     each = [_rounded(measured.value(member)) for member in measurement.members]
     return f"{whole}, [{','.join(each)}]" if any(each) else whole
 
 
 def _each(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
-    """Return the text of the configuration, or of each of the models that are measured together or make an
-    ensemble."""
+    """Return the value of the configuration, or those of models measured together or in an ensemble."""
     configuration = row.ranked.run.configuration
     apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
     return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
 
 
 def _is_ensemble(configuration: Configuration) -> bool:
-    """Return whether its members are all that computes; business logic computes beside them."""
+    """Return True if only its members compute; business-logic models compute as well."""
     parsed = model_config.parse(configuration.text, configuration.variant.name)
     return bool(parsed.HasField("ensemble_scheduling"))
 
 
 def _own_instances(configuration: Configuration) -> str:
-    """Instances without those of the models that business logic calls, which stand behind its own."""
+    """Return the model's own instances, without those of the models that business logic calls."""
     return configuration.instance_group.partition("; ")[0]
 
 
 def _names(row: _MeasurementRow) -> str:
-    """The variant; of models together `a_config_5,b_config_4`, of an ensemble
-    `ens_config_1: add_config_0, sub_config_1`."""
+    """Return the variant's name; `a_config_5,b_config_4` for models measured together, `ens_config_1:
+    add_config_0, sub_config_1` for an ensemble.
+    """
     configuration = row.ranked.run.configuration
     members = [member.variant.name for member in configuration.members]
     if row.measurement.members:
@@ -160,7 +163,9 @@ _SERVER = "triton-server"
 
 
 def _gpu_cell(tag: str, row: _MeasurementRow) -> str:
-    """Return the figure of the row's GPU; in a table without GPUs memory is added up, the rest averaged."""
+    """Return the figure of the row's GPU; without one, memory is summed over all GPUs and the rest
+    averaged.
+    """
     gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
     known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
     if not known:
@@ -190,7 +195,7 @@ def _backend_parameter(configuration: Configuration, key: str) -> str:
 
 
 def _load_tag(rows: Sequence[_MeasurementRow]) -> str:
-    """Loads are requests in flight, or requests a second where these were searched."""
+    """Return the load column: request_rate if all loads are request rates, otherwise concurrency."""
     loads = [load for row in rows for load in _loads(row)]
     return "request_rate" if loads and all(load.kind == "request_rate" for load in loads) else "concurrency"
 
@@ -215,7 +220,7 @@ def _rounded(value: float | None) -> str:
 
 
 def tables_of(view: ReportView) -> Mapping[str, Table]:
-    """Return the tables of inferences, GPUs and the bare server by the names of their CSV files."""
+    """Return the tables of inference, GPUs and the server without models, by the names of their CSV files."""
     run, settings = view.run, view.settings
     memory = bool(settings.get("collect_cpu_metrics", False))
     inference, gpu, server = (
@@ -231,10 +236,9 @@ def tables_of(view: ReportView) -> Mapping[str, Table]:
 
 
 def write_csv(view: ReportView, directory: Path) -> tuple[Path, ...]:
-    """Write the three CSV files, each with an empty line at its end as Model Analyzer has it.
+    """Write the three CSV files, each with an empty line at its end, as in Model Analyzer.
 
-    Without a GPU those about GPUs hold their header only.
-    Raises MeasurementError when one cannot be written.
+    Without a GPU, the GPU file holds only its header. Raises MeasurementError if one cannot be written.
     """
     tables = tables_of(view)
     for name, table in tables.items():

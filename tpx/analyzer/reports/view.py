@@ -1,5 +1,4 @@
-"""A run as its reports show it, and each of its models: the values that every table, chart and page is made
-from."""
+"""A run and its models as reports show them: the data behind every table, chart and page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,26 +17,26 @@ from tpx.analyzer.verdict import ModelVerdict, judge
 from tpx.report.styles import STYLES
 
 MOST_MEASUREMENTS = 600
-"""In tables and charts of single ones, of all models together; a model's own page has as many."""
+"""Limit of rows in the table of measurements and of points in the Pareto chart, divided among all models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportView:
-    """A run and the choices of what its reports show, none of which changes a figure."""
+    """A run and the display options of its reports, none of which changes a figure."""
 
     run: Run
     repository: Path = Path()
-    """The output repository, with a directory for each variant."""
+    """Output repository, with a directory per variant."""
     export_path: Path = Path()
-    """What `tpx analyze apply` finds the run by."""
+    """Directory by which `tpx analyze apply` finds the run."""
     settings: Mapping[str, Any]
-    """The options that reports obey, as a configuration file would hold them."""
+    """Options that affect reports, in the form of a configuration file."""
     plots: tuple[Plot, ...] | None = None
-    """Plots of single configurations; None is those of the mode."""
+    """Plots of single configurations; None uses those of the mode."""
     hrefs: Mapping[str, str] = field(default_factory=dict)
-    """Pages of single configurations, from the page that is made."""
+    """Links to the pages of single configurations, relative to the current page."""
     parent: str = ""
-    """The page above the one that is made; empty for the report of the run."""
+    """Link to the page above the current one; empty for the report of the run."""
 
     @classmethod
     def of(
@@ -48,13 +47,13 @@ class ReportView:
         repository: Path = Path(),
         export_path: Path = Path(),
     ) -> Self:
-        """Return the view that the run's own options ask for, with `settings` in the place of some."""
+        """Return the view with the run's own options, overridden by `settings`."""
         merged = {**run.started.settings, **(settings or {})}
         return cls(run=run, settings=merged, repository=repository, export_path=export_path)
 
     @property
     def mode(self) -> Mode:
-        """Model Analyzer's: online looks at latency, offline at throughput and batches."""
+        """Model Analyzer's mode: online focuses on latency, offline on throughput and batch sizes."""
         return "offline" if self.settings.get("mode") == "offline" else "online"
 
     @property
@@ -73,7 +72,7 @@ class ReportView:
         return replace(self, hrefs=hrefs, parent=parent)
 
     def shows_gpus(self, model: str) -> bool:
-        """Return whether figures of GPUs say something about a model, or about one of several (`a,b`)."""
+        """Return True if GPU figures are relevant for a model, or for one of several (`a,b`)."""
         if self.settings.get("always_report_gpu_metrics"):
             return True
         on_cpu = _on_cpu_alone(self.settings.get("profile_models", ()))
@@ -82,7 +81,7 @@ class ReportView:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model of a run with its verdict, and what its tables and charts need to know."""
+    """One model of a run with its verdict and the settings of its tables and charts."""
 
     report: ReportView
     verdict: ModelVerdict
@@ -101,7 +100,7 @@ class ModelView:
 
     @property
     def recommended(self) -> str:
-        """The recommended configuration's name; empty where none satisfies."""
+        """Name of the recommended configuration; empty if none satisfies the constraints."""
         best = self.verdict.best
         return best.name if best is not None and best.satisfies else ""
 
@@ -111,34 +110,34 @@ class ModelView:
 
     @property
     def limits(self) -> tuple[ModelConstraint, ...]:
-        """The constraints one by one."""
+        """Constraints as separate limits."""
         return limits_of(self.report.run.started.goals, self.name)
 
     @cached_property
     def gpus(self) -> bool:
-        """Figures of GPUs say something about these configurations."""
+        """True if GPU figures are relevant for these configurations."""
         return self.report.shows_gpus(self.name)
 
     @property
     def most_measurements(self) -> int:
-        """In the table of all of them, and in the chart of compromises."""
+        """Limit of rows in the table of all measurements, and of points in the Pareto chart."""
         return MOST_MEASUREMENTS // max(1, len(self.report.run.models))
 
     @cached_property
     def on_front(self) -> frozenset[str]:
-        """Names of the configurations that nothing beats in throughput and latency at once."""
+        """Names of the configurations on the Pareto front of throughput and latency."""
         return frozenset(spot.ranked.name for spot in front_of(self.ranking))
 
     @cached_property
     def in_detail(self) -> tuple[RankedVariant, ...]:
-        """The configurations that the report draws: the best ones, and the default wherever it ranks."""
+        """Configurations that the report charts: the best ones, and the default wherever it ranks."""
         shown = self.report.run.started.top
         rest = [ranked for ranked in self.ranking[shown:] if ranked.run.variant.is_default]
         return (*self.ranking[:shown], *rest)
 
     @property
     def chart_styles(self) -> Mapping[str, int]:
-        """Style of each configuration that the charts show."""
+        """Style index of each configuration that the charts show."""
         return {ranked.name: index % STYLES for index, ranked in enumerate(self.in_detail)}
 
     @property
@@ -147,7 +146,7 @@ class ModelView:
 
 
 def _on_cpu_alone(models: object) -> set[str]:
-    """Return the models that the options of a run keep on the CPU."""
+    """Return the models that the run's options restrict to the CPU."""
     listed: Sequence[object] = models if isinstance(models, list | tuple) else ()
     settings: list[Mapping[str, Any]] = [m for m in listed if isinstance(m, Mapping)]
     return {name for each in settings for name, own in each.items() if own.get("cpu_only")}
