@@ -32,7 +32,7 @@ WRONG = [
     (["--id"], "Missing value for option '--id'"),
     (["-z"], "Invalid short option '-z'"),
     (["/nowhere/models"], "cannot read model repository '/nowhere/models': No such file or directory"),
-    ([str(Path(__file__).parents[2] / "LICENSE")], "is no model file that tpx knows"),
+    ([str(Path(__file__).parents[2] / "LICENSE")], "is neither a model file that tpx knows"),
     (["--backend-config=threads"], "--backend-config must be [<backend>,]<key>=<value>, got 'threads'"),
     (["--metrics-config=summaries"], "--metrics-config option format is '<setting>=<value>'. Got summaries"),
     (["--metrics-config=summary_latency=1"], "unknown setting 'summary_latency' (did you mean"),

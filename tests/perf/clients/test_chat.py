@@ -179,7 +179,10 @@ def test_what_became_of_the_conversations_is_told(
     ("words", "text"),
     [
         (("--session-concurrency", "4"), "contains 3 unique session IDs"),
-        (("--session-concurrency", "2", "--workers", "2"), "--workers 2: the next conversation is begun"),
+        (
+            ("--session-concurrency", "2", "--workers", "2"),
+            "--workers 2: one process begins the next conversation",
+        ),
         (("--session-concurrency", "2", "-b", "2"), "can not specify batch size > 1"),
         (("--session-concurrency", "2", "--warmup-seconds", "1"), "session concurrency is sent once"),
     ],

@@ -75,7 +75,7 @@ def test_a_turn_without_the_mode_is_told_of_it(tmp_path: Path, field: str) -> No
     words = ("--service-kind", "openai", "--endpoint", "v1/chat/completions", "-m", "llm")
     with (
         openai_server(Script()) as url,
-        pytest.raises(UsageError, match=rf"step 0: '{field}' is of a turn .*\(--session-concurrency\)"),
+        pytest.raises(UsageError, match=rf"step 0: '{field}' belongs to a turn .*\(--session-concurrency\)"),
     ):
         level(*words, "-u", url, "--input-data", str(file))
 
