@@ -1,2 +1,3 @@
-"""Answers made of measured levels: the highest load that meets an objective, the knee, what changed, and how
-each figure came about."""
+"""Answers derived from measured levels: the knee of a load curve, changes between runs, and how each
+figure was calculated.
+"""

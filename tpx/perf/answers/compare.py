@@ -1,4 +1,4 @@
-"""Changes from one run to another: level by level, figure by figure, with significance."""
+"""Comparison of two runs, by level and figure, with tests of significance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ from tpx.protocol.json_values import JsonObject
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
 FEWEST_REQUESTS = 10
-"""Loads with fewer are not compared."""
+"""Minimum requests for a load to be compared."""
 SEED = 1
-"""Resampling is the same each time, so that a comparison can be repeated."""
+"""Fixed seed for resampling, so that a comparison is reproducible."""
 
 
 FIGURES: Mapping[FigureName, Figure] = {
@@ -33,11 +33,11 @@ FIGURES: Mapping[FigureName, Figure] = {
     "p50": quantile_figure(0.5),
     "p99": quantile_figure(0.99),
 }
-"""The figures that runs are compared by; more is better of the throughput, less of the others."""
+"""Figures by which runs are compared; higher is better for throughput, lower for the others."""
 
 
 def shown(figure: FigureName, value: float) -> str:
-    """A value of a figure with its unit."""
+    """Return a figure's value with its unit."""
     return f"{value:.6g} req/s" if figure == "throughput" else f"{value / 1000:.1f} usec"
 
 
@@ -46,10 +46,10 @@ Finding = Literal["same", "better", "worse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One figure at one load in both runs: requests per second, or ns of latency.
+    """One figure at one load in both runs: requests per second, or latency in ns.
 
-    `low` and `high` bound the relative difference with the confidence asked for; `p_value` is corrected for
-    the number of comparisons.
+    `low` and `high` bound the relative difference at the requested confidence; `p_value` is corrected
+    for the number of comparisons.
     """
 
     load: str
@@ -68,7 +68,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
-    """When a difference counts: found by chance at most `alpha` times in one, and not below `min_effect`."""
+    """Thresholds for a difference to count: the significance level, and the smallest relative difference."""
 
     alpha: float = 0.05
     min_effect: float = 0.02
@@ -76,17 +76,17 @@ class Strictness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Differences of all loads that both runs have; the others are named."""
+    """Differences at all loads that both runs have, and the names of the loads that were not compared."""
 
     differences: tuple[Difference, ...]
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
     too_few: tuple[str, ...] = ()
-    """Loads of both that have hardly any requests in one of them."""
+    """Loads of both runs with too few requests in one of them."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Parts of the runs that were not compared, for a person."""
+        """Loads that were not compared, as text."""
         named = (
             ("only in the first run", self.only_before),
             ("only in the second run", self.only_after),
@@ -96,11 +96,11 @@ class Comparison:
 
 
 Levels = Mapping[str, Batches]
-"""The batches of a run by their load's name."""
+"""Batches of a run by the name of their load."""
 
 
 def read_levels(document: object, source: str) -> Levels:
-    """The levels of a run's JSON; raises UsageError naming `source` where it is something else."""
+    """Read the levels of a run's JSON. Raises UsageError naming `source` if it is something else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or "levels" not in document:
         raise UsageError(f"{source} is not a result of tpx perf --json (schema {SCHEMA})")
     levels: dict[str, Batches] = {}
@@ -116,7 +116,7 @@ def read_levels(document: object, source: str) -> Levels:
 
 
 def _unused(name: str, levels: Levels) -> str:
-    """A load that was measured several times is compared as often, in order."""
+    """Return an unused name: repeated loads are numbered, so that they are compared in order."""
     names = (name if number == 1 else f"{name} ({number})" for number in count(1))
     return next(each for each in names if each not in levels)
 
@@ -138,11 +138,11 @@ def _batches(members: JsonObject) -> Batches:
 
 
 def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison:
-    """All figures of all loads in both.
+    """Compare all figures at all loads that both runs have.
 
-    A difference counts when it is improbable by both tests, resampled batches and Mann and Whitney's ranks of
-    batches, after Holm's correction for as many comparisons; its interval excludes zero; and it is large
-    enough to matter.
+    A difference counts if it is significant in both tests (resampled batches, and Mann-Whitney ranks of
+    batches) after Holm's correction for the number of comparisons, its interval excludes zero, and it
+    exceeds the minimum effect.
     """
     rng = np.random.default_rng(SEED)
     both = [load for load in before if load in after]
@@ -187,7 +187,7 @@ def _difference(
 
 
 def settled(differences: Sequence[Difference], strictness: Strictness) -> tuple[Difference, ...]:
-    """Return the findings of the differences of one comparison, their p-values corrected by Holm."""
+    """Return the differences of one comparison with Holm-corrected p-values and their findings."""
     corrected = holm([d.p_value for d in differences])
     return tuple(
         _settled(replace(d, p_value=p), strictness) for d, p in zip(differences, corrected, strict=True)
@@ -203,7 +203,7 @@ def _settled(difference: Difference, strictness: Strictness) -> Difference:
 
 
 def difference_json(differences: Sequence[Difference]) -> list[dict[str, object]]:
-    """Differences for programs; latencies in ns."""
+    """Return the differences as JSON values; latencies are in ns."""
     return [
         {
             "load": d.load,

@@ -1,4 +1,4 @@
-"""How each reported figure of a level came about: its formula, with its numbers filled in."""
+"""Explanations of a level's figures: each formula, with its numbers filled in."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tpx.perf.statistics.latency import LatencySummary, rank, reported_percentil
 
 
 def explain(result: LevelResult, settings: LevelSettings) -> str:
-    """A block of lines; the rules are those that the level was measured by."""
+    """Return the explanation as lines of text; `settings` are those with which the level was measured."""
     lines = [f"How the figures of {result.level} came about"]
     lines += [f"  {line}" for line in _lines(result, settings)]
     return "\n".join(lines) + "\n"

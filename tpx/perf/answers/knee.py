@@ -1,4 +1,4 @@
-"""Where more load stops paying: the knee of the measured levels, and a model that predicts the peak."""
+"""The knee: the load beyond which throughput hardly grows, and a scalability model that predicts the peak."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,11 @@ from tpx.perf.statistics.batches import Floats
 
 FEWEST_FOR_KNEE = 3
 FEWEST_FOR_MODEL = 4
-"""Levels that a fit of three parameters needs so that it can also be wrong."""
+"""Minimum levels for a fit of three parameters, leaving one degree of freedom to show a poor fit."""
 WORTHWHILE = 0.1
-"""A level pays while its share of further throughput is at least this part of its share of further load."""
+"""A level is worthwhile if its relative gain in throughput is at least this fraction of its relative
+increase in load.
+"""
 ROUNDING = 1e-9
 
 
@@ -22,30 +24,30 @@ ROUNDING = 1e-9
 class Scalability:
     """Gunther's universal scalability law, X(N) = rate N / (1 + contention (N-1) + coherency N (N-1)).
 
-    `fit_error` is the root mean square of the relative deviations from what was measured.
+    `fit_error` is the root mean square of the relative deviations from the measurements.
     """
 
     rate: float
-    """Throughput of one request at a time."""
+    """Throughput at a load of one."""
     contention: float
     coherency: float
     fit_error: float
 
     def throughput(self, load: float) -> float:
-        """Return the throughput of a load by the law."""
+        """Return the throughput that the law predicts for a load."""
         slow = 1 + self.contention * (load - 1) + self.coherency * load * (load - 1)
         return self.rate * load / slow
 
     @property
     def peak_load(self) -> float | None:
-        """The load of the highest throughput; None where it grows with any load."""
+        """Load with the highest throughput; None if throughput grows with any load."""
         if self.coherency <= 0:
             return None
         return max(1.0, math.sqrt(max(0.0, 1 - self.contention) / self.coherency))
 
     @property
     def peak_throughput(self) -> float:
-        """The highest throughput, or the limit that it approaches; infinite where there is none."""
+        """The highest throughput, or the limit that it approaches; infinite if it has none."""
         if self.peak_load is not None:
             return self.throughput(self.peak_load)
         return self.rate / self.contention if self.contention > 0 else math.inf
@@ -53,10 +55,10 @@ class Scalability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Levels that stand out; each is None where too few were measured to tell.
+    """Levels that mark the knee by different criteria; each is None if there are too few levels.
 
-    `bend`: where the curve of throughput over latency bends most (Kneedle); `power`: the highest throughput
-    per latency; `worthwhile`: the last one whose further load paid.
+    `bend`: where the curve of p99 latency over throughput bends most (Kneedle); `power`: the highest
+    throughput per latency; `worthwhile`: the last level before more load stopped being worthwhile.
     """
 
     bend: LevelResult | None
@@ -66,7 +68,7 @@ class Knee:
 
 
 def find_knee(levels: Sequence[LevelResult]) -> Knee:
-    """The knee of closed-loop or open-loop levels that have figures, in order of their load."""
+    """Find the knee of closed-loop or open-loop levels; levels without figures are ignored."""
     usable = sorted(
         (r for r in levels if r.latency is not None and r.throughput_infer_per_s > 0 and not r.interrupted),
         key=lambda r: r.level.value,
@@ -83,8 +85,11 @@ def find_knee(levels: Sequence[LevelResult]) -> Knee:
 
 
 def _bend(levels: Sequence[LevelResult]) -> LevelResult | None:
-    """The level furthest from the straight line between the ends of the curve of p99 over throughput, both
-    scaled to 1: V. Satopaa et al., "Finding a Kneedle in a Haystack", 2011, without smoothing."""
+    """Return the level furthest from the straight line between the ends of the curve of p99 over
+    throughput, both scaled to 1.
+
+    V. Satopaa et al., "Finding a Kneedle in a Haystack", 2011, without smoothing.
+    """
     if len(levels) < FEWEST_FOR_KNEE:
         return None
     x = np.array([r.throughput_infer_per_s for r in levels])
@@ -110,10 +115,12 @@ def _worthwhile(levels: Sequence[LevelResult]) -> LevelResult | None:
 
 
 def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | None:
-    """The law that deviates least, relatively, from what was measured; None of fewer than four loads.
+    """Fit the law with the least relative deviations from the measurements; None for fewer than four
+    loads.
 
-    N/X is linear in three products of the parameters, so that least squares need no start values. A
-    parameter that came out negative, which has no meaning, is left out and the others are fitted again.
+    N/X is linear in three products of the parameters, so that least squares needs no start values.
+    Parameters that would be negative, which has no meaning, are fixed at 0 and the others are fitted
+    again.
     """
     if len(set(loads)) < FEWEST_FOR_MODEL:
         return None
@@ -134,7 +141,9 @@ def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | N
 
 
 def _least_squares(columns: Floats, wanted: Floats) -> Floats | None:
-    """Coefficients >= 0 with the least relative deviations; the first must be positive."""
+    """Return coefficients >= 0 with the least relative deviations, the first of them positive; None if
+    none fit.
+    """
     best, least = None, math.inf
     for used in ([0, 1, 2], [0, 1], [0, 2], [0]):
         weighted = columns[:, used] / wanted[:, None]

@@ -1,4 +1,4 @@
-"""Inputs of requests, and sequences: their options, and the values of these."""
+"""Options for the inputs of requests and for sequences, and the types of their values."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ SourceKind = Literal["zero", "random", "ones", "range", "file", "bytes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """One `--input NAME=SOURCE`: `low` and `high` are the bounds of a range, `path` that of a file."""
+    """One `--input NAME=SOURCE`; `low` and `high` are the bounds of a range, `path` is that of a file."""
 
     name: str
     kind: SourceKind
@@ -39,7 +39,7 @@ SharedMemoryKind = Literal["none", "system", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a value may be from the expected one: `absolute` + `relative` times that one."""
+    """Maximum difference from an expected value: `absolute` + `relative` times the expected value."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -52,7 +52,7 @@ EXACT = Tolerance()
 
 
 def parse_tolerance(text: str) -> Tolerance:
-    """`absolute,relative`, or only the first."""
+    """Parse `absolute,relative`, or `absolute` alone."""
     absolute, _, relative = text.partition(",")
     try:
         tolerance = Tolerance(float(absolute), float(relative or 0))
@@ -64,7 +64,7 @@ def parse_tolerance(text: str) -> Tolerance:
 
 
 def parse_declaration(text: str) -> TensorDescription:
-    """`name:datatype:d,d`, split at the last two colons; -1 is an open dimension."""
+    """Parse `name:datatype:d,d`, split at the last two colons; -1 is a dynamic dimension."""
     flag = "--declare"
     name, datatype, dims = [*text.rsplit(":", 2), "", ""][:3]
     if not name or datatype.upper() not in BY_NAME:
@@ -83,7 +83,7 @@ def parse_declaration(text: str) -> TensorDescription:
 
 
 def parse_source(text: str) -> InputSource:
-    """`name=zero|random|ones|bytes`, `name=range:low:high`, `name=file:path`."""
+    """Parse `name=zero|random|ones|bytes`, `name=range:low:high`, or `name=file:path`."""
     flag = "--input"
     name, equals, rest = text.partition("=")
     if not name or not equals:
@@ -108,7 +108,7 @@ def parse_source(text: str) -> InputSource:
 
 
 def _number(text: str) -> float:
-    """Integers stay what they are, as floats have not all of them."""
+    """Parse a number; integers stay int, because a float cannot represent all of them."""
     try:
         return int(text)
     except ValueError:
@@ -123,7 +123,7 @@ _shared_memory = one_of(
 
 
 def parse_data(text: str) -> str:
-    """`zero`, `random`, or a path that is there."""
+    """Parse `zero`, `random`, or an existing path."""
     if text.lower() in ("zero", "random"):
         return text.lower()
     if not Path(text).exists():
@@ -135,7 +135,7 @@ def parse_data(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """Inputs of requests."""
+    """Options for the inputs of requests."""
 
     batch_size: int = option(1, "inferences per request", "-b", common=True)
     shape: tuple[Shape, ...] = option(
@@ -187,7 +187,7 @@ class InputSpec:
     seed: int = option(0, "seed for data, arrivals, and sequences")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or data of two kinds."""
+        """Raise UsageError for a value out of range, a mix of kinds of data, or a name given twice."""
         if self.batch_size <= 0:
             refuse("-b (batch size)", "The value must be > 0.")
         check_range(self, "string_length", above=0, end="")
@@ -207,28 +207,28 @@ class InputSpec:
 
     @property
     def no_file(self) -> str:
-        """The first of the data that is not a file; empty where all are."""
+        """The first entry of `input_data` that is not a file; empty if all are."""
         return next((text for text in self.input_data if not Path(text).is_file()), "")
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files and directories of the data; none where it is made."""
+        """Files and directories of the data; empty if the data is generated."""
         return tuple(Path(text) for text in self.input_data if text not in ("zero", "random"))
 
     @property
     def kind(self) -> Literal["zero", "random"]:
-        """The data that is made where there are no files, and an input has no source of its own."""
+        """Kind of data to generate for an input that has neither a file nor its own source."""
         return "zero" if "zero" in self.input_data else "random"
 
     @property
     def sources(self) -> Mapping[str, InputSource]:
-        """Sources of single inputs, by name."""
+        """Sources of individual inputs, by name."""
         return {source.name: source for source in self.input}
 
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """Ids from `first` to before `end`."""
+    """Sequence ids from `first` up to but not including `end`."""
 
     first: int = 1
     end: int = LAST_ID
@@ -238,7 +238,7 @@ class IdRange:
 
 
 def parse_ids(text: str) -> IdRange:
-    """`start` or `start:end`; 0 is no sequence."""
+    """Parse `start` or `start:end`; 0 means no sequence and is rejected."""
     flag = "--sequence-id-range"
     parts = text.split(":")
     if len(parts) > 2:
@@ -263,7 +263,7 @@ ANY_ID = IdRange()
 
 
 def length_warning(given: int) -> str:
-    """A line where the length that is used is not the one given."""
+    """Return a warning if the given sequence length is replaced by the default; empty otherwise."""
     if given > 0:
         return ""
     return f"--sequence-length {given}: the sequence length must be > 0; {DEFAULT_LENGTH} is used"
@@ -271,7 +271,7 @@ def length_warning(given: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceSpec:
-    """Ids and lengths."""
+    """Options for sequence ids and lengths."""
 
     sequence_length: int | None = option(
         None, "mean requests per sequence (20); without it, a stream of --input-data is one sequence"
@@ -289,11 +289,11 @@ class SequenceSpec:
 
     @property
     def length(self) -> int:
-        """Requests in a sequence on average: as perf_analyzer does, the default in place of one below 1."""
+        """Mean requests per sequence; as in perf_analyzer, the default replaces a value below 1."""
         given = self.sequence_length or 0
         return given if given > 0 else DEFAULT_LENGTH
 
     @property
     def fixed(self) -> bool:
-        """The length is not that of a stream of the user's data."""
+        """True if the length was given, False if a sequence is as long as its stream of the user's data."""
         return self.sequence_length is not None

@@ -1,4 +1,4 @@
-"""The data of a run: the user's files and directories, or what is made where there are none."""
+"""The data of a run: the user's files and directories, or generated data if there are none."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,9 @@ def _makers(
 
 
 class MakerStream:
-    """Implements DataStream: steps of what makers give, as many as files have rows, or as a batch needs."""
+    """Implements DataStream over makers: one step per row of the files, or the steps of one batch if
+    there are none.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class MakerStream:
         directory: Path | None = None,
         batch_size: int = 1,
     ) -> None:
-        """Raises UsageError where files have different numbers of rows."""
+        """Raise UsageError if files have different numbers of rows."""
         makers = (*inputs, *expected)
         rows = {maker.steps for maker in makers} - {0, 1}
         if len(rows) > 1:
@@ -72,10 +74,10 @@ class MakerStream:
 
 
 def read_directory(directory: Path, reader: StepReader) -> MakerStream:
-    """Return the steps of a directory with a file for each input, and for each output that is compared: one
-    step, or as many as its arrays have rows.
+    """Return the steps of a directory with one file per input, and per output to compare: one step, or
+    one per row of its arrays.
 
-    Raises UsageError naming the file that is missing, or that belongs to no tensor.
+    Raises UsageError naming the missing file, or the file that matches no tensor.
     """
     model = reader.model
     _check_names(directory, [spec.name for spec in (*model.inputs, *model.outputs)])
@@ -96,9 +98,9 @@ def read_directory(directory: Path, reader: StepReader) -> MakerStream:
 
 
 def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
-    """The data that the settings name, for a model. Files are read, but for what only a step needs.
+    """Open the data that the settings name for a model; JSON steps are parsed only on access.
 
-    Raises UsageError where they do not fit the model.
+    Raises UsageError if the data does not fit the model.
     """
     dims = resolve_shapes(model, settings.shape, settings.batch_size)
     check_names("--input", settings.sources, model, "input")

@@ -1,5 +1,6 @@
-"""Feeds of requests made beforehand, in an order that depends on the kind of model; of several models, each
-drawn by weight; turns of conversations."""
+"""Feeds of prepared requests, in an order that depends on the kind of model; also mixed feeds of
+several models, drawn by weight, and turns of conversations.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -16,50 +17,55 @@ from tpx.perf.records import MODEL_SHIFT
 
 BLOCK = 1 << 12
 Check = Callable[[int, Any], str]
-"""Says what is wrong with a response to the request of a step; nothing where it is as expected."""
+"""Checks the response to a step's request; returns a description of the error, or an empty string."""
 
 
 class Source(Protocol):
-    """The requests of one slot of a load, one after the other."""
+    """The sequence of requests for one slot of a load."""
 
     step: int
-    """Which of the data's steps the last one carries."""
+    """Index of the step whose data the last request carries."""
     sequence: int
-    """The number of its sequence; 0 where it belongs to none."""
+    """Number of the last request's sequence; 0 if it belongs to none."""
 
     def next(self) -> Prepared:
-        """The request to send now."""
+        """Return the next request to send."""
 
     def take_back(self) -> None:
-        """The last request was not sent: of a sequence it comes again, as none may be missing."""
+        """Undo `next` for a request that was not sent: within a sequence it is sent again, so that none
+        is missing.
+        """
 
     def failed(self, sequence: int) -> None:
-        """A request of this sequence has failed."""
+        """Record that a request of this sequence failed."""
 
     def closing(self) -> Prepared | None:
-        """Return the request that ends the open sequence; None where none is open."""
+        """Return the request that ends the open sequence; None if none is open."""
 
 
 class Feed(Protocol):
-    """Gives every slot of a load its source."""
+    """Provides a source for every slot of a load."""
 
     check: Check | None
-    """Compares responses with their expectation; None where none is known."""
+    """Compares responses with their expected outputs; None if there are none."""
 
     @property
     def unfinished(self) -> Set[int]:
-        """Sequences of the load that were ended before their time."""
+        """Sequences of the load that were ended early."""
 
     def begin(self, level: Level, share: Share = ALL) -> None:
-        """Begin a load of this level, or one worker's share of it: all workers together walk through the
-        data, and have the sequences, that one would. Chance is the level's own."""
+        """Begin a load of this level, or one worker's share of it.
+
+        Together the workers go through the same data and sequences as a single process would. The
+        random generator is seeded by the level.
+        """
 
     def source(self, slot: int) -> Source:
-        """That of a slot, which starts anew with each load."""
+        """Return a new source for a slot; sources do not outlive their load."""
 
 
 class RoundRobin:
-    """Implements Feed: all slots together walk through the requests, again and again, from load to load."""
+    """Implements Feed: all slots share one cycle through the requests, which continues from load to load."""
 
     unfinished: Set[int] = frozenset()
 
@@ -77,7 +83,7 @@ class RoundRobin:
 
 
 class _Independent:
-    """The common part of Sources whose requests do not need each other."""
+    """The common part of Sources whose requests are independent of each other."""
 
     __slots__ = ("sequence", "step")
 
@@ -86,17 +92,17 @@ class _Independent:
         self.sequence = 0
 
     def take_back(self) -> None:
-        """Forget it: any other request will do."""
+        """Do nothing: the next request need not be the same one."""
 
     def failed(self, sequence: int) -> None:
-        """Go on: the next request does not depend on it."""
+        """Do nothing: the next request does not depend on this one."""
 
     def closing(self) -> None:
-        """Return None: nothing is ever open."""
+        """Return None: no sequence is ever open."""
 
 
 class OneRequest(_Independent):
-    """Implements Source over the only request there is, so that taking it is no call into Python."""
+    """Implements Source for a single request, without a Python call per request."""
 
     __slots__ = ("next",)
 
@@ -106,7 +112,7 @@ class OneRequest(_Independent):
 
 
 class SharedSource(_Independent):
-    """Implements Source over steps and their requests, from which all slots take."""
+    """Implements Source over an iterator of steps and requests that all slots share."""
 
     __slots__ = ("_turn",)
 
@@ -120,13 +126,17 @@ class SharedSource(_Independent):
 
 
 def batches(total: int, size: int) -> list[range]:
-    """The steps of each request that takes `size` of `total` steps, modulo `total`, until they repeat."""
+    """Return the steps of each request that takes `size` of `total` steps, modulo `total`, until they
+    repeat.
+    """
     return [range(k * size, (k + 1) * size) for k in range(total // math.gcd(total, size))]
 
 
 class MixedFeed:
-    """Implements Feed over one of each model, of which none takes sequences. A request's step also tells its
-    model: `records.models_of`."""
+    """Implements Feed over the feeds of several models, none of which takes sequences.
+
+    A request's step number also encodes its model: see `records.models_of`.
+    """
 
     unfinished: Set[int] = frozenset()
 
@@ -139,6 +149,7 @@ class MixedFeed:
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         for feed in self._feeds:
+            # without `share`: every worker draws the whole mix and takes its part of it below
             feed.begin(level)
         self._mine = share.of_all(self._drawn(np.random.default_rng(level_seed(self._seed, level))))
 
@@ -159,7 +170,7 @@ class MixedFeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationTurn:
-    """One request of a conversation; `delay_ns` passes between its answer and the turn after it."""
+    """One request of a conversation; the next turn is sent `delay_ns` after its response."""
 
     request: Prepared
     step: int

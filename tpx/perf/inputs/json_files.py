@@ -1,6 +1,6 @@
-"""Data in JSON files, as perf_analyzer has it, and in files with a JSON object a line.
+"""Data in JSON files with perf_analyzer's format, and in files with one JSON object per line.
 
-Of a file its bytes are kept; each step is parsed when it is asked for.
+Only a file's bytes are kept in memory; each step is parsed on access.
 """
 
 import json
@@ -21,14 +21,14 @@ MIXED = "can not have a combination of objects and arrays inside of the data arr
 
 
 class JsonStream:
-    """Implements Stream: steps from one file after the other, not yet parsed."""
+    """Implements DataStream: unparsed steps from one or more files."""
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader
         self._steps: list[tuple[JsonValue, JsonValue, str]] = []
 
     def add(self, steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str) -> None:
-        """Append the steps of a file; `expected` belongs to them one by one."""
+        """Append the steps of a file; `expected` has one entry per step."""
         if expected is not None and len(expected) != len(steps):
             raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
         outputs = [None] * len(steps) if expected is None else expected
@@ -43,9 +43,9 @@ class JsonStream:
 
 
 def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
-    """The data of files, one after the other: lists of steps become one stream, nested lists several.
+    """Read the data of several files in order: lists of steps become one stream, nested lists several.
 
-    Raises UsageError naming the file, for one that is no such JSON or where the two forms are mixed.
+    Raises UsageError naming the file that is not in this format, or that mixes the two forms.
     """
     flat = JsonStream(reader)
     streams: list[JsonStream] = []
@@ -65,7 +65,7 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
 
 
 def _is_nested(data: Sequence[JsonValue], path: Path) -> bool:
-    """Return True if the items are streams; raise UsageError where only some are."""
+    """Return True if the items are streams. Raises UsageError if only some are."""
     lists = [_starts_list(item) for item in data]
     if any(lists) and not all(lists):
         raise UsageError(f"{path}: {MIXED}")
@@ -129,7 +129,7 @@ def _document(text: bytes, path: Path) -> JsonValue:
 
 
 def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
-    """NaN and Infinity are no JSON, but perf_analyzer reads them."""
+    """Parse NaN and Infinity, which are not JSON but which perf_analyzer accepts."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -143,7 +143,7 @@ def _starts_list(value: JsonValue) -> bool:
 
 
 def _items(value: JsonValue, where: str) -> Sequence[JsonValue] | None:
-    """The items of a list, None for anything else."""
+    """Return the items of a list; None for anything else."""
     if not _starts_list(value):
         return None
     if isinstance(value, msgspec.Raw):

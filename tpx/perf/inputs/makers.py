@@ -1,5 +1,6 @@
-"""Inputs that are not written step by step, made by us or the rows of an array in a file, and the shapes that
-they have: the model's, completed by the user's."""
+"""Makers: inputs that are generated or read from the rows of an array file, and the shapes of inputs,
+which the user's options complete.
+"""
 
 import math
 import os
@@ -19,13 +20,13 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Array, Tensor, encode_bytes
 
 Dims = tuple[int, ...]
-"""Dimensions without that of the batch; -1 where neither the model nor the user says."""
+"""Dimensions without the batch dimension; -1 if neither the model nor the user sets the size."""
 
 
 def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: int) -> Mapping[str, Dims]:
-    """The dimensions of each input, as the user wants them where the model leaves a choice.
+    """Return the dimensions of each input; the user's `given` shapes set dynamic ones.
 
-    Raises UsageError where a given shape names no input or contradicts the model.
+    Raises UsageError if a given shape names no input or contradicts the model.
     """
     _check_batch(model, batch_size)
     if not model.inputs:
@@ -43,12 +44,12 @@ def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: 
 
 
 def assumed(dims: Dims) -> Dims:
-    """The dimensions of an input that is made by us: 1 where nobody says."""
+    """Return the dimensions of a generated input, with 1 for each size that is not set."""
     return tuple(1 if d < 0 else d for d in dims)
 
 
 def assumption(spec: TensorDescription, dims: Dims) -> str:
-    """Describe the dimensions that `assumed` sets; empty where there are none."""
+    """Describe the dimensions that `assumed` sets; empty if it sets none."""
     if -1 not in dims:
         return ""
     text = ",".join(map(str, assumed(dims)))
@@ -78,7 +79,7 @@ def _check_batch(model: ModelDescription, batch_size: int) -> None:
 
 
 COPIES = 4
-"""How many times the size of a tensor is taken while it is made and encoded."""
+"""Memory needed to generate and encode a tensor, as a multiple of its size."""
 _LETTERS = np.frombuffer(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890 .?!", dtype=np.uint8
 )
@@ -86,17 +87,19 @@ _LETTERS = np.frombuffer(
 
 
 class Maker(Protocol):
-    """One input of every step."""
+    """Makes one input for every step."""
 
     steps: int
-    """How many different ones there are; 0 where there is no end of them."""
+    """Number of distinct steps; 0 if unlimited."""
 
     def make(self, step: int) -> Tensor:
-        """Without a batch dimension; the same one for the same step."""
+        """Return the tensor of a step, without a batch dimension; equal for equal steps."""
 
 
 def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
-    """Return the maker of an input from `source`. Raises UsageError where that does not suit its datatype."""
+    """Return the maker of an input from `source`. Raises UsageError if it does not suit the input's
+    datatype.
+    """
     flag = f"--input {source}"
     if source.kind == "file":
         return maker_of_file(spec, dims, source.path, flag)
@@ -106,10 +109,10 @@ def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings
 
 
 class Generator:
-    """Implements Maker: every step has values of its own, which the seed decides.
+    """Implements Maker: generates different values for every step, determined by the seed.
 
-    Random floats lie in [0, 1), integers in [0, 127], so that no model meets NaN or an index out of range
-    as it does with perf_analyzer's random bytes, which the source `bytes` gives.
+    Random floats are in [0, 1) and integers in [0, 127]. perf_analyzer's random bytes, which the source
+    `bytes` generates, can instead give a model NaN or an index out of range.
     """
 
     def __init__(self, spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> None:
@@ -164,7 +167,9 @@ class Generator:
 
 
 def _check_size(spec: TensorDescription, dims: Dims, settings: InputSpec) -> None:
-    """Raise UsageError for a tensor that the machine cannot hold; making one takes its size several times."""
+    """Raise UsageError for a tensor that would not fit in memory, counting the copies made while
+    encoding it.
+    """
     count = math.prod(dims)
     each = settings.string_length if spec.datatype == "BYTES" else BY_NAME[spec.datatype].size
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -215,7 +220,7 @@ def _array(path: Path, where: str) -> Array:
 
 
 class Same:
-    """Implements Maker: one tensor in every step."""
+    """Implements Maker: the same tensor in every step."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.steps = 1
@@ -226,7 +231,9 @@ class Same:
 
 
 class Rows:
-    """Implements Maker: an array of the input's shape, or with one dimension more, whose rows are steps."""
+    """Implements Maker: an array of the input's shape, or with an additional first dimension whose rows
+    are steps.
+    """
 
     def __init__(self, spec: TensorDescription, dims: Dims, array: Array, where: str) -> None:
         self._spec = spec

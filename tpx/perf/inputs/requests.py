@@ -1,4 +1,4 @@
-"""From the data to what is sent: requests in their final form, made once before the load."""
+"""From data to requests in their final form, encoded once before the load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,17 +24,18 @@ from tpx.protocol.tensors import Tensor, decode_bytes
 
 GIB = 1 << 30
 NOTICED_BYTES = GIB
-"""Requests that take more memory than this are worth a word."""
+"""Total size of requests above which a notice is reported."""
 ASKED_BYTES = 64 << 20
-"""From so many bytes of requests on they are held against the memory that is free."""
+"""Total size of requests from which it is compared with the free memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSettings:
-    """How requests are made of the data.
+    """How requests are made from the data.
 
-    `sequences` is for models that take them; `scheduled` steps go by their timestamps, `conversing` ones are
-    turns. Responses are compared with what the data expects of them, within `tolerance`; None is exactly.
+    `sequences` is set for models that take sequences; `scheduled` steps are sent at their timestamps,
+    `conversing` ones are turns of conversations. Responses are compared with the data's expected
+    outputs within `tolerance`; None means exactly.
     """
 
     fields: RequestFields = PLAIN
@@ -44,14 +45,15 @@ class FeedSettings:
     conversing: bool = False
     tolerance: Tolerance | None = None
     shared: TensorRegions | None = None
-    """Where tensors go that the server is to find in shared memory."""
+    """Regions for the tensors that the server reads or writes in shared memory."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The feed of a run, with the due times of a fixed schedule in ns from its beginning, or the
-    conversations that steps are turns of."""
+    """The feed of a run, with the due times of a fixed schedule in ns from its start, or the
+    conversations whose turns are the steps.
+    """
 
     feed: Feed
     data: DataSummary
@@ -63,9 +65,9 @@ class Requests:
 async def make_requests(
     writer: Writer, model: ModelDescription, data: DataSet, settings: FeedSettings
 ) -> Requests:
-    """Make every request that can be sent, one step after the other.
+    """Encode every request that can be sent, step by step.
 
-    Raises UsageError where a step does not fit the model, or all of them do not fit into memory.
+    Raises UsageError if a step does not fit the model, or if the requests do not fit in memory.
     """
     maker = _RequestMaker(writer, model, settings)
     maker.share_outputs(data)
@@ -108,7 +110,7 @@ class _RequestMaker:
         self._settings = settings
         self._bytes = 0
         self._limit = 0
-        """Bytes that requests may take; known from the first time that they take much."""
+        """Maximum size of all requests in bytes; determined once they exceed ASKED_BYTES."""
         self._notices: list[str] = []
         self._first: tuple[TensorDescription, ...] = ()
         self._expected: dict[int, Expectation] = {}
@@ -122,14 +124,15 @@ class _RequestMaker:
         return tuple(self._notices)
 
     def summary(self, data: DataSet) -> DataSummary:
-        """Summarize data whose requests have been made."""
+        """Summarize data whose requests have been encoded."""
         return DataSummary(
             streams=len(data.streams), steps=sum(len(s) for s in data.streams), tensors=self._first
         )
 
     def share_outputs(self, data: DataSet) -> None:
-        """Have outputs written to shared memory, unless they are compared: requests that are in flight at the
-        same time overwrite them there."""
+        """Have outputs written to shared memory, unless they are compared: concurrent requests
+        overwrite each other's outputs there.
+        """
         shared = self._settings.shared
         if shared is None:
             return
@@ -142,7 +145,7 @@ class _RequestMaker:
         self._outputs = shared.place_outputs(self._model, self._outputs, self._settings.batch_size)
 
     def check(self) -> Check | None:
-        """Compares responses, where something is expected of them."""
+        """Return the check of responses; None if the data has no expected outputs."""
         tolerance = self._settings.tolerance
         if not self._expected:
             if tolerance is not None:
@@ -182,7 +185,7 @@ class _RequestMaker:
         }
 
     def _fields(self, tensors: Sequence[Tensor]) -> RequestFields:
-        """Return the members of a request beside its tensors, with the places of shared ones."""
+        """Return the fields of a request besides its tensors, with the locations of shared ones."""
         fields, shared = self._settings.fields, self._settings.shared
         if shared is None:
             return fields
@@ -216,7 +219,7 @@ class _RequestMaker:
         tensors = stacked(parts, specs, places, batched=self._model.max_batch_size > 0)
         self._bytes += sum(len(tensor.data) for tensor in tensors)
         if self._bytes >= ASKED_BYTES and not self._limit:
-            import psutil  # late: it takes long to import
+            import psutil  # imported late: slow to import
 
             self._limit = psutil.virtual_memory().available // 2
         if self._limit and self._bytes > self._limit:
@@ -228,10 +231,9 @@ class _RequestMaker:
 
 
 def conversations(data: DataSet, requests: Sequence[Prepared]) -> tuple[Conversation, ...]:
-    """The conversations in the order in which the data begins them, each one's turns in the data's order;
-    `requests` are those of the steps.
+    """Group requests into conversations, in order of first appearance; turns keep the data's order.
 
-    Raises UsageError where the data is not one stream.
+    `requests` has one entry per step. Raises UsageError if the data is not one stream.
     """
     if len(data.streams) != 1:
         raise UsageError(
@@ -250,7 +252,7 @@ def conversations(data: DataSet, requests: Sequence[Prepared]) -> tuple[Conversa
 
 
 def check_conversations(found: Sequence[Conversation], wanted: int) -> None:
-    """Raise UsageError where there are fewer than are to run at the same time."""
+    """Raise UsageError if there are fewer conversations than must run concurrently."""
     if len(found) < wanted:
         raise UsageError(
             f"The input data file contains {len(found)} unique session IDs, which is fewer than the required "

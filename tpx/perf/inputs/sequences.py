@@ -1,4 +1,6 @@
-"""Requests of sequences: each slot sends one sequence after the other, with ids that no other one has."""
+"""Requests of sequences: each slot sends one sequence after another, with an id that no other open
+sequence has.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +15,16 @@ from tpx.perf.levels import Level, level_seed
 from tpx.perf.plan import ALL, Share
 
 START, END = 2, 1
-"""The bits of a request's flags."""
+"""Bits of a request's flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceStream:
-    """The requests of one stream of the data: of each step those with the flags that it can have.
+    """Templates for one stream of the data: for each step, one per combination of flags that it can
+    have.
 
-    `length` is how many requests a sequence has; 0 where chance decides, and the steps repeat. Its steps
-    are numbered from `first_step` on.
+    `length` is the number of requests in a sequence; if 0, it is random and the steps repeat. Steps are
+    numbered from `first_step`.
     """
 
     steps: Sequence[dict[int, Template]]
@@ -30,14 +33,14 @@ class SequenceStream:
 
 
 def needed_flags(step: int, steps: int, *, repeats: bool) -> tuple[int, ...]:
-    """The flags that a step of a stream can have."""
+    """Return the combinations of flags that a step of a stream can have."""
     if repeats:
         return (0, END, START, START | END) if step == 0 else (0, END)
     return ((START if step == 0 else 0) | (END if step == steps - 1 else 0),)
 
 
 class SequenceIds:
-    """Every `step`-th id in [first, end): they go round and skip those that are open."""
+    """Every `step`-th id in [first, end), assigned in turn; ids of open sequences are skipped."""
 
     def __init__(self, first: int, end: int, step: int = 1) -> None:
         self._all = range(first, end, step)
@@ -45,7 +48,7 @@ class SequenceIds:
         self._open: set[int] = set()
 
     def exchange(self, old: int) -> int:
-        """An id that no open sequence has; `old` is free again, and given only where there is no other."""
+        """Release `old` and return an id that no open sequence has; return `old` if all ids are in use."""
         for _ in self._all:
             fresh = self._all[self._turn % len(self._all)]
             self._turn += 1
@@ -56,14 +59,15 @@ class SequenceIds:
         return old
 
     def release_all(self) -> None:
-        """No sequence is open any more."""
+        """Mark all ids as free."""
         self._open.clear()
 
 
 class SequenceFeed:
     """Implements Feed: every slot has one sequence open at a time.
 
-    Lengths and streams are drawn by each slot for itself, by the seed, the level and the slot's number.
+    Each slot draws lengths and streams from its own generator, seeded by the seed, the level and the
+    slot's number.
     """
 
     def __init__(
@@ -78,13 +82,13 @@ class SequenceFeed:
         self.settings = settings
         self.ids = SequenceIds(settings.sequence_id_range.first, settings.sequence_id_range.end)
         self.unfinished: set[int] = set()
-        """Sequences of this load that were ended before their time."""
+        """Sequences of this load that were ended early."""
         self._share = ALL
         self._seed = seed
         self._entropy: tuple[int, ...] = (seed,)
 
     def divide(self, process: Share) -> None:
-        """Be the feed of one of several processes, which have ids of their own for as long as they live."""
+        """Restrict this feed to one process's share of the ids, so that processes never use the same id."""
         ids = self.settings.sequence_id_range
         self.ids = SequenceIds(ids.first + process.number, ids.end, process.of)
 
@@ -95,8 +99,11 @@ class SequenceFeed:
         self._entropy = tuple(int(n) for n in level_seed(self._seed, level).generate_state(2))
 
     def source(self, slot: int) -> "SequenceSource":
-        """That of a slot: the slots of all processes take turns, so that a sequence is sent by one process
-        from start to end. Raises UsageError where there are fewer ids than slots."""
+        """Return the source of a slot.
+
+        Slots are numbered across all processes, so that one process sends a whole sequence. Raises
+        UsageError if there are fewer ids than slots.
+        """
         slot = self._share.number + slot * self._share.of
         ids = self.settings.sequence_id_range
         if slot >= ids.end - ids.first:
@@ -142,7 +149,7 @@ class SequenceSource:
         self._at = (self._at or len(self._steps)) - 1
 
     def failed(self, sequence: int) -> None:
-        """The server does not know a sequence whose first request failed: another one is begun."""
+        """Start another sequence if the first request failed, because the server does not know this one."""
         if sequence == self.sequence and self._sent == 1:
             self._remaining = 0
 
@@ -151,7 +158,7 @@ class SequenceSource:
         if not remaining or not self._sent:
             return None
         self._feed.unfinished.add(self.sequence)
-        # the step that ends every sequence of a stream; where steps repeat, any can
+        # only the last step of a stream can end a sequence; if steps repeat, any can
         last = 0 if not self._stream.length else len(self._steps) - 1
         return self._steps[last][END].fill(self.sequence)
 
@@ -166,6 +173,6 @@ class SequenceSource:
 
 
 def varied(settings: SequenceSpec, chance: float) -> int:
-    """A length around the mean, perf_analyzer's way; `chance` lies in [0, 1)."""
+    """Return a length around the mean, by perf_analyzer's formula; `chance` is in [0, 1)."""
     mean = settings.length
     return max(1, mean + int((2 * chance - 1) * settings.sequence_length_variation / 100 * mean))

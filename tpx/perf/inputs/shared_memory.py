@@ -1,5 +1,6 @@
-"""Tensors in memory that the server shares: written once, registered by names that nobody else has, and
-unregistered by those names only."""
+"""Tensors in memory shared with the server: written once, registered under unique names, and
+unregistered by those names only.
+"""
 
 import asyncio
 import ctypes
@@ -30,28 +31,31 @@ PREFIX = "tpx_perf_"
 ATTEMPTS = 20
 RETRY_S = 0.1
 CLOSING_S = 5.0
-"""How long an interrupt waits for the server to forget our regions."""
+"""Maximum time for which an interrupted run waits for the server to unregister its regions."""
 
 
 class ShareableMemory(Protocol):
     """Memory that a server can open, filled before it is registered."""
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Raises UsageError where there is no room."""
+        """Copy `data` to `offset`. Raises UsageError if it does not fit."""
 
     def region(self, byte_size: int) -> Region:
-        """Return the region to register; nothing is written after that. Raises UsageError without room."""
+        """Return the region to register, after the last write. Raises UsageError if it does not fit."""
 
     def registered(self) -> None:
-        """The server has opened it."""
+        """Note that the server has opened the region."""
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
 
 
 class SystemMemory:
-    """Implements ShareableMemory by a file of /dev/shm, whose name is gone once the server has opened it, so
-    that nothing stays behind, however this process ends."""
+    """Implements ShareableMemory with a file in /dev/shm.
+
+    The file is unlinked once the server has opened it, so that nothing remains however this process
+    ends.
+    """
 
     def __init__(self, name: str, directory: Path = DIRECTORY) -> None:
         self._name = name
@@ -98,10 +102,10 @@ def _write(fd: int, offset: int, data: Buffer) -> None:
 
 
 class TensorRegions:
-    """The inputs of all requests in one region, their outputs in another one, which they all overwrite."""
+    """One region with the inputs of all requests, and one for outputs, which all requests overwrite."""
 
     def __init__(self, registrar: Registrar, kind: SharedMemoryKind, output_bytes: int) -> None:
-        """`output_bytes` is the room for an output of unknown size."""
+        """`output_bytes` is the space reserved for an output of unknown size."""
         self._registrar = registrar
         self._kind = kind
         self._output_bytes = output_bytes
@@ -112,13 +116,13 @@ class TensorRegions:
         self._registered: list[Region] = []
 
     def place_inputs(self, tensors: Sequence[Tensor]) -> Mapping[str, SharedMemoryRange]:
-        """Write the inputs of a request; where each is. Those without bytes stay in the request."""
+        """Write the inputs of a request and return their locations; empty inputs stay in the request."""
         return {t.name: self._written(t.data) for t in tensors if len(t.data)}
 
     def place_outputs(
         self, model: ModelDescription, wanted: Sequence[RequestedOutput], batch_size: int
     ) -> tuple[RequestedOutput, ...]:
-        """A place for each output, or for those that are `wanted`, as large as its shape says."""
+        """Reserve space for each output, or for those that are `wanted`, according to its shape."""
         names = [output.name for output in wanted]
         out = []
         for spec in model.outputs:
@@ -132,7 +136,7 @@ class TensorRegions:
         return tuple(out)
 
     async def publish(self) -> None:
-        """Register what was placed. Raises MeasurementError with the server's words where it refuses."""
+        """Register the regions. Raises MeasurementError with the server's message if it refuses."""
         for part, memory in self._memory.items():
             region = memory.region(self._sizes[part])
             await self._registrar.register(region)
@@ -140,7 +144,7 @@ class TensorRegions:
             memory.registered()
 
     async def close(self) -> None:
-        """Unregister our regions, and give the memory back, also when that is cancelled."""
+        """Unregister the regions and free the memory, even if cancelled."""
         work = asyncio.ensure_future(self._unregister())
         try:
             await asyncio.shield(work)
@@ -157,7 +161,9 @@ class TensorRegions:
             await self._forget(self._registered.pop())
 
     async def _forget(self, region: Region) -> None:
-        """A server refuses for as long as a request is in flight that was given up."""
+        """Unregister a region; retry, because servers refuse while an abandoned request is still in
+        flight.
+        """
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 await self._registrar.unregister(region)
@@ -186,7 +192,7 @@ class TensorRegions:
 async def shared_tensors(
     control: Control, kind: SharedMemoryKind, output_bytes: int
 ) -> AsyncIterator[TensorRegions | None]:
-    """Where tensors go that are shared, until the end of the context; None for the kind none."""
+    """Provide regions for shared tensors until the context ends; None for the kind `none`."""
     if kind == "none":
         yield None
         return
@@ -200,7 +206,7 @@ async def shared_tensors(
 
 
 def open_memory(kind: SharedMemoryKind, name: str) -> ShareableMemory:
-    """New memory of a kind. Raises Unsupported for a GPU's where there is none."""
+    """Allocate memory of a kind. Raises UsageError for `cuda` on a machine without a GPU."""
     if kind == "cuda":
         return CudaMemory(name)
     return SystemMemory(name)
@@ -215,11 +221,13 @@ class _GpuMemoryHandle(ctypes.Structure):
 
 
 class CudaMemory:
-    """Implements ShareableMemory of the first GPU, which a server on this machine opens by CUDA's
-    interprocess communication: gathered in memory of this machine, and copied when its size is known."""
+    """Implements ShareableMemory on the first GPU, which a server on this machine opens by CUDA IPC.
+
+    Data is gathered in host memory, and copied to the GPU once its size is known.
+    """
 
     def __init__(self, name: str, library: str = LIBRARY) -> None:
-        """Raises UsageError on a machine without a driver or a GPU."""
+        """Raise UsageError on a machine without a driver or a GPU."""
         self._name = name
         self._address = 0
         self._fd = -1
@@ -252,15 +260,15 @@ class CudaMemory:
         source = ctypes.c_char.from_buffer(host)
         try:
             driver.call("cuMemcpyHtoD_v2", address, ctypes.byref(source), ctypes.c_size_t(byte_size))
-            # the copy returns when it has taken the data; the server must not look before they are there
+            # the copy may return before the data is on the GPU, where the server reads it
             driver.call("cuCtxSynchronize")
             driver.call("cuIpcGetMemHandle", ctypes.byref(handle), address)
         finally:
-            del source  # or the mapping could not be closed
+            del source  # a mapping with exported buffers cannot be closed
         return bytes(handle)
 
     def registered(self) -> None:
-        """The handle has no name that could be taken away."""
+        """Do nothing: a handle has no file to unlink."""
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -1,4 +1,4 @@
-"""Steps of the data: reading one that a user wrote, and making the tensors of a request of several."""
+"""Steps of the data: reading one that a user wrote, and stacking several into the tensors of one request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tpx.protocol.tensors import Buffer, Tensor
 class Step:
     """The inputs of one inference and its expected outputs, without a batch dimension.
 
-    `where` says for messages which step it is. Optional inputs may be missing.
+    `where` identifies the step in messages. Optional inputs may be missing.
     """
 
     where: str
@@ -31,7 +31,7 @@ class Step:
 
 
 class DataStream(Protocol):
-    """Steps in order; each is made when it is asked for, so that no stream has to fit into memory."""
+    """Steps in order; each is built on access, so that a stream need not fit in memory."""
 
     def __len__(self) -> int: ...
 
@@ -40,8 +40,9 @@ class DataStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """Streams of steps; `notices` say what was assumed. `made` is whether no user wrote them, so that one
-    step stands for any number."""
+    """Streams of steps; `notices` list assumptions. `made` is True for generated data, of which one
+    step can be repeated any number of times.
+    """
 
     streams: tuple[DataStream, ...]
     made: bool
@@ -49,7 +50,7 @@ class DataSet:
 
     @property
     def steps(self) -> DataStream:
-        """All of them as one stream: models without sequences take them in this order."""
+        """All steps as one stream, in the order in which models without sequences receive them."""
         return self.streams[0] if len(self.streams) == 1 else _Chained(self.streams)
 
 
@@ -72,10 +73,11 @@ def stacked(
     *,
     batched: bool,
 ) -> list[Tensor]:
-    """The tensors of several steps as those of one request, with a batch dimension where the model has one.
+    """Combine the tensors of several steps into those of one request, with a batch dimension if the
+    model has one.
 
-    `parts` are the tensors of each step, `places` say where they come from. A shape tensor is taken once
-    for all. Raises UsageError where steps do not go together.
+    `parts` are the tensors of each step, `places` their origins for messages. A shape tensor is taken
+    from the first step. Raises UsageError if the steps cannot be combined.
     """
     by_step = [{tensor.name: tensor for tensor in tensors} for tensors in parts]
     out = []
@@ -114,17 +116,18 @@ def _stacked(
 
 
 def named(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
-    """Tensors by their names."""
+    """Return a mapping of tensors by name."""
     return {tensor.name: tensor for tensor in tensors}
 
 
 MODEL, TIMESTAMP, PAYLOAD = "model", "timestamp", "payload"
-"""Members of a step beside its tensors: a model's name, which is ignored; the time when it is due; a whole
-request of a service that takes JSON."""
+"""Members of a step besides its tensors: a model's name, which is ignored; the time when the step is
+due; a whole request for a service that takes JSON.
+"""
 
 
 class StepReader:
-    """Reads the steps of one model's data; `makers` have the inputs that the user gave in another way."""
+    """Reads the steps of one model's data; `makers` provide the inputs given with --input."""
 
     def __init__(
         self, model: ModelDescription, dims: Mapping[str, Dims], makers: Mapping[str, Maker]
@@ -134,7 +137,7 @@ class StepReader:
         self.makers = makers
 
     def step(self, value: JsonValue, expected: JsonValue, where: str, number: int) -> Step:
-        """A step and what it should give, None for anything. Raises UsageError beginning with `where`."""
+        """Read a step and its expected outputs, if any. Raises UsageError that starts with `where`."""
         known = [spec.name for spec in self.model.inputs]
         entries = _entries(value, known, where)
         inputs = []
@@ -176,7 +179,7 @@ class StepReader:
 
 
 def _comparable(spec: TensorDescription) -> Dims:
-    """Return an output's shape, or a flat one where two dimensions or more are dynamic."""
+    """Return an output's shape, or a flat one if two or more dimensions are dynamic."""
     return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
 
 
@@ -198,7 +201,7 @@ def _entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
 
 
 def _timestamp(value: JsonValue, where: str) -> int | None:
-    """Milliseconds, alone or in a list, as ns."""
+    """Convert milliseconds, alone or in a list, to ns."""
     if value is None:
         return None
     number = value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -1,4 +1,4 @@
-"""Comparing responses with what the data says they should be: exactly, or within a tolerance."""
+"""Comparing responses with the outputs that the data expects: exactly, or within a tolerance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class Expectation:
 
 
 class Validator:
-    """A Check: every response to a request has each expected output; others it may have are not looked at."""
+    """Implements Check: every response must have each expected output; other outputs are ignored."""
 
     def __init__(self, expected: Mapping[int, Expectation], tolerance: Tolerance = EXACT) -> None:
-        """`expected` is by the number of the step; nothing is expected of those that are missing."""
+        """`expected` is keyed by step number; steps not in it are not checked."""
         self._expected = expected
         self._tolerance = tolerance
 
@@ -42,7 +42,7 @@ class Validator:
         return f"{expectation.where}: {wrong}" if wrong else ""
 
     def _wrong(self, expected: Sequence[Tensor], response: Any) -> str:
-        from tpx.perf.clients.outputs import parts_of, read_outputs  # late: it needs every transport
+        from tpx.perf.clients.outputs import parts_of, read_outputs  # imported late: imports every transport
 
         answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
         if not answers:
@@ -57,8 +57,9 @@ class Validator:
 
 
 def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = EXACT) -> str:
-    """How an output differs from the expected one, empty where it does not. Shapes are not compared, but the
-    number of elements is."""
+    """Describe how an output differs from the expected one; empty if it does not. The numbers of
+    elements are compared, not the shapes.
+    """
     if actual is None:
         return "it is not in the response"
     if actual.datatype != expected.datatype:
@@ -83,7 +84,7 @@ def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = E
 
 
 def _values(tensor: Tensor) -> Array:
-    """Flat; BF16 as floats, and the small floats wide enough to compute with."""
+    """Return a flat array; BF16 is converted to floats, and FP16 and FP32 to float64."""
     if tensor.datatype == "BYTES":
         elements = decode_strings(tensor.data)
         out = np.empty(len(elements), dtype=np.object_)
@@ -97,7 +98,7 @@ def _values(tensor: Tensor) -> Array:
 
 
 def _unequal(expected: Tensor, actual: Tensor, wanted: Array, found: Array) -> npt.NDArray[np.bool_]:
-    """By bits, as -0 is not 0 and one NaN not another where nothing is tolerated."""
+    """Compare bits: without a tolerance, -0 differs from 0, and NaNs differ unless their bits are equal."""
     if expected.datatype == "BYTES":
         return np.array([a != b for a, b in zip(found, wanted, strict=True)])
     bits = np.dtype(f"V{BY_NAME[expected.datatype].size}")

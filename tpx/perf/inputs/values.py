@@ -1,5 +1,6 @@
-"""Values that users write for a tensor, in JSON or as arrays, as its raw bytes; nothing is rounded or wrapped
-but floats to the precision of their datatype."""
+"""Conversion of users' tensor values, from JSON or arrays, to raw bytes; only floats are rounded, to
+their datatype's precision, and nothing wraps around.
+"""
 
 import base64
 import binascii
@@ -22,11 +23,11 @@ _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "biu"}
 
 
 def tensor_of_json(spec: TensorDescription, value: JsonValue, dims: Sequence[int], where: str) -> Tensor:
-    """The tensor of a JSON value: a list, flat or nested, `{"content": list, "shape": dims}`, or raw bytes
-    as `{"b64": text}`, also as the content.
+    """Convert a JSON value to a tensor: a flat or nested list, `{"content": list, "shape": dims}`, or
+    raw bytes as `{"b64": text}`, also as the content.
 
-    `dims` is the shape where the value has none, -1 where it is dynamic and to be found out from the value.
-    Raises UsageError that begins with `where`.
+    `dims` is the shape if the value has none; -1 is a dynamic dimension, determined from the value.
+    Raises UsageError that starts with `where`.
     """
     where = f"{where}, tensor '{spec.name}'"
     if isinstance(value, dict):
@@ -47,13 +48,13 @@ def tensor_of_json(spec: TensorDescription, value: JsonValue, dims: Sequence[int
 
 
 def tensor_of_raw(spec: TensorDescription, data: Buffer, dims: Sequence[int], where: str) -> Tensor:
-    """The tensor of raw bytes as they are sent: row-major, little-endian. Raises UsageError."""
+    """Return the tensor of raw bytes in wire format: row-major, little-endian. Raises UsageError."""
     shape = _completed(dims, element_count(spec.datatype, data, where), (), where)
     return Tensor(spec.name, spec.datatype, shape, data)
 
 
 def element_count(datatype: str, data: Buffer, where: str) -> int:
-    """How many elements these raw bytes are. Raises UsageError where they are not whole ones."""
+    """Return the number of elements in raw bytes. Raises UsageError if it is not a whole number."""
     if datatype == "BYTES":
         try:
             return len(decode_strings(data))
@@ -68,7 +69,7 @@ def element_count(datatype: str, data: Buffer, where: str) -> int:
 
 
 def encode_values(flat: Sequence[JsonValue], datatype: str, where: str) -> Buffer:
-    """JSON values as raw bytes. Raises UsageError for one that is not of the datatype."""
+    """Encode JSON values as raw bytes. Raises UsageError for a value that is not of the datatype."""
     if datatype == "BYTES":
         return encode_bytes([_element(value, where) for value in flat])
     target = BF16_SOURCE if datatype == "BF16" else BY_NAME[datatype].numpy
@@ -94,9 +95,10 @@ BF16_SOURCE = np.dtype(np.float32)
 
 
 def encode_array(array: Array, datatype: str, where: str) -> Buffer:
-    """An array's elements as raw bytes of a datatype. BF16 is rounded from floats, or taken from uint16 bits.
+    """Encode an array's elements as raw bytes of a datatype; BF16 is rounded from floats, or taken from
+    uint16 bits.
 
-    Raises UsageError where the array's type does not go with it, or a value does not fit.
+    Raises UsageError if the array's type does not match the datatype, or a value is out of range.
     """
     if datatype == "BYTES":
         if array.dtype.kind not in "SUO":
@@ -126,19 +128,19 @@ def _checked(array: Array, datatype: str, where: str) -> Array:
 
 
 def bf16_bits(array: Array) -> npt.NDArray[np.uint16]:
-    """FP32 values as the bits of the nearest BF16, ties to even."""
+    """Round FP32 values to the nearest BF16, ties to even, and return its bits."""
     bits = np.ascontiguousarray(array, dtype="<f4").view(np.uint32)
     rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
 def bf16_floats(bits: Array) -> npt.NDArray[np.float32]:
-    """The values of BF16 bits."""
+    """Convert BF16 bits to FP32 values."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def check_fit(spec: TensorDescription, dims: Sequence[int], where: str) -> None:
-    """Raise UsageError where dimensions contradict the model's."""
+    """Raise UsageError if dimensions contradict the model's."""
     same = len(dims) == len(spec.shape)
     if not same or any(m not in (-1, d) for m, d in zip(spec.shape, dims, strict=True)):
         raise UsageError(
@@ -177,7 +179,7 @@ def _decoded(text: str, where: str) -> bytes:
 
 
 def decode_strings(data: Buffer) -> list[bytes]:
-    """Return the elements of a BYTES tensor, however many there are. Raises InvalidRequest."""
+    """Return all elements of a BYTES tensor. Raises InvalidRequest."""
     count, at = 0, 0
     while at < len(data):
         at += 4 + int.from_bytes(data[at : at + 4], "little")
@@ -194,7 +196,7 @@ def _element(value: JsonValue, where: str) -> bytes:
 
 
 def _flattened(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int, ...]]:
-    """The leaves of nested lists, and the shape that the nesting has; a value alone has none."""
+    """Return the leaves of nested lists and the shape of the nesting, which is empty for a single value."""
     if not isinstance(value, list):
         return [value], ()
     shape, leaves = [len(value)], value
@@ -210,7 +212,7 @@ def _flattened(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int
 
 
 def _completed(dims: Sequence[int], count: int, nested: Sequence[int], where: str) -> tuple[int, ...]:
-    """The shape of `count` elements: what is dynamic follows from the nesting, or from the count."""
+    """Return the shape of `count` elements; dynamic dimensions follow from the nesting, or from the count."""
     if len(nested) == len(dims) and all(d in (-1, n) for d, n in zip(dims, nested, strict=True)):
         return tuple(nested)
     known = math.prod(d for d in dims if d >= 0)
@@ -228,6 +230,6 @@ def _completed(dims: Sequence[int], count: int, nested: Sequence[int], where: st
 
 
 def shown(value: JsonValue) -> str:
-    """Return a value as a message quotes it."""
+    """Return a value as text for a message, truncated to 60 characters."""
     text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,1 +1,1 @@
-"""A server's metrics page while it is measured."""
+"""Scraping a server's metrics page during a measurement."""

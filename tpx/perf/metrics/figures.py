@@ -1,28 +1,28 @@
-"""Where a server's metrics are, and what was scraped of them, as plain values."""
+"""The location of a server's metrics page, and the figures scraped from it, as plain values."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFigures:
-    """One GPU over a level; None where the page did not say."""
+    """Figures of one GPU over a level; None for those that the page lacks."""
 
     uuid: str
     utilization: float | None = None
     """Mean, 0 to 1."""
     power_w: float | None = None
-    """Mean."""
+    """Mean, in watts."""
     memory_used_bytes: float | None = None
-    """The greatest."""
+    """Maximum."""
     memory_total_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesFigures:
-    """One series of the page over a level; of a counter `per_s` is its growth, None for anything else."""
+    """One series of the page over a level; `per_s` is the growth rate of a counter, None for other types."""
 
     name: str
-    """With its labels, as the page has it."""
+    """Name with labels, as on the page."""
     mean: float
     low: float
     high: float
@@ -32,29 +32,29 @@ class SeriesFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFigures:
-    """All that was scraped while a level was measured."""
+    """Everything scraped while a level was measured."""
 
     scrapes: int
     failed: int
     gpus: tuple[GpuFigures, ...] = ()
-    """By uuid."""
+    """GPUs in order of uuid."""
     mean_batch: float | None = None
-    """Inferences in one execution, by Triton's counters of all models together."""
+    """Inferences per execution, from Triton's counters summed over all models."""
     cpu_utilization: float | None = None
-    """Mean of the server's machine, 0 to 1."""
+    """Mean over the server's machine, 0 to 1."""
     memory_used_bytes: float | None = None
-    """The greatest, of the server's machine or process."""
+    """Maximum, for the server's process or else its machine."""
     series: tuple[SeriesFigures, ...] = ()
-    """The series that the user asked for."""
+    """Series that the user requested."""
     scrape_ns: int = 0
-    """Mean time of a scrape."""
+    """Mean duration of a scrape."""
     cost_ns: int = 0
-    """Mean processor time of reading one here, which the load does without."""
+    """Mean CPU time to parse a scrape in this process, which is not available to the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPlace:
-    """A page, how often to look at it, and which further series to take from it."""
+    """A metrics page, its scrape interval, and the additional series to read from it."""
 
     host: str
     port: int

@@ -1,5 +1,6 @@
-"""A server's metrics page while it is measured: read from time to time on a connection of its own, only the
-wanted series, by one expression over its bytes; a level's scrapes are summed up."""
+"""Scrapes of a server's metrics page during a measurement, on a separate connection; one regular
+expression finds the wanted series in the page's bytes.
+"""
 
 import asyncio
 import math
@@ -19,7 +20,7 @@ GPU_SERIES = {
     "nv_gpu_memory_used_bytes": "memory_used_bytes",
     "nv_gpu_memory_total_bytes": "memory_total_bytes",
 }
-"""The gauges of a GPU, and what they are called in the figures."""
+"""GPU gauges and their names in the figures."""
 INFERENCES, EXECUTIONS = "nv_inference_count", "nv_inference_exec_count"
 CPU, HOST_MEMORY, PROCESS_MEMORY = (
     "nv_cpu_utilization",
@@ -33,29 +34,29 @@ _TYPES = re.compile(rb"^# TYPE (\S+) (\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """One look at the page; `gpus` has the gauges of each by its uuid, `series` what the user asked for."""
+    """One scrape; `gpus` has each GPU's gauges by uuid, `series` those that the user requested."""
 
     time_ns: int
     took_ns: int
     cost_ns: int = 0
     values: Mapping[str, float] = field(default_factory=dict)
-    """By name; of several series the sum."""
+    """Values by metric name, summed over its series."""
     gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     series: Mapping[str, float] = field(default_factory=dict)
 
 
 class PageReader:
-    """Knows what is wanted of a page."""
+    """Finds the wanted series on a page."""
 
     def __init__(self, wanted: Sequence[str] = ()) -> None:
-        """`wanted` are regular expressions, searched for in the names of series with their labels."""
+        """`wanted` are regular expressions, searched for in the names of series including their labels."""
         names = "|".join(map(re.escape, _ALWAYS))
         asked = "".join(f"|(?=[^\\n]*(?:{text}))[^\\s#{{]+" for text in wanted)
         pattern = f"^((?:(?:{names})(?=[ {{])|(?!){asked})(?:\\{{[^\\n]*\\}})?)[ \\t]+(\\S+)"
         self._series = re.compile(pattern.encode(), re.MULTILINE)
         self._wanted = [re.compile(text) for text in wanted]
         self.counters: frozenset[str] = frozenset()
-        """The names of the page's counters."""
+        """Names of the page's counters."""
 
     def read(self, page: bytes, time_ns: int, took_ns: int) -> Scrape:
         """Return the wanted values of a page."""
@@ -82,13 +83,15 @@ class PageReader:
 
 
 ANSWER_S = 10.0
-"""A page that takes longer counts as not answered."""
+"""Timeout of a scrape."""
 
 Notice = Callable[[str], None]
 
 
 class Scraper:
-    """Runs from the first `begin` to `stop`. A failure is reported once and costs figures, never the run."""
+    """Scrapes from the first `begin` until `stop`. A failure is reported once; figures may be missing,
+    but the run continues.
+    """
 
     def __init__(self, place: MetricsPlace, notice: Notice) -> None:
         self._place = place
@@ -104,14 +107,14 @@ class Scraper:
         self._turn = asyncio.Lock()
 
     async def begin(self) -> None:
-        """A level begins: what was seen before is forgotten, and the page is looked at once."""
+        """Start a level: drop earlier scrapes and scrape once."""
         self._scrapes, self._failed = [], 0
         await self.look()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def figures(self, span_ns: tuple[int, int]) -> MetricsFigures | None:
-        """Return the figures between two times; None where there was no scrape."""
+        """Return the figures between two times; None if there was no scrape."""
         if not self._scrapes:
             return None
         return summarize(self._scrapes, span_ns, self._failed, self._reader.counters)
@@ -124,7 +127,7 @@ class Scraper:
             self._connection.close()
 
     async def look(self) -> None:
-        """Look at the page now."""
+        """Scrape the page now."""
         async with self._turn:
             began = perf_counter_ns()
             try:
@@ -176,7 +179,7 @@ class Scraper:
             self._tell(text, f"--metric {text}: no series of {self._place} matches")
 
     def _tell(self, what: str, text: str) -> None:
-        """Once for each thing that is the matter."""
+        """Report a problem once."""
         if what not in self._told:
             self._told.add(what)
             self._notice(text)
@@ -185,10 +188,10 @@ class Scraper:
 def summarize(
     scrapes: Sequence[Scrape], span_ns: tuple[int, int], failed: int, counters: frozenset[str]
 ) -> MetricsFigures:
-    """Return the figures of the time between two instants.
+    """Return the figures between two times.
 
-    Gauges are of the looks in between, counters grow from the last look before to the first one behind, so
-    that their time is the one that the looks lie apart.
+    Gauges are taken from the scrapes between them. Counters grow from the last scrape before to the
+    first one after, and rates are over the time between those two scrapes.
     """
     start, end = span_ns
     inside = [s for s in scrapes if start <= s.time_ns <= end] or list(scrapes[-1:])
@@ -223,7 +226,7 @@ def _ratio(scrapes: Sequence[Scrape]) -> float | None:
 
 
 def _gpus(scrapes: Sequence[Scrape]) -> tuple[GpuFigures, ...]:
-    """A GPU that some looks miss is averaged over those that have it, as perf_analyzer does."""
+    """Summarize the GPUs; each is averaged over the scrapes that include it, as perf_analyzer does."""
 
     def folded(uuid: str, what: str, fold: Callable[[list[float]], float]) -> float | None:
         known = [s.gpus[uuid][what] for s in scrapes if what in s.gpus.get(uuid, {})]
@@ -244,7 +247,7 @@ def _gpus(scrapes: Sequence[Scrape]) -> tuple[GpuFigures, ...]:
 def _series(
     inside: Sequence[Scrape], around: Sequence[Scrape], counters: frozenset[str]
 ) -> list[SeriesFigures]:
-    """Return the series without looks at which one is no number, and without what never is one."""
+    """Summarize the series, ignoring scrapes in which the value is not finite."""
     out = []
     for name in dict.fromkeys(name for s in inside for name in s.series):
         values = [value for s in inside if math.isfinite(value := s.series.get(name, math.nan))]

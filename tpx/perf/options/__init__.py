@@ -1,7 +1,7 @@
-"""The options of `tpx perf`: groups, which `SessionSpec` composes.
+"""The options of `tpx perf`, in groups that `SessionSpec` composes.
 
-Groups that only one layer below has a use for are in that layer: the kind of service and how requests are
-put on the wire in `clients`, their data in `inputs`.
+Groups that only one lower layer uses are defined there: service kinds and wire formats in `clients`,
+data in `inputs`.
 """
 
 from tpx.perf.options.spec import SessionSpec

@@ -1,4 +1,4 @@
-"""The options of the load: its levels, how many requests at each, and the scenarios of MLPerf."""
+"""Load options: levels, requests per level, and MLPerf scenarios."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -27,7 +27,7 @@ ONE_REQUEST = LevelRange(given=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
-    """Levels, and how many requests at each."""
+    """Options for the levels to measure, and the number of requests at each."""
 
     concurrency_range: LevelRange = option(
         ONE_REQUEST,
@@ -72,7 +72,7 @@ class LoadSpec:
     warmup_request_count: int = option(0, "unmeasured requests before each level")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or loads that do not go together."""
+        """Raise UsageError for a value out of range, or loads that cannot be combined."""
         check_range(self, "warmup_request_count", least=0)
         check_range(self, "request_count", above=0)
         check_range(self, "request_period", above=0, end="")
@@ -88,13 +88,13 @@ class LoadSpec:
 
     @property
     def rivals(self) -> str:
-        """The first two kinds of load, where several were asked for."""
+        """The first two kinds of load, if several were requested; otherwise empty."""
         names = [levels.kind.rival for levels in self._asked()]
         return " and ".join(names[:2]) if len(names) > 1 else ""
 
     @property
     def levels(self) -> LevelRange:
-        """The levels to measure, of whatever kind."""
+        """Levels to measure, of any kind."""
         asked = self._asked()
         return asked[0] if asked else self._with_search(self.concurrency_range)
 
@@ -110,7 +110,7 @@ class LoadSpec:
         return levels.searched() if self.binary_search else levels
 
     def _asked(self) -> list[LevelRange]:
-        """Every kind of load that was asked for; more than one is refused."""
+        """Return every kind of load that was requested; more than one is an error."""
         asked: list[LevelRange] = []
         if self.concurrency_range.given:
             asked.append(self._with_search(self.concurrency_range))
@@ -134,12 +134,12 @@ _scenario = one_of(
     "Unsupported type provided: '{}'. Choices are 'single-stream', 'multi-stream', 'server' or 'offline'.",
 )
 PERCENTILES = {"single-stream": 90.0, "multi-stream": 99.0, "server": 99.0}
-"""The percentile that each is judged by; offline is judged by its throughput."""
+"""Percentile by which each scenario is judged; offline is judged by its throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioSpec:
-    """A scenario, and how long it lasts at least."""
+    """Options for the MLPerf scenario and its minimum length."""
 
     scenario: Literal["", "single-stream", "multi-stream", "server", "offline"] = option(
         "",
@@ -153,7 +153,7 @@ class ScenarioSpec:
     offline_samples: int = option(1024, "requests in the single query of the offline scenario")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or one of a scenario that is not the run's."""
+        """Raise UsageError for a value out of range, or for an option that the scenario does not use."""
         check_range(self, "min_duration", "min_query_count", "samples_per_query", "offline_samples", above=0)
         timed = ("single-stream", "multi-stream", "server")
         owners = {"samples_per_query": ("multi-stream",), "offline_samples": ("offline",)}
@@ -164,7 +164,7 @@ class ScenarioSpec:
 
     @property
     def levels(self) -> LevelRange | None:
-        """The level of a scenario that has one of its own."""
+        """Level of a scenario that determines its own load; None for the others."""
         if self.scenario == "single-stream":
             return LevelRange(mode=SINGLE_STREAM.name, start=1)
         if self.scenario == "multi-stream":
@@ -174,7 +174,7 @@ class ScenarioSpec:
         return None
 
     def rules(self, settings: LevelSettings) -> LevelSettings:
-        """The rules of a level as the scenario has them: one window, over when both minima are reached."""
+        """Apply the scenario to the rules of a level: one window, which ends when both minima are reached."""
         if not self.scenario:
             return settings
         if self.scenario == "offline":

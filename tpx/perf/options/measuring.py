@@ -1,4 +1,4 @@
-"""The options of measuring: windows, what happens around levels, and what is asked of them."""
+"""Measurement options: windows, objectives, comparisons, and warm-up and cool-down of levels."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ from tpx.perf.settings import ErrorBudget, parse_budget
 ANY_NUMBER = ErrorBudget()
 DEFAULT_INTERVAL_MS = {"pa": 5000, "ci": 1000}
 DEFAULT_TRIALS = {"pa": 10, "ci": 60}
-"""By the rule that ends a level."""
+"""Defaults by stability rule."""
 
 _mode = one_of(
     "--measurement-mode",
@@ -22,7 +22,7 @@ _mode = one_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSpec:
-    """Windows, stability, limits."""
+    """Options for windows, stability, and limits."""
 
     measurement_mode: Literal["time_windows", "count_windows"] = option(
         "time_windows", "what ends a window: time, or a number of requests", parse=_mode
@@ -71,7 +71,7 @@ _rule = one_of(
 
 
 def parse_share(text: str) -> float:
-    """`2%` or `0.02`."""
+    """Parse `2%` or `0.02`."""
     number = text.removesuffix("%")
     try:
         value = float(number)
@@ -82,7 +82,7 @@ def parse_share(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSpec:
-    """Stability, objectives, the knee, explanations."""
+    """Options for stability, objectives, the knee, and explanations."""
 
     stability: Literal["pa", "ci"] | None = option(
         None,
@@ -115,7 +115,7 @@ class AnswerSpec:
     explain: bool = option(False, "show each figure's formula with its numbers")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or one that says something of what is not asked."""
+        """Raise UsageError for a value out of range, or for an option that requires another one."""
         if self.ci_width is not None and not 0 < self.ci_width < 1:
             refuse("--ci-width", "The value must be above 0% and below 100%.")
         if self.ci_width is not None and self.stability == "pa":
@@ -127,12 +127,12 @@ class AnswerSpec:
 
     @property
     def rule(self) -> Literal["pa", "ci"]:
-        """The stability rule, also where none was given."""
+        """The stability rule that applies, given or default."""
         return self.stability or ("ci" if self.slo or self.ci_width is not None else "pa")
 
 
 def check_strictness(alpha: float, min_effect: float) -> None:
-    """Raise UsageError where no difference could count, or chance alone would be one."""
+    """Raise UsageError if no difference could count, or if chance alone would."""
     if not 0 < alpha < 0.5:
         refuse("--alpha", "The value must be in range (0, 0.5).")
     if not 0 <= min_effect < 1:
@@ -141,7 +141,7 @@ def check_strictness(alpha: float, min_effect: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparingSpec:
-    """Servers that are measured in turns, and what counts as a difference."""
+    """Options for comparing servers in alternating blocks, and for which differences count."""
 
     ab: tuple[str, ...] = option(
         (),
@@ -158,7 +158,7 @@ class ComparingSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or one that says something of no comparison."""
+        """Raise UsageError for a value out of range, or for an option that requires --ab."""
         check_strictness(self.alpha, self.min_effect)
         if self.ab_blocks < 4:
             refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
@@ -181,7 +181,7 @@ class RunLabel:
 
 
 def parse_label(text: str) -> RunLabel:
-    """`key=value`, split at the first equals sign."""
+    """Parse `key=value`, split at the first equals sign."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         refuse("--labels", f"The value '{text}' does not match <key=value>.")
@@ -190,7 +190,7 @@ def parse_label(text: str) -> RunLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CourseSpec:
-    """Before a level, between levels, beside the results."""
+    """Options for warm-up before levels, cool-down between them, and labels of the results."""
 
     warmup_seconds: float = option(0.0, "seconds of load before each level is measured", metavar="SECONDS")
     cooldown_seconds: float = option(0.0, "seconds without load between levels", metavar="SECONDS")
@@ -202,7 +202,7 @@ class CourseSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
+        """Raise UsageError for a value out of range, or a label given twice."""
         check_range(self, "warmup_seconds", "cooldown_seconds", least=0)
         keys = [label.key for label in self.labels]
         if len(set(keys)) < len(keys):

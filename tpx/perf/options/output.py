@@ -1,4 +1,4 @@
-"""The options of the output: what is shown and written, and what is watched of the server."""
+"""Output options: what is shown, which files are written, and which server metrics are collected."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tpx.perf.metrics.figures import MetricsPlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec:
-    """Files, and how much of it is told."""
+    """Options for files to write, and for verbosity."""
 
     verbose: int = option(
         0,
@@ -45,7 +45,7 @@ class OutputSpec:
     step_summary: bool = option(False, "append the summary to $GITHUB_STEP_SUMMARY")
 
     def __post_init__(self) -> None:
-        """Raise UsageError where a file cannot be written."""
+        """Raise UsageError if a file cannot be written."""
         if self.profile_export_file is not None and self.profile_export_file.exists():
             refuse("--profile-export-file", "Path must not already exist.")
         seen: dict[Path, str] = {}
@@ -59,12 +59,12 @@ class OutputSpec:
 
     @property
     def shows_live(self) -> bool:
-        """True if a terminal shows more than results."""
+        """True if progress is shown on a terminal, in addition to the results."""
         return self.live and not self.no_live
 
     @property
     def files(self) -> tuple[tuple[str, Path], ...]:
-        """The files to write, by the flag that asks for each."""
+        """Files to write, with the flag that requests each."""
         named = ((field.spellings[-1], field.of(self)) for field in fields_of(OutputSpec))
         return tuple((flag, value) for flag, value in named if isinstance(value, Path))
 
@@ -74,7 +74,7 @@ DEFAULT_PATH = "/metrics"
 
 
 def parse_metric(text: str) -> str:
-    """A regular expression for names of series."""
+    """Validate a regular expression for names of series."""
     try:
         re.compile(text)
     except re.error as exc:
@@ -84,7 +84,7 @@ def parse_metric(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeSpec:
-    """Which page, how often, and what of it."""
+    """Options for the metrics page, its scrape interval, and the series to report."""
 
     collect_metrics: bool = option(
         False, "collect the server's Prometheus metrics during the measurement", common=True
@@ -103,7 +103,7 @@ class ScrapeSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or options that do not go together."""
+        """Raise UsageError for a value out of range, or for an option that requires --collect-metrics."""
         check_range(self, "metrics_interval", above=0, end=" msecs.")
         for name in ("metrics_url", "metrics_interval", "metric"):
             if name in given(self) and not self.collect_metrics:
@@ -113,7 +113,7 @@ class ScrapeSpec:
             self.place("")
 
     def place(self, host: str) -> MetricsPlace | None:
-        """Where to look, on the server's `host` unless a URL says otherwise; None where nobody asks."""
+        """Return the metrics page, on the server's `host` unless a URL was given; None if metrics are off."""
         if not self.collect_metrics:
             return None
         port, path = DEFAULT_PORT, DEFAULT_PATH

@@ -1,4 +1,4 @@
-"""The rules between groups of options: what does not go together, and what its user is told."""
+"""Rules between groups of options: combinations that are not allowed, and their messages."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OptionRule:
-    """A condition that is not allowed, and its message; `{0}` in it is the spec."""
+    """A combination that is not allowed, and its message, which is formatted with the spec as `{0}`."""
 
     broken: "Callable[[SessionSpec], object]"
     message: str
@@ -48,7 +48,7 @@ def _of_open_loops(name: str) -> OptionRule:
 
 
 def _of_one_server() -> Iterator[OptionRule]:
-    """Yield a rule for each option of a single server, or of windows, which blocks of --ab do not have."""
+    """Yield a rule for each option of a single server, or of windows, that --ab does not support."""
     alone = (
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
     )
@@ -83,7 +83,7 @@ RULES: tuple[OptionRule, ...] = (
         "Session concurrency mode is only supported with OpenAI service kind.",
     ),
     OptionRule(
-        lambda s: s.load.rivals,  # perf_analyzer looks at the kind of service first
+        lambda s: s.load.rivals,  # perf_analyzer checks the kind of service first
         "Cannot use both {0.load.rivals} inference load modes.",
     ),
     OptionRule(

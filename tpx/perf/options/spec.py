@@ -1,4 +1,4 @@
-"""The options of one run of `tpx perf`: groups, and what follows from several of them."""
+"""The options of one run of `tpx perf`: its groups, and the properties that depend on several of them."""
 
 from dataclasses import dataclass, replace
 
@@ -27,9 +27,10 @@ from tpx.perf.settings import LevelSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """One run of `tpx perf`, with perf_analyzer's spellings and messages, in the order of the help.
+    """One run of `tpx perf`, with perf_analyzer's spellings and messages; groups are in the order of
+    the help.
 
-    Raises UsageError where values are out of range or do not go together.
+    Raises UsageError if values are out of range or cannot be combined.
     """
 
     target: TargetSpec = group(TargetSpec, "Target")
@@ -52,11 +53,12 @@ class SessionSpec:
         for rule in RULES:
             if rule.broken(self):
                 raise UsageError(rule.message.format(self))
+        # raises for an invalid URL or TLS options
         self.endpoint(ModelKey(""))
 
     @property
     def levels(self) -> LevelRange:
-        """The levels to measure; with --slo and no range, from 1 upwards while the objectives are met."""
+        """Levels to measure; with --slo and no range, from 1 upward while the objectives are met."""
         if self.mlperf.levels is not None:
             return self.mlperf.levels
         levels = self.load.levels
@@ -64,14 +66,14 @@ class SessionSpec:
 
     @property
     def needs_files(self) -> str:
-        """The option that takes its whole load from the data's files; empty where none does."""
+        """The option that takes its whole load from the data's files; empty if none does."""
         if self.load.session_concurrency is not None:
             return "--session-concurrency"
         return "--fixed-schedule" if self.load.fixed_schedule else ""
 
     @property
     def address(self) -> str:
-        """host:port of the server, the default of the service and protocol where no URL was given."""
+        """Server's host:port; the default for the service and protocol if no URL was given."""
         kind = self.service.service_kind
         if kind == "inprocess":
             return "in this process"
@@ -79,13 +81,15 @@ class SessionSpec:
 
     @property
     def parsed_address(self) -> Address:
-        """Where the server is. Raises UsageError where the URL says something else."""
+        """Parsed address of the server. Raises UsageError if the URL is invalid."""
         if self.service.service_kind == "inprocess":
             return Address("localhost", 0)
         return parse_address(self.address, self.target.protocol, self.service.service_kind)
 
     def endpoint(self, model: ModelKey) -> Endpoint:
-        """Where requests to a model go, and how. Raises UsageError for a URL or TLS that do not fit."""
+        """Return the endpoint of a model. Raises UsageError for an invalid URL, or TLS options that do
+        not apply.
+        """
         address = self.parsed_address
         here = self.service.service_kind == "inprocess"
         return Endpoint(
@@ -102,7 +106,7 @@ class SessionSpec:
 
     @property
     def level_settings(self) -> LevelSettings:
-        """The rules by which this run measures each of its levels."""
+        """Rules by which this run measures each of its levels."""
         windows, answers, periodic = self.windows, self.answers, self.load.periodic_concurrency_range
         settings = LevelSettings(
             mode=windows.measurement_mode,

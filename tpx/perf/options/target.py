@@ -1,4 +1,4 @@
-"""The options of the target: the model, the server, the way there, and TLS."""
+"""Target options: the model, the server, the protocol, and TLS."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be eithe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """A model, a server, and the way there."""
+    """Options for the model, the server, and how to reach it."""
 
     model: str = option(
         "",
@@ -54,7 +54,7 @@ class TargetSpec:
     timeout: float = option(0.0, "seconds until a request fails; 0 = never", metavar="SECONDS")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
+        """Raise UsageError for a value out of range, or two ways of naming models."""
         if self.models and (self.model or self.model_version):
             raise UsageError("--models names the models: leave out -m and -x")
         if not 0 <= self.timeout <= LONGEST_TIMEOUT_S:
@@ -62,7 +62,7 @@ class TargetSpec:
 
 
 def _file(name: str, help: str) -> Path | None:  # noqa: A002 (as option has it)
-    """Return an option for a file that exists; `name` is its flag without `--ssl-`."""
+    """Return an option for an existing file; `name` is its flag without `--ssl-`."""
 
     def parse(text: str) -> Path:
         if not Path(text).is_file():
@@ -95,7 +95,7 @@ _HTTPS = "--ssl-https-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSpec:
-    """Whom the client trusts, and what it shows of itself."""
+    """Options for the certificates that the client trusts, and the one that it presents."""
 
     ssl_grpc_use_ssl: bool = option(False, "use TLS for gRPC")
     ssl_grpc_root_certifications_file: Path | None = _file(
@@ -130,9 +130,10 @@ class TlsSpec:
     )
 
     def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
-        """Return what connections of a protocol check and show; None where they are plain.
+        """Return the TLS settings for connections of a protocol; None if they are plaintext.
 
-        `secure` is what the URL says. Raises UsageError for settings that nothing would make use of.
+        `secure` is True if the URL asks for TLS. Raises UsageError for options that would have no
+        effect.
         """
         https, grpc = self._https, self._grpc
         if protocol == "grpc":

@@ -1,5 +1,6 @@
-"""The words of `tpx perf` as perf_analyzer would read them: its abbreviations, its deprecated options, and
-its options that are not here, which are refused with what to write instead."""
+"""Command lines of `tpx perf` as perf_analyzer would read them: its abbreviations, its deprecated
+options, and options that tpx lacks, which are refused with an alternative.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ stability-percentage streaming string-data string-length sync trace-count trace-
 triton-server-directory verbose-csv version warmup-request-count
 """
 PERF_ANALYZER = frozenset(_NAMES.split())
-"""Its long options: what is the beginning of one of them only means that one, whatever else there is here."""
+"""perf_analyzer's long options: an unambiguous prefix of one means that option, even if it also is a
+prefix of tpx's own.
+"""
 
 REFUSED: Mapping[str, str] = {
     "--arrival": "arrivals are --request-distribution constant, poisson, gamma or burst, with --gamma-shape "
@@ -51,12 +54,12 @@ REFUSED: Mapping[str, str] = {
     "--step": "a geometric range is --concurrency-range 1:64:x2",
     "--target": "several servers are measured in turns with --ab URL1 URL2",
 }
-"""Options that are known and refused, with what there is instead."""
+"""Options that tpx does not have, with the alternative to name in the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfWords:
-    """All that can be written: what is deprecated ends in the fields that took its place."""
+    """All options of a command line; deprecated ones are converted to the fields that replaced them."""
 
     session: SessionSpec = group(SessionSpec)
     version: bool = option(False, "show the version on stderr and exit", section="Output")
@@ -89,19 +92,19 @@ _SUCCESSORS = {
     "older_zeros": ("-z", "--input-data=zero"),
     "data_directory": ("--data-directory", "--input-data"),
 }
-"""By field: how it is written, and what is written instead."""
+"""Flag and replacement of each deprecated field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedWords:
-    """The run that a command line asks for, and warnings for its user."""
+    """The run that a command line describes, and warnings for the user."""
 
     config: SessionSpec
     warnings: tuple[str, ...] = ()
 
 
 def read_words(argv: Sequence[str]) -> ParsedWords:
-    """The run that these words describe. Raises UsageError for words that describe none."""
+    """Parse a command line into a run. Raises UsageError for an invalid one."""
     chosen = given_in_argv(PerfWords, spelled_out(argv))
     chosen.pop("version", None)
     found: list[str] = []
@@ -123,7 +126,7 @@ def read_words(argv: Sequence[str]) -> ParsedWords:
 
 
 def spread_servers(argv: Sequence[str]) -> list[str]:
-    """`--ab URL1 URL2` as `--ab URL1 --ab URL2`: it takes all words up to the next option."""
+    """Rewrite `--ab URL1 URL2` as `--ab URL1 --ab URL2`; --ab takes all words up to the next option."""
     words: list[str] = []
     taking = False
     for word in argv:
@@ -140,7 +143,7 @@ def spread_servers(argv: Sequence[str]) -> list[str]:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """The same words with perf_analyzer's abbreviations in full. Raises UsageError for options not here."""
+    """Expand perf_analyzer's abbreviations. Raises UsageError for options that tpx does not have."""
     return [_spelled_out(word) if word.startswith("--") else word for word in argv]
 
 
@@ -156,11 +159,11 @@ def _spelled_out(word: str) -> str:
 
 
 _OWN = frozenset({"--stability", "--verbose"})
-"""Options of ours that are the beginning of one of perf_analyzer's."""
+"""tpx's own options that are also a prefix of one of perf_analyzer's."""
 
 
 def _modern(chosen: dict[str, Any]) -> dict[str, Any]:
-    """The values by today's fields."""
+    """Convert deprecated options to the fields that replaced them."""
     older = {field: chosen.pop(field) for field in _SUCCESSORS if field in chosen}
     growing = older.get("older_growing", False)
     if "older_most" in older and not growing:

@@ -1,1 +1,1 @@
-"""Intervals, tests and resampling with numpy alone."""
+"""Confidence intervals, tests and resampling, using only numpy."""

@@ -1,4 +1,6 @@
-"""Equal stretches of a measurement: their figures, unlike those of single requests, hardly depend."""
+"""Batches: equal intervals of a measurement, whose figures are nearly independent, unlike those of
+single requests.
+"""
 
 from dataclasses import dataclass
 
@@ -9,10 +11,10 @@ from tpx.protocol.tensors import Array
 
 BATCHES = 25
 BATCH_REQUESTS = 10
-"""So many requests a batch has on average at least, where that leaves enough batches."""
+"""Minimum mean number of requests per batch, unless it would leave fewer than FEWEST_BATCHES."""
 FEWEST_BATCHES = 5
 BINS_PER_OCTAVE = 64
-"""A bin of the histograms is 1.1% wide; quantiles interpolate within it."""
+"""Resolution of the histograms: a bin is 1.1% wide; quantiles interpolate within it."""
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -20,10 +22,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batches:
-    """Requests that ended in each of `len(requests)` equal stretches between two times.
+    """Requests by the interval in which they ended: `len(requests)` equal intervals between two times.
 
-    `requests`, `failed` and `latency_sum_ns` have one entry a batch; `histogram` has one row a batch and one
-    column for each of `bins`: bin i holds latencies from 2**(i/64) ns to 2**((i+1)/64) ns.
+    `requests`, `failed` and `latency_sum_ns` have one entry per batch; `histogram` has one row per
+    batch and one column for each of `bins`: bin i holds latencies from 2**(i/64) ns to 2**((i+1)/64)
+    ns.
     """
 
     start_ns: int
@@ -40,17 +43,17 @@ class Batches:
 
     @property
     def seconds(self) -> float:
-        """The length of one batch."""
+        """Length of one batch."""
         return (self.end_ns - self.start_ns) / 1e9 / self.count
 
     @property
     def rates(self) -> Floats:
-        """Successful requests per second of each batch."""
+        """Successful requests per second, by batch."""
         return self.requests / self.seconds
 
 
 def batch_count(requests: int) -> int:
-    """Into how many batches so many requests are cut."""
+    """Return the number of batches to divide this many requests into."""
     return min(BATCHES, max(FEWEST_BATCHES, requests // BATCH_REQUESTS))
 
 
@@ -61,7 +64,7 @@ def cut(
     span_ns: tuple[int, int],
     count: int | None = None,
 ) -> Batches:
-    """Batches of the requests that ended in `span_ns`; `ok` tells which of them succeeded."""
+    """Divide the requests that ended in `span_ns` into batches; `ok` marks those that succeeded."""
     start, end = span_ns
     k = count or batch_count(int(ok.sum()))
     place: Integers = np.minimum((end_ns - start) * k // max(end - start, 1), k - 1).astype(np.int64)
@@ -81,8 +84,11 @@ def cut(
 
 
 def _distinct(values: Integers) -> tuple[Integers, Integers]:
-    """Return the values that occur, in order, and for each value its place among them. np.unique does the
-    same; it imports numpy.ma, which costs as much as the rest of a level's statistics."""
+    """Return the distinct values in order, and the index of each value among them.
+
+    np.unique does the same, but imports numpy.ma, which costs as much as the rest of a level's
+    statistics.
+    """
     if not len(values):
         return values, values
     least = int(values.min())
@@ -91,13 +97,15 @@ def _distinct(values: Integers) -> tuple[Integers, Integers]:
 
 
 def bin_of(latency_ns: Array) -> Integers:
-    """The bin of each latency."""
+    """Return the bin number of each latency."""
     bins: Integers = np.floor(np.log2(np.maximum(latency_ns, 1)) * BINS_PER_OCTAVE).astype(np.int64)
     return bins
 
 
 def quantiles(histograms: Array, bins: Integers, probability: float) -> Floats:
-    """The quantile in ns of each row of `histograms`, interpolated within its bin; NaN of an empty row."""
+    """Return the quantile in ns of each row of `histograms`, interpolated within its bin; NaN for an
+    empty row.
+    """
     below = np.cumsum(histograms, axis=1, dtype=np.float64)
     total = below[:, -1] if len(bins) else np.zeros(len(histograms))
     out = np.full(len(total), np.nan)

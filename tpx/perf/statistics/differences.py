@@ -1,5 +1,6 @@
-"""Tests whether two measurements differ: by resampling their batches, by ranks that assume no distribution,
-and the correction for making many such tests."""
+"""Tests for a difference between two measurements: by resampling their batches and by ranks, which
+assume no distribution; and the correction for multiple tests.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,17 +16,17 @@ from tpx.protocol.tensors import Array
 RESAMPLES = 2000
 
 Figure = Callable[[Batches, Floats], Floats]
-"""A figure of weighted batches: from weights, one row a resample, to one value a row."""
+"""A figure of weighted batches: maps weights, one row per resample, to one value per row."""
 
 
 def rate_figure(batches: Batches, weights: Floats) -> Floats:
-    """Successful requests per second; where batches without any were drawn, as if there had been one."""
+    """Return successful requests per second; a resample without requests counts as having one."""
     value: Floats = np.maximum(weights @ batches.requests, 1) / (weights.sum(axis=1) * batches.seconds)
     return value
 
 
 def quantile_figure(probability: float) -> Figure:
-    """A quantile of the latency in ns."""
+    """Return a figure that computes a latency quantile in ns."""
 
     def figure(batches: Batches, weights: Floats) -> Floats:
         return quantiles(weights @ batches.histogram, batches.bins, probability)
@@ -34,14 +35,16 @@ def quantile_figure(probability: float) -> Figure:
 
 
 def by_batch(batches: Batches, figure: Figure) -> Floats:
-    """The figure of each batch that has requests."""
+    """Return the figure of each batch that has requests."""
     return figure(batches, np.eye(batches.count)[batches.requests > 0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The second measurement's figure over the first's, less one, with its interval and how probable such a
-    change is without a difference."""
+    """The relative change of a figure from the first measurement to the second, with its interval.
+
+    `p_value` is the probability of such a change if there is no difference.
+    """
 
     before: float
     after: float
@@ -57,10 +60,10 @@ class Change:
 def deviations(
     batches: Batches, figure: Figure, confidence: float, resamples: int, rng: np.random.Generator
 ) -> Floats:
-    """How far the logarithm of a figure lies from its own mean over batches drawn with replacement.
+    """Return the deviations of a figure's logarithm from its mean, over batches drawn with replacement.
 
-    Few batches understate the spread by a factor that is known. What is drawn without a request says nothing
-    of a latency, and counts as the mean.
+    They are widened by a known factor, because few batches understate the spread. A resample without
+    requests has no latency, and counts as the mean.
     """
     count = batches.count
     weights = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
@@ -75,7 +78,7 @@ def deviations(
 
 
 def dependence(batches: Batches, figure: Figure) -> float:
-    """By how much batches that resemble their neighbours understate the spread."""
+    """Return the factor by which correlation between neighboring batches understates the spread."""
     alone = by_batch(batches, figure)
     return widening(alone - alone.mean())
 
@@ -89,13 +92,13 @@ def change(
     rng: np.random.Generator,
     resamples: int = RESAMPLES,
 ) -> Change:
-    """How a figure of one measurement differs from that of another, relative to the first."""
+    """Return the change of a figure between two measurements, relative to the first."""
     before, after = (float(figure(b, np.ones((1, b.count)))[0]) for b in (first, second))
     observed = float(np.log(after / before))
     chance = deviations(second, figure, confidence, resamples, rng) - deviations(
         first, figure, confidence, resamples, rng
     )
-    # both are taken to be as dependent as the one that shows it more clearly
+    # assume that both are as dependent as the more dependent of the two
     chance *= max(dependence(first, figure), dependence(second, figure))
     chance += _rounding(figure, rng, resamples)
     side = (1 - confidence) / 2
@@ -111,7 +114,7 @@ def change(
 
 
 def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Floats:
-    """Draw what the bins of a histogram may hide of a quantile; nothing for other figures."""
+    """Draw the error that a histogram's bins may add to a quantile; zero for the rate."""
     if figure is rate_figure:
         return np.zeros(resamples)
     hidden: Floats = rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE
@@ -119,8 +122,8 @@ def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Float
 
 
 def mann_whitney(first: Array, second: Array) -> float:
-    """Return how probable it is that two samples of the same distribution are ordered as differently as
-    these.
+    """Return the p-value of the Mann-Whitney U test: the probability of ranks at least this different
+    between two samples of one distribution.
 
     Two-sided, by the normal approximation with corrections for ties and continuity.
     """
@@ -138,7 +141,7 @@ def mann_whitney(first: Array, second: Array) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values, corrected for being as many as they are, in the same order.
+    """Return the p-values corrected for multiple testing, in the same order.
 
     S. Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6 (1979).
     """

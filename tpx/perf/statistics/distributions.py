@@ -1,4 +1,4 @@
-"""Tails and quantiles of the normal, Student's t and the binomial distribution."""
+"""Tails and quantiles of the normal, Student's t and binomial distributions."""
 
 import math
 from functools import lru_cache
@@ -11,17 +11,17 @@ _MAX_STEPS = 20_000
 
 
 def normal_quantile(probability: float) -> float:
-    """The z below which a standard normal lies with this probability."""
+    """Return the quantile z of the standard normal distribution."""
     return _NORMAL.inv_cdf(probability)
 
 
 def normal_two_sided(z: float) -> float:
-    """How probable a deviation of at least |z| is."""
+    """Return the probability that a standard normal variable deviates by at least |z|."""
     return math.erfc(abs(z) / math.sqrt(2))
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), for a, b > 0.
+    """Return the regularized incomplete beta function I_x(a, b), for a, b > 0.
 
     Continued fraction of DLMF 8.17.22, evaluated by Lentz's method.
     """
@@ -37,7 +37,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """The denominator 1 + d1/(1 + d2/(1 + ...)) of the continued fraction."""
+    """Return the denominator 1 + d1/(1 + d2/(1 + ...)) of the continued fraction."""
     value = c = 1.0
     d = 0.0
     for step in range(1, _MAX_STEPS):
@@ -55,9 +55,9 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def binomial_at_most(trials: float, probability: float, successes: float) -> float:
-    """P[Binomial(trials, probability) <= successes].
+    """Return P[Binomial(trials, probability) <= successes].
 
-    Trials and successes may be fractions, as effective sample sizes are.
+    Trials and successes may be fractions, because effective sample sizes are.
     """
     if successes < 0:
         return 0.0
@@ -67,13 +67,13 @@ def binomial_at_most(trials: float, probability: float, successes: float) -> flo
 
 
 def t_two_sided(t: float, degrees: float) -> float:
-    """How probable a deviation of at least |t| is, by Student's t."""
+    """Return the probability that Student's t deviates by at least |t|."""
     return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
 
 
 @lru_cache(maxsize=512)
 def t_quantile(probability: float, degrees: int) -> float:
-    """Return the t below which Student's t lies with this probability, above one half."""
+    """Return the quantile of Student's t distribution, for a probability of at least one half."""
     low, high = 0.0, 1.0
     tail = 2 * (1 - probability)
     while t_two_sided(high, degrees) > tail:

@@ -1,8 +1,7 @@
-"""How far a figure can be trusted: confidence intervals of rates, means and percentiles of requests that
-depend on each other.
+"""Confidence intervals of rates, means and percentiles of requests that are not independent.
 
-Rates and means by batch means with Student's t, widened where neighbouring batches still resemble each other;
-percentiles by binomial order statistics, over as many independent requests as the batches show there were.
+Rates and means use batch means with Student's t, widened if neighboring batches are still correlated.
+Percentiles use binomial order statistics with the effective sample size that the batches show.
 """
 
 import math
@@ -15,18 +14,20 @@ from tpx.protocol.tensors import Array
 
 CONFIDENCE = 0.95
 SAFE_CONFIDENCE = 0.99
-"""That with which MLPerf says that a percentile holds, and below which a percentile is called unknown."""
+"""Confidence that MLPerf requires of a percentile; a percentile without enough requests for it is
+reported as unknown.
+"""
 NOTICED_CORRELATION = 0.2
 GREATEST_CORRELATION = 0.9
 NORMAL_ABOVE = 100.0
-"""Variance of a count from which the normal distribution does for the binomial."""
+"""Variance of a count above which the normal distribution approximates the binomial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A figure and the range in which its true value lies with this confidence.
+    """A figure and the range that contains its true value with this confidence.
 
-    `high` None: there are too few samples to say how high it is.
+    `high` is None if there are too few samples for an upper bound.
     """
 
     value: float
@@ -36,11 +37,11 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """The greater of the distances to both ends; infinite where there is no upper one."""
+        """The greater distance from the value to either end; infinite without an upper end."""
         return math.inf if self.high is None else max(self.high - self.value, self.value - self.low)
 
     def within(self, share: float) -> bool:
-        """Return whether both ends lie within a share of the value, as 0.05."""
+        """Return True if both ends are within a fraction of the value, such as 0.05."""
         return self.half_width <= share * abs(self.value)
 
     def holds(self, value: float) -> bool:
@@ -48,16 +49,18 @@ class Interval:
 
 
 def lag_one(values: Array) -> float:
-    """The correlation of neighbouring values; 0 where they do not vary."""
+    """Return the correlation of neighboring values; 0 if they do not vary."""
     centred = values - values.mean()
     total = float(np.dot(centred, centred))
     return float(np.dot(centred[:-1], centred[1:])) / total if total > 0 else 0.0
 
 
 def widening(residuals: Array) -> float:
-    """By how much dependent batches widen a standard error: that of a first-order autoregression."""
+    """Return the factor by which correlated batches widen a standard error, by a first-order
+    autoregression.
+    """
     count = len(residuals)
-    # an estimate from few values is too low by (1 + 3 rho) / n (Kendall 1954)
+    # correct the bias: an estimate from few values is too low by (1 + 3 rho) / n (Kendall 1954)
     correlation = (lag_one(residuals) + 1 / count) / max(1 - 3 / count, 0.25)
     correlation = min(correlation, GREATEST_CORRELATION)
     if correlation <= NOTICED_CORRELATION:
@@ -66,11 +69,11 @@ def widening(residuals: Array) -> float:
 
 
 def ratio_interval(sums: Array, weights: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Return the interval of sum(sums) / sum(weights), both given by batch (at least two): requests by
-    seconds, or nanoseconds by requests.
+    """Return the interval of sum(sums) / sum(weights), both given by batch (at least two): requests
+    over seconds, or nanoseconds over requests.
 
-    Student's t, and where batches are skewed Willink's correction on the side of their rare values: the
-    truth lies further from the mean of a sample on that side.
+    Student's t. For skewed batches, Willink's correction extends the side of the long tail, on which
+    the true value lies further from a sample's mean.
     """
     count = len(sums)
     total = float(weights.sum())
@@ -97,18 +100,20 @@ def _skewness(residuals: Array, spread: float) -> float:
 
 
 def _corrected(t: float, beta: float) -> float:
-    """R. Willink, "A confidence interval and test for the mean of an asymmetric distribution",
-    Communications in Statistics 34, 2005: equation 3."""
+    """Correct t for skewness: R. Willink, "A confidence interval and test for the mean of an asymmetric
+    distribution", Communications in Statistics 34, 2005, equation 3.
+    """
     if abs(beta) < 1e-3:
         return t
     return (math.cbrt(1 + 6 * beta * (t - beta)) - 1) / (2 * beta)
 
 
 def design_effect(inside: Array, requests: Array, confidence: float = CONFIDENCE) -> float:
-    """How many dependent requests say as much as one independent request, at least 1.
+    """Return the design effect: how many dependent requests carry the information of one independent
+    request, at least 1.
 
-    Of the share of requests with some property, `inside` of `requests` by batch: its variance over that of
-    independent requests, times what the few batches add to the uncertainty.
+    Computed for the share of requests with some property, `inside` of `requests` by batch: its variance
+    relative to that of independent requests, times the uncertainty that comes from having few batches.
     """
     total, count = float(requests.sum()), len(requests)
     share = float(inside.sum()) / total
@@ -123,12 +128,12 @@ def design_effect(inside: Array, requests: Array, confidence: float = CONFIDENCE
 
 
 def needed_samples(probability: float, confidence: float = SAFE_CONFIDENCE) -> int:
-    """Return how many requests it takes until one lies above a quantile with this confidence: 459 for p99."""
+    """Return the number of requests needed for one to exceed a quantile with this confidence: 459 for p99."""
     return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
 def too_few(percentile: float, count: int, effect: float = 1.0) -> str:
-    """Why nothing can be said of a percentile; empty where something can."""
+    """Return the reason why a percentile cannot be estimated; empty if it can."""
     needed = needed_samples(percentile / 100)
     if count / effect >= needed:
         return ""
@@ -149,7 +154,7 @@ def quantile_interval(
 ) -> Interval:
     """Return the interval of a quantile of sorted values; `effect` is their design effect.
 
-    Order statistics: the ranks between which the quantile lies are those of a binomial count.
+    By order statistics: the bounds are the values at the ranks given by quantiles of a binomial count.
     """
     count = len(ordered)
     effective = count / effect
@@ -166,7 +171,7 @@ def quantile_interval(
 
 
 def _rank(count: float, probability: float, side: float) -> float:
-    """The number k with P[Binomial(count, probability) <= k] = side, as a fraction."""
+    """Return the number k with P[Binomial(count, probability) <= k] = side, as a fraction."""
     mean, variance = count * probability, count * probability * (1 - probability)
     if variance > NORMAL_ABOVE:
         return mean + normal_quantile(side) * math.sqrt(variance)

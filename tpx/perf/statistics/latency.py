@@ -10,12 +10,12 @@ from tpx.protocol.tensors import Array
 
 REPORTED_PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 EXTRA_PERCENTILES = (99.9,)
-"""Computed for JSON beside those that perf_analyzer reports."""
+"""Percentiles computed for JSON in addition to those that perf_analyzer reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySummary:
-    """Durations of `count` requests in ns; `std_ns` is that of the sample, 0 for a single request."""
+    """Durations of `count` requests in ns; `std_ns` is the sample standard deviation, 0 for one request."""
 
     count: int
     mean_ns: int
@@ -25,25 +25,25 @@ class LatencySummary:
     percentiles_ns: dict[float, int]
 
     def at(self, percentile: float | None) -> int:
-        """The latency that stands for the level: a percentile, or the mean for None."""
+        """Return a percentile, or the mean for None."""
         return self.mean_ns if percentile is None else self.percentiles_ns[percentile]
 
 
 def reported_percentiles(chosen: float | None) -> list[float]:
-    """Return the percentiles that perf_analyzer shows, and the chosen one, in order."""
+    """Return the percentiles that perf_analyzer shows and the chosen one, in order."""
     return sorted({*REPORTED_PERCENTILES, *(() if chosen is None else (chosen,))})
 
 
 def rank(percentile: float, count: int) -> int:
-    """Index of a percentile among `count` sorted values: nearest rank, half up.
+    """Return the index of a percentile among `count` sorted values: nearest rank, rounding half up.
 
-    perf_analyzer computes it so: inference_profiler.cc, SummarizeLatency.
+    Same formula as perf_analyzer: inference_profiler.cc, SummarizeLatency.
     """
     return int(percentile / 100 * (count - 1) + 0.5)
 
 
 def summarize(durations_ns: Array, percentiles: Iterable[float] = ()) -> LatencySummary:
-    """The statistics of at least one duration; `percentiles` are computed beside the usual ones."""
+    """Return the statistics of at least one duration; `percentiles` are added to the default ones."""
     ordered = np.sort(durations_ns)
     count = len(ordered)
     mean = int(ordered.sum()) // count
