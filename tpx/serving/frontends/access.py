@@ -1,4 +1,4 @@
-"""Access control: parts of the API that only requests with a key may use."""
+"""Access control: restricts parts of the API to requests that carry a key."""
 
 import hmac
 import re
@@ -20,36 +20,36 @@ Category = Literal[
     "trace",
     "logging",
 ]
-"""Parts of the API that can be restricted, in Triton's words."""
+"""Parts of the API that can be restricted, named as in Triton."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A header that a request must show, and its value."""
+    """A header that a request must carry, and its value."""
 
     name: str
     value: str
 
     def fits(self, shown: bytes | None) -> bool:
-        """Tell whether a request shows the value, in constant time."""
+        """Compare the header's value in constant time."""
         return shown is not None and hmac.compare_digest(shown, self.value.encode())
 
 
 class Restrictions:
-    """The keys of the restricted categories."""
+    """Keys of the restricted categories."""
 
     def __init__(self, keys: Mapping[Category, Key]) -> None:
         self._keys = dict(keys)
 
     def key(self, category: Category) -> Key | None:
-        """Return what a request of this category must show, None for nothing."""
+        """Return the key that requests of this category must carry, or None."""
         return self._keys.get(category)
 
 
 def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
-    """The restrictions in the values of a flag, `<category>,<category>:<key>=<value>` each; None without any.
+    """Parse a flag's values, each `<category>,<category>:<key>=<value>`; return None if there are none.
 
     Raises UsageError.
     """

@@ -1,4 +1,4 @@
-"""The access log: its lines name this file, as docs/serve/logs-and-traces.md shows."""
+"""The access log. Its lines name this file, as shown in docs/serve/logs-and-traces.md."""
 
 import logging
 import time
@@ -13,12 +13,12 @@ log = logging.getLogger(__name__)
 
 
 class AccessLog:
-    """Logs a line for each request, however it ends, while the log is verbose."""
+    """Logs one line per request, whatever its outcome, while verbose logging is on."""
 
     def __init__(self, logs: LogControl) -> None:
         self._logs = logs
 
-    # the address is read now: a connection that breaks has none
+    # read the peer address now: it is gone once the connection breaks
 
     def http(self, request: HttpRequest) -> None:
         if self._logs.verbose:

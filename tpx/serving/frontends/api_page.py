@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page for people, from which requests can be sent."""
+"""HTML page of the OpenAPI document, from which requests can be sent."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ _TEMPLATES = resources.files("tpx").joinpath("templates")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterView:
-    """A parameter of a request, beside its body."""
+    """A request parameter outside the body."""
 
     name: str
     place: str
@@ -25,7 +25,7 @@ class ParameterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseView:
-    """One status that an operation answers with."""
+    """One response status of an operation."""
 
     status: str
     description: str
@@ -50,7 +50,7 @@ class OperationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """The operations of one category."""
+    """Operations of one category."""
 
     name: str
     description: str
@@ -59,7 +59,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldView:
-    """One member of an object; `schema` is what its type links to."""
+    """One member of an object; `schema` is the schema that its type links to."""
 
     name: str
     type: str
@@ -70,7 +70,7 @@ class FieldView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaView:
-    """One schema: its members, or what it is a name of."""
+    """One schema: its members, or the type it is an alias for."""
 
     name: str
     type: str
@@ -81,13 +81,13 @@ class SchemaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageView:
-    """All that the template lays out."""
+    """Everything the template lays out."""
 
     title: str
     version: str
     description: str
     always: list[ResponseView]
-    """What every operation may answer, which is said once."""
+    """Responses common to all operations, listed once."""
     groups: list[GroupView]
     schemas: list[SchemaView]
     models: list[str]
@@ -97,14 +97,16 @@ class PageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPage:
-    """A page, and the policy under which nothing but its own script runs and nothing outside is reached."""
+    """A page and its content security policy, which allows only the page's own script and no external
+    hosts.
+    """
 
     html: str
     content_security_policy: str
 
 
 def render(document: JsonObject) -> ApiPage:
-    """The page of an OpenAPI document."""
+    """Render an OpenAPI document as a page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -124,7 +126,7 @@ def render(document: JsonObject) -> ApiPage:
 
 
 def page_view(document: JsonObject) -> PageView:
-    """Return the contents of the page, in order."""
+    """Return the contents of the page, in display order."""
     components = document["components"]
     always = _always(document)
     groups = [
@@ -149,7 +151,7 @@ def page_view(document: JsonObject) -> PageView:
 
 
 def _always(document: JsonObject) -> JsonObject:
-    """The responses that most operations refer to, by status."""
+    """Return the responses that most operations refer to, by status."""
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     counts = Counter(
         (status, told["$ref"])
@@ -162,7 +164,7 @@ def _always(document: JsonObject) -> JsonObject:
 
 
 def _operations(document: JsonObject, tag: str, always: JsonObject) -> list[OperationView]:
-    """The operations of a tag; variants of a path, whose operationIds begin alike, are one."""
+    """Return the operations of a tag, merging path variants, whose operationIds share a prefix."""
     variants: dict[str, list[tuple[str, str, JsonObject]]] = {}
     for path, item in document["paths"].items():
         for method, operation in item.items():
@@ -231,7 +233,7 @@ def _response(status: str, response: JsonObject) -> ResponseView:
 
 
 def _resolve(document: JsonObject, value: JsonObject) -> JsonObject:
-    """Return what a reference within the document stands for."""
+    """Resolve a reference within the document."""
     while "$ref" in value:
         found: JsonValue = document
         for step in value["$ref"].removeprefix("#/").split("/"):
@@ -241,7 +243,7 @@ def _resolve(document: JsonObject, value: JsonObject) -> JsonObject:
 
 
 def _reference(schema: JsonObject) -> str:
-    """The name of the schema that is meant, itself or as the items of an array."""
+    """Return the name of the schema referred to, directly or as the items of an array."""
     name: str = schema.get("$ref", schema.get("items", {}).get("$ref", ""))
     return name.rpartition("/")[2]
 
@@ -277,7 +279,7 @@ def _schema(name: str, schema: JsonObject) -> SchemaView:
 
 
 def _type(schema: JsonObject) -> str:
-    """A schema in a few words."""
+    """Describe the type of a schema in a few words."""
     if "$ref" in schema:
         return _reference(schema)
     if "enum" in schema:
@@ -295,6 +297,6 @@ def _type(schema: JsonObject) -> str:
 
 
 def _hash(text: str) -> str:
-    """A source of a content security policy: exactly this text between its tags."""
+    """Return a content security policy source that allows exactly this inline text."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

@@ -1,8 +1,8 @@
-"""Headers of inference requests that become request parameters, as Triton forwards them.
+"""Forwarding of request headers as inference request parameters, as in Triton.
 
-A pattern has to be found in a header's name, not to match all of it, and letters count as equal in either
-case unless it begins with `(?-i)`. What a header says wins over a parameter of the body with the same name: a
-gateway that adds the header is believed before the client behind it.
+A pattern matches anywhere in a header's name, ignoring case unless it begins with `(?-i)`. A header
+overrides a body parameter of the same name: the gateway that adds the header is trusted over the client
+behind it.
 """
 
 import re
@@ -26,25 +26,24 @@ _CASE_MATTERS = "(?-i)"
 
 
 class HeaderForwarding:
-    """One endpoint's pattern."""
+    """Header name pattern of one endpoint."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
 
     def of_head(self, head: HttpHead) -> dict[str, str]:
-        """The parameters in an HTTP head, named as the client spells them. Raises InvalidRequest."""
+        """Return the parameters in an HTTP head, spelled as the client wrote them. Raises InvalidRequest."""
         spelled: dict[str, bytes] = {}
         for line in reversed(head.raw.split(b"\r\n")[1:-2]):
             name = line.partition(b":")[0]
-            spelled[name.lower().decode("latin-1")] = name  # the first of several spellings is kept
+            spelled[name.lower().decode("latin-1")] = name  # lines are reversed: the first spelling wins
         names = [name.decode("latin-1") for name in reversed(spelled.values())]
         return {
             name: _text(head.headers[name.lower().encode("latin-1")].strip()) for name in self._chosen(names)
         }
 
     def of_metadata(self, metadata: Mapping[str, str | bytes]) -> dict[str, str]:
-        """The parameters in a call's metadata, in the order of their names as in Triton. Raises
-        InvalidRequest."""
+        """Return the parameters in a call's metadata, sorted by name as in Triton. Raises InvalidRequest."""
         return {name: _text(metadata[name]) for name in self._chosen(sorted(metadata))}
 
     def _chosen(self, names: Iterable[str]) -> list[str]:
@@ -56,7 +55,7 @@ class HeaderForwarding:
 
 
 def parse_forwarding(flag: str, pattern: str) -> HeaderForwarding | None:
-    """Read a flag's regular expression; None if it is empty. Raises UsageError."""
+    """Compile a flag's regular expression; return None if it is empty. Raises UsageError."""
     if not pattern:
         return None
     case_matters = pattern.startswith(_CASE_MATTERS)

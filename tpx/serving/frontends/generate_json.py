@@ -1,4 +1,4 @@
-"""The flat JSON of the generate extension: an object as tensors and parameters, outputs as an object."""
+"""Flat JSON of the generate extension: one object holds tensors and parameters, another the outputs."""
 
 import json
 import math
@@ -26,24 +26,25 @@ from tpx.serving.signature import Signature
 
 
 def decode(body: Buffer, signature: Signature, max_strings: int) -> DecodedRequest:
-    """The request in a flat JSON object: a member that names an input of the model is a tensor, any other a
-    parameter. Raises InvalidRequest."""
+    """Decode a flat JSON object: members named like model inputs become tensors, all others parameters.
+    Raises InvalidRequest.
+    """
     return _Decoding(signature, max_strings).decode(body)
 
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """A JSON object with repeated members, of which Python's keep only the last."""
+    """A JSON object that keeps repeated members; a Python dict would keep only the last."""
 
     members: list[tuple[str, JsonValue]]
 
 
 class _NotAParameter(InvalidRequest):
-    """A value that no request parameter can have."""
+    """Raised for a value that cannot be a request parameter."""
 
 
 class _Decoding:
-    """One request on its way from JSON."""
+    """State of decoding one request."""
 
     def __init__(self, signature: Signature, max_strings: int) -> None:
         self._signature = signature
@@ -57,7 +58,7 @@ class _Decoding:
             if key == "id" and key not in self._signature.inputs:
                 if not isinstance(value, str):
                     raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
-                request.request_id = request.request_id or checked_text("id", value)  # the first counts
+                request.request_id = request.request_id or checked_text("id", value)  # the first id wins
             elif key == "parameters":
                 self._take_nested(value)
             else:
@@ -106,7 +107,9 @@ class _Decoding:
             )
 
     def _tensor(self, spec: TensorSpec, value: JsonValue) -> Tensor:
-        """A scalar or list as the tensor of an input: the innermost variable dimension takes the count."""
+        """Convert a scalar or list to an input tensor. The innermost variable dimension takes the
+        element count.
+        """
         most = self._max_strings if spec.datatype == "BYTES" else MAX_ELEMENTS
         check = partial(check_string_count, spec.name, most=most)
         cut = mark_of(dict(value.members)) if isinstance(value, _Object) else None
@@ -124,7 +127,7 @@ class _Decoding:
 
 
 def _shape(spec: TensorSpec, count: int) -> list[int]:
-    """Return the dimensions for a number of elements. Raises InvalidRequest."""
+    """Return the shape for a number of elements. Raises InvalidRequest."""
     shape = list(spec.dims)
     rest = math.prod(max(1, dim) for dim in shape)
     free = [index for index, dim in enumerate(shape) if dim == -1]
@@ -136,9 +139,10 @@ def _shape(spec: TensorSpec, count: int) -> list[int]:
 
 
 def encode(head: RequestHead, response: InferResponse) -> bytes:
-    """The answer as one flat object of tensors and parameters, its members in the order of their names, as
-    Triton has them; a tensor of one element is that element. Raises InvalidRequest for a datatype that JSON
-    cannot show."""
+    """Encode a response as one flat object of tensors and parameters, sorted by name as in Triton. A
+    tensor of one element becomes a scalar. Raises InvalidRequest for a datatype that JSON cannot
+    represent.
+    """
     answer: JsonObject = dict(response.parameters or {})
     answer |= {"model_name": head.model.name, "model_version": str(head.model.version)}
     if head.request_id:

@@ -1,4 +1,4 @@
-"""The gRPC endpoint: every method of GRPCInferenceService, health and reflection."""
+"""The gRPC endpoint: all methods of GRPCInferenceService, health and reflection."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,14 +19,14 @@ from tpx.serving.frontends.grpc_verbs import Rpc
 
 
 class GrpcRelay(Protocol):
-    """Hands calls on to the process that can answer them."""
+    """Forwards calls to the process that can answer them."""
 
     def relayed_rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
-        """Return methods that hand the call on."""
+        """Return methods that forward their calls."""
 
 
 class GrpcFrontend:
-    """Makes the methods."""
+    """Builds the gRPC methods."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class GrpcFrontend:
         forwarding: HeaderForwarding | None = None,
         relay: GrpcRelay | None = None,
     ) -> None:
-        """With a `relay`, another process answers all but inference; `plane` then infers and nothing else."""
+        """With a `relay`, another process answers everything except inference, and `plane` only infers."""
         self._restrictions = restrictions
-        every = cast("DataPlane", plane)  # with a relay these are asked for their methods only
+        every = cast("DataPlane", plane)  # with a relay only their method list is used
         inference = GrpcInference(plane, forwarding)
         others = [*GrpcHealth(every).rpcs(), *GrpcControlPlane(every).rpcs()]
         self._rpcs = [
@@ -49,7 +49,7 @@ class GrpcFrontend:
         self._rpcs += GrpcReflection(self._rpcs).rpcs()
 
     def methods(self) -> list[Method]:
-        """Every method; those of a restricted category look at a call's metadata before anything else."""
+        """Return all methods. Those of a restricted category check a call's metadata first."""
         if self._restrictions is not None:
             for rpc in self._rpcs:
                 key = self._restrictions.key(rpc.category)
@@ -59,7 +59,7 @@ class GrpcFrontend:
 
 
 def _admit(key: Key, head: CallHead) -> tuple[Status, str] | None:
-    """Why a call is not served, if it does not show the key."""
+    """Return the status for a call without the key, or None if the call is admitted."""
     name = f"triton-grpc-protocol-{key.name}"
     shown = head.metadata.get(name.lower())
     if key.fits(shown.encode("latin-1") if isinstance(shown, str) else shown):

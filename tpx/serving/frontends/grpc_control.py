@@ -1,4 +1,4 @@
-"""Every verb over gRPC but inference: health, metadata, statistics, repository, shared memory, settings."""
+"""All gRPC verbs except inference: health, metadata, statistics, repository, shared memory, settings."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +22,7 @@ _Status = TypeVar(
 
 
 class GrpcControlPlane:
-    """Decodes requests, calls the data plane and encodes its plain values."""
+    """Decodes requests, calls the data plane and encodes the results."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -33,7 +33,7 @@ class GrpcControlPlane:
         self._cuda_regions = Coalesced(partial(self._cuda_entries, ""))
 
     def rpcs(self) -> list[Rpc]:
-        """Return the methods, each with its part of the API."""
+        """Return the methods, each with its API category."""
         tasks, explicit = self._plane.tasks, lambda: self._plane.check_explicit()
         regions: dict[str, Verb] = {
             "SystemSharedMemoryRegister": self._system_register,
@@ -98,7 +98,7 @@ class GrpcControlPlane:
         )
 
     async def _make_statistics(self) -> bytes:
-        # messages of one model each are, one behind the other, the message of them all
+        # concatenated protobuf messages merge: one message per model forms the complete one
         one = messages.ModelStatisticsResponse
         members = self._plane.statistics("", "")
         return b"".join(await in_steps(one(model_stats=[each]).SerializeToString() for each in members))
@@ -184,7 +184,7 @@ class GrpcControlPlane:
     # settings
 
     def _trace(self, request: messages.TraceSettingRequest) -> Message:
-        """Answer the trace settings after changing them; an empty list of values clears one."""
+        """Update the trace settings and return them; an empty list of values clears a setting."""
         given = {name: list(setting.value) or None for name, setting in request.settings.items()}
         response = messages.TraceSettingResponse()
         for name, texts in self._plane.trace_setting(request.model_name, given).items():
@@ -210,7 +210,7 @@ class GrpcControlPlane:
 
 
 def _entry(response: _Status, region: Region) -> bytes:
-    """Return a region's entry, which joined with others is the message of them all."""
+    """Return the entry of one region. Concatenated entries form the complete message."""
     response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
     return response.SerializeToString()
 
@@ -223,11 +223,11 @@ def _serialized(entries: Sequence[RepositoryEntry]) -> bytes:
 
 
 def _value(parameter: _Parameter) -> Any:
-    """Return the value of a parameter or setting, None if it has none."""
+    """Return the value of a parameter or setting, or None if it has none."""
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
 
 
 def _tensor(tensor: TensorMetadata) -> JsonObject:
-    # as fields: the class is inside another one, where only protobuf's compiled half has it
+    # a dict, because the nested message class only exists in protobuf's compiled runtime
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}

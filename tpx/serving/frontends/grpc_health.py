@@ -1,7 +1,7 @@
-"""The health service of gRPC: what load balancers and orchestrators ask.
+"""The gRPC health service, used by load balancers and orchestrators.
 
-It speaks for the server as a whole: the service that a client names does not matter, as with Triton. Triton
-has Check only; clients with health checking of their own (`healthCheckConfig`) use Watch.
+It reports the server as a whole: the requested service name is ignored, as in Triton. Triton only has
+Check; clients with client-side health checking (`healthCheckConfig`) use Watch.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from tpx.serving.frontends.grpc_verbs import Rpc, decode, fail, rpc_later
 
 _SERVICE = "/grpc.health.v1.Health/"
 _LOOK_EVERY_S = 0.25
-"""How late a watcher may learn of a change."""
+"""Polling interval, and so the maximum delay before a watcher sees a change."""
 
 
 class GrpcHealth:
-    """Check and Watch."""
+    """Serves Check and Watch."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -38,7 +38,7 @@ class GrpcHealth:
         return _health(ready=await self._plane.says_ready())
 
     def enter(self, watch: "_HealthWatch") -> None:
-        """Send a watcher the health, and from now on its changes."""
+        """Send a watcher the current health, and later every change."""
         self._watchers.add(watch)
         watch.tell(_health(ready=self._plane.ready()))
         if self._looking is None:
@@ -50,14 +50,14 @@ class GrpcHealth:
         watch.tell(_health(ready=self._plane.ready()))
 
     def leave(self, watch: "_HealthWatch") -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         self._watchers.discard(watch)
 
     def _look_later(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
 
     def _look(self) -> None:
-        """One look for all, however many they are."""
+        """Check the health once for all watchers."""
         self._looking = None
         health = _health(ready=self._plane.ready()) if self._watchers else None
         for watch in list(self._watchers):
@@ -72,7 +72,7 @@ def _health(*, ready: bool) -> messages.HealthCheckResponse:
 
 
 class _HealthWatch:
-    """The sink of one Watch: the health at once and whenever it changes, until the server ends."""
+    """Sink of one Watch call: sends the health at once and on every change until the server stops."""
 
     __slots__ = ("_call", "_health", "_told")
 
@@ -92,7 +92,7 @@ class _HealthWatch:
             self._health.enter(self)
 
     def half_closed(self) -> None:
-        """The client has asked its one question; it waits for the answers."""
+        """Reject a stream without a request; otherwise keep sending responses."""
         if self._told < 0:
             fail(self._call, InvalidRequest("Watch needs one request message, got none"))
 
@@ -100,17 +100,17 @@ class _HealthWatch:
         self._health.leave(self)
 
     def tell(self, health: Any) -> None:
-        """How the server is, if that is news."""
+        """Send the health if it has changed."""
         if health.status != self._told:
             self._told = health.status
             data = health.SerializeToString()
             self._call.send((data,), len(data))
 
     def _end(self) -> None:
-        """The server ends: that is the last news."""
+        """Send the last status and finish: the server is stopping."""
         self._health.part(self)
         self._call.finish()
 
 
 def _go_on(stalled: bool) -> None:
-    """A watcher that does not read costs no more than its last status."""
+    """Ignore backpressure: a client that does not read has at most its last status buffered."""

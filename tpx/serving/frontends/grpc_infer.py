@@ -1,8 +1,8 @@
 """Inference over gRPC.
 
-A client that repeats a request sends the same protobuf bytes before other tensors. What precedes the tensors
-was decoded and validated once and is found again by its bytes; the tensors behind it have lengths that are
-known then.
+A client that repeats a request sends the same protobuf bytes in front of different tensors. The bytes
+before the tensors are decoded and validated once; later requests look them up, and the tensors are then
+cut out at known lengths.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,21 +36,21 @@ _REMEMBERED_SIZES = 4
 _RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
 FINAL: Mapping[str, Parameter] = MappingProxyType({"triton_final_response": True})
 NOT_FINAL: Mapping[str, Parameter] = MappingProxyType({"triton_final_response": False})
-"""What every response of a stream says."""
+"""Parameters of every response of a stream but the last."""
 _NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
 class _KnownHead:
-    """A remembered start of a message: what it means, and the bytes before each tensor that must follow."""
+    """A remembered message head: its decoded form, and the bytes expected before each tensor."""
 
     __slots__ = ("_bound", "_starts", "frames", "head", "short", "size")
 
     def __init__(self, head: RequestHead, short: ShortWay | None) -> None:
         self.head = head
         self.short = short
-        """The short way of its requests, which have one tensor."""
+        """Fast path for requests with this head; only for a single input tensor."""
         self._bound: object = None
         self._starts: list[bytes] = []
         if head.shared is not None:
@@ -60,7 +60,7 @@ class _KnownHead:
         self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
     def answer(self, short: ShortWay, outputs: list[bytes]) -> list[Buffer]:
-        """Return the response with outputs that the short way has computed."""
+        """Return the response for outputs computed on the fast path."""
         if self._bound is not short.bound:
             self._bound = short.bound
             self._starts = _starts(self.head, short.outputs(), _NO_PARAMETERS)
@@ -71,13 +71,13 @@ class _KnownHead:
 
 
 class GrpcInference:
-    """Serves ModelInfer, and makes the requests of ModelStreamInfer."""
+    """Serves ModelInfer, and decodes the requests of ModelStreamInfer."""
 
     def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
         self._forwarding = forwarding
         self._heads: dict[bytes, _KnownHead] = {}
-        self._sizes: list[int] = []  # of the starts lately remembered: where to cut a message to look it up
+        self._sizes: list[int] = []  # lengths of recently remembered heads, to cut messages at for the lookup
         self._generation = -1
 
     def rpcs(self) -> list[Rpc]:
@@ -91,7 +91,7 @@ class GrpcInference:
         *,
         waits: bool = True,
     ) -> None:
-        """The boundary of a request: whatever happens, it is answered."""
+        """Handle one request. Every error is answered; nothing is raised."""
         try:
             infer = self._unanswered(call, message, decoded)
             if infer is None:
@@ -117,7 +117,9 @@ class GrpcInference:
     def _unanswered(
         self, call: ServerCall, message: Buffer, decoded: DecodedRequest | None
     ) -> InferRequest | None:
-        """The request of a unary call, unless it went the short way and is answered. Raises as `request`."""
+        """Return the request of a unary call, or None if the fast path has answered it. Raises like
+        `request`.
+        """
         if decoded is None and self._forwarding is None:
             found = self._remembered(message)
             if found is not None:
@@ -134,12 +136,13 @@ class GrpcInference:
         context: Any,
         decoded: DecodedRequest | None = None,
     ) -> InferRequest:
-        """The request in a message of a call, which may be `decoded` already. Raises RequestError, and
-        Postponed where it takes long to decode."""
+        """Build the request in a message, which may already be `decoded`. Raises RequestError, and
+        Postponed if decoding takes long.
+        """
         forwarded = None
         if self._forwarding is not None:
             forwarded = self._forwarding.of_metadata(call.head.metadata)
-        # what the metadata adds is not in the message: its start does not tell the head then
+        # metadata adds parameters that the message bytes do not show: skip the lookup
         if decoded is None and not forwarded:
             found = self._remembered(message)
             if found is not None:
@@ -165,7 +168,7 @@ class GrpcInference:
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
     def _answered_at_once(self, call: ServerCall, known: _KnownHead, tensors: list[Buffer]) -> bool:
-        """Compute a request the short way and answer it, if that can be."""
+        """Compute and answer a request on the fast path. Return False if that is not possible."""
         short, plane = known.short, self._plane
         if short is None or plane.stopping or plane.tracer.on:
             return False
@@ -176,7 +179,7 @@ class GrpcInference:
         return True
 
     def _decoded(self, message: Buffer) -> DecodedRequest:
-        """Raises Postponed for explicit contents that take long to decode."""
+        """Decode a message. Raises Postponed if it has explicit contents that take long to decode."""
         split = split_raw_inputs(message, 0)
         decode = partial(decode_infer_request, message, split, self._plane.max_string_elements)
         if split[0] > LONG_BYTES:
@@ -184,7 +187,7 @@ class GrpcInference:
         return decode()
 
     def _remembered(self, message: Buffer) -> tuple[_KnownHead, list[Buffer]] | None:
-        """Head and tensors, if the message begins as one before and has the sizes that this implies."""
+        """Return the remembered head and the tensors of a message whose start and size match one, or None."""
         if self._generation != self._plane.generation:
             self._heads.clear()
             self._generation = self._plane.generation
@@ -245,7 +248,7 @@ class GrpcInference:
 def encode_response(
     infer: InferRequest, outputs: list[Tensor], parameters: Mapping[str, Parameter] = _NO_PARAMETERS
 ) -> list[Buffer]:
-    """A ModelInferResponse in parts, the tensors uncopied."""
+    """Return a ModelInferResponse in parts, without copying the tensors."""
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
@@ -266,7 +269,7 @@ def encode_response(
 
 
 def _starts(head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter]) -> list[bytes]:
-    """The bytes before each tensor: before the first, everything else that the message says."""
+    """Return the bytes before each tensor; the first item includes all other fields of the message."""
     message = messages.ModelInferResponse(
         model_name=head.model.name, model_version=str(head.model.version), id=head.request_id
     )

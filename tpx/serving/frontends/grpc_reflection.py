@@ -1,7 +1,7 @@
-"""gRPC server reflection: a client that has no .proto files asks the server for them (grpcurl, Postman,
-grpcio's reflection client).
+"""gRPC server reflection, for clients without .proto files (grpcurl, Postman, grpcio's reflection
+client).
 
-The two names of the protocol, v1 and v1alpha, have the same messages.
+The two versions of the service, v1 and v1alpha, share the same messages.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.Ser
 
 
 class GrpcReflection:
-    """Serves ServerReflectionInfo about the services of `rpcs`, and about itself."""
+    """Serves ServerReflectionInfo for the services of `rpcs` and for itself."""
 
     def __init__(self, rpcs: Iterable[Rpc]) -> None:
         paths = (rpc.method.path for rpc in rpcs)
@@ -37,14 +37,14 @@ class GrpcReflection:
 
 
 class _Questions:
-    """The sink of one reflection stream: every question gets one answer, at once."""
+    """Sink of one reflection stream, which answers each request immediately."""
 
     def __init__(self, call: ServerCall, services: list[str]) -> None:
         self._call = call
         self._services = services
 
     def message(self, message: Buffer) -> None:
-        """The boundary of a question: whatever happens, it is answered."""
+        """Handle one request. Every error is answered; nothing is raised."""
         try:
             request = messages.ServerReflectionRequest.FromString(bytes(message))
         except DecodeError:
@@ -66,7 +66,7 @@ class _Questions:
 def _answer(
     request: messages.ServerReflectionRequest, services: list[str]
 ) -> messages.ServerReflectionResponse:
-    """A ServerReflectionResponse; what cannot be found is an answer too, and the stream goes on."""
+    """Return a ServerReflectionResponse. A failed lookup is reported in it and does not end the stream."""
     response = messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
     try:
         _fill(response, request, services)
@@ -104,7 +104,7 @@ def _fill(
 
 
 def _add_files(response: messages.ServerReflectionResponse, file: FileDescriptor) -> None:
-    """The file and all that it imports, each once."""
+    """Add a file and everything it imports, each once."""
     waiting, seen = [file], {file.name}
     while waiting:
         file = waiting.pop()

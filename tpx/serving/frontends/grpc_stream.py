@@ -1,8 +1,8 @@
-"""ModelStreamInfer: requests on one stream, their answers as they come.
+"""ModelStreamInfer: requests on one stream, answered as responses become available.
 
-Errors are answers too, and the stream goes on; with the metadata `triton_grpc_error: true` the first error
-ends it with a real status. Answers of models that are not decoupled come in the order of their requests;
-those of decoupled models are sent at once.
+Errors are sent as messages and the stream continues; with the metadata `triton_grpc_error: true` the
+first error ends it with a gRPC status. Responses of decoupled models are sent immediately, all others
+in the order of their requests.
 """
 
 from collections import deque
@@ -29,36 +29,36 @@ from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 _COUNTED_BYTES = 16 << 10
-"""Of a request: smaller ones are not worth counting."""
+"""Minimum size of a request to count as held memory; smaller ones are not worth counting."""
 MOST_IN_FLIGHT = 1000
-"""Requests of one stream: those behind them wait unread."""
+"""Maximum number of requests in flight per stream; beyond it the stream is not read."""
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 
 
 class _Turn:
-    """One request of a stream, and what is ready of its answer."""
+    """One request of a stream and its responses that are ready."""
 
     __slots__ = ("done", "encoding", "error", "held", "messages", "request", "size")
 
     def __init__(self) -> None:
         self.request: InferRequest | None = None
-        """None if it could not be understood."""
+        """None if the request could not be decoded."""
         self.messages: list[list[Buffer]] = []
         self.size = 0
-        """Bytes of the messages."""
+        """Total size of the messages, in bytes."""
         self.held = 0
-        """Bytes of the request, if they are many."""
+        """Bytes of the request that count as held; 0 for small requests."""
         self.error: TpxError | None = None
-        """The stream ends with it when these were sent."""
+        """Error that ends the stream after the messages are sent."""
         self.done = False
-        """Nothing follows."""
+        """True if no more responses follow."""
         self.encoding = 0
-        """Answers that are encoded beside the event loop: those behind them wait."""
+        """Number of responses being encoded in another thread; later responses wait for them."""
 
     @property
     def ordered(self) -> bool:
-        """True if the answer waits for the requests before it."""
+        """True if responses must wait for those of earlier requests."""
         return self.request is None or not self.request.head.model.decoupled
 
     def add(self, parts: list[Buffer]) -> None:
@@ -81,42 +81,42 @@ class GrpcStreams:
 
 
 class _InferStream:
-    """The sink of one ModelStreamInfer call."""
+    """Sink of one ModelStreamInfer call."""
 
     def __init__(self, call: ServerCall, plane: InferencePlane, inference: GrpcInference) -> None:
         self._call = call
         self._plane = plane
         self._inference = inference
         self._turns: set[_Turn] = set()
-        """Whose answers are not complete and sent."""
+        """Requests whose responses are not all sent."""
         self._ordered: deque[_Turn] = deque()
-        """Those of them that wait for one another."""
+        """Those requests that must be answered in order, oldest first."""
         self._kept = 0
-        """Bytes of answers that wait for an earlier one."""
+        """Bytes of responses that wait for an earlier request."""
         self._paused = False
         self._half_closed = self._draining = False
         self._ended = False
         self._behind: deque[Buffer] | None = None
-        """Messages behind one that waits for its model; None while none does."""
+        """Messages received while an earlier one is decoded or its model loads; None if none is."""
         self._call_off: Callable[[], None] = _nothing
         self._waits_since_ns = 0
-        """When it began to wait for the next message; known while requests are traced."""
+        """Time at which the wait for the next message began; only set while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
         call.listen(on_stall=self._stall, on_drain=self._drain)
 
     def message(self, message: Buffer) -> None:
-        """A request of the client: while an earlier one waits for its model, it waits, too."""
+        """Take a request, or queue it behind one that is being decoded or whose model is loading."""
         if self._behind is not None:
             self._behind.append(message)
         else:
             self._serve(message, waits=True)
 
     def _serve(self, message: Buffer, decoded: DecodedRequest | None = None, *, waits: bool) -> None:
-        """The boundary of a request: whatever happens, it is answered."""
+        """Handle one request. Every error is answered; nothing is raised."""
         if self._ended:
             return
         if self._draining:
-            return  # the stream ends with what is in flight, and says why
+            return  # shutting down: finish what is in flight, then end with UNAVAILABLE
         turn = _Turn()
         try:
             infer = turn.request = self._inference.request(message, self._call, self._reply, turn, decoded)
@@ -147,8 +147,9 @@ class _InferStream:
         message: Buffer,
         begin: Callable[[Callable[[TpxError], None]], Callable[[], None]],
     ) -> None:
-        """Read no more of the client until its request is decoded or its model loaded, which `begin` begins:
-        it takes what to call on failure, and returns what calls it off."""
+        """Stop reading until a request is decoded or its model loaded. `begin` starts that work: it
+        takes a failure callback and returns a cancel function.
+        """
         try:
             self._call_off = begin(lambda error: self._go_on(turn, message, error, None))
         except TpxError as exc:
@@ -168,7 +169,7 @@ class _InferStream:
         *,
         waits: bool = True,
     ) -> None:
-        """The model is there or the request is decoded, or why not: serve what has come meanwhile."""
+        """Serve a request that was waiting, or answer it with `error`, then the messages queued behind it."""
         behind, self._behind = self._behind, None
         if self._ended:
             return
@@ -189,19 +190,19 @@ class _InferStream:
             self._finish_if_done()
 
     def _keep_behind(self, messages: deque[Buffer]) -> bool:
-        """Have messages wait, if another one does now."""
+        """Queue messages again if a request waits. Return False if none does."""
         if self._behind is None:
             return False
         self._behind.extend(messages)
         return True
 
     def half_closed(self) -> None:
-        """The client sends no more; the stream ends with its last answer."""
+        """Handle the client's half-close: the stream ends after its last response."""
         self._half_closed = True
         self._finish_if_done()
 
     def gone(self) -> None:
-        """Cancel what is in flight, as the client has left."""
+        """Cancel the requests in flight: the client has disconnected."""
         self._ended = True
         self._call_off()
         turns, self._turns = self._turns, set()
@@ -212,7 +213,7 @@ class _InferStream:
                 request.cancel()
 
     def _stall(self, stalled: bool) -> None:
-        """The client does not take what was sent, or does again."""
+        """Pass on that the client has stopped or resumed reading."""
         for turn in self._turns:
             if turn.request is not None:
                 turn.request.stall(stalled)
@@ -227,7 +228,9 @@ class _InferStream:
         self._look_at_room()
 
     def _look_at_room(self) -> None:
-        """Take no more requests while there are many, or while many bytes wait for an earlier answer."""
+        """Pause reading while too many requests are in flight or too many bytes wait for an earlier
+        response.
+        """
         count = len(self._turns)
         if not self._paused and (count >= MOST_IN_FLIGHT or self._kept > CALL_UNREAD_BYTES):
             self._paused = True
@@ -242,7 +245,7 @@ class _InferStream:
             return
         work = partial(_encode, turn, infer, response)
         if turn.encoding or (infer.head.converted and takes_long(infer.head, response.outputs)):
-            # those behind it wait for it: they are encoded in their order
+            # encode later responses in the same thread to keep their order
             turn.encoding += 1
             then = partial(self._encoded, turn, infer, response)
             self._plane.offload.encode(work, then, lambda error: self._encoded(turn, infer, response, error))
@@ -257,7 +260,7 @@ class _InferStream:
     def _encoded(
         self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer] | TpxError
     ) -> None:
-        """A response has been encoded beside the event loop."""
+        """Take a response that was encoded in another thread."""
         turn.encoding -= 1
         if self._ended or turn.done:
             return
@@ -275,20 +278,20 @@ class _InferStream:
         self._deliver(turn)
 
     def _fault(self, turn: _Turn, infer: InferRequest, error: TpxError) -> None:
-        """A response cannot be sent."""
+        """Cancel a request whose response cannot be sent, and answer with the error."""
         infer.cancel()
         turn.done = True
         self._add_error(turn, infer.head.request_id, error)
         self._deliver(turn)
 
     def _refuse(self, turn: _Turn, message: Buffer, error: TpxError) -> None:
-        """A request that will not be computed."""
+        """Answer a request that will not be computed with its error."""
         turn.done = True
         self._add_error(turn, request_id_of(message), error)
         self._deliver(turn)
 
     def _add_error(self, turn: _Turn, request_id: str, error: TpxError) -> None:
-        """An error in the stream: the answer says which request it is of, and nothing else."""
+        """Add an error message, which identifies its request but carries no outputs."""
         if self._errors_end:
             turn.error = error
             turn.done = True
@@ -301,7 +304,7 @@ class _InferStream:
         turn.add([answer.SerializeToString()])
 
     def _deliver(self, turn: _Turn) -> None:
-        """Send what is ready and whose turn it is."""
+        """Send the responses that are ready and next in order."""
         if not turn.ordered:
             self._send(turn)
         else:
@@ -324,7 +327,7 @@ class _InferStream:
             self._turns.discard(turn)
             if turn.held and not self._ended:
                 self._call.hold(-turn.held)
-            turn.request = None  # they know each other: a cycle
+            turn.request = None  # break the reference cycle
 
     def _drain(self) -> None:
         self._draining = True
@@ -340,7 +343,7 @@ class _InferStream:
             self._end(TpxError(_EXITING, code=Code.UNAVAILABLE))
 
     def _end(self, error: TpxError) -> None:
-        """End the stream with a status, behind what was sent."""
+        """End the stream with a status, after the messages already sent."""
         self.gone()
         self._call.finish(from_code(error.code), error.message)
 
@@ -350,11 +353,11 @@ class _InferStream:
 
 
 def _nothing() -> None:
-    """Nothing is to be called off."""
+    """Do nothing: there is nothing to cancel."""
 
 
 def _encode(turn: _Turn, infer: InferRequest, response: InferResponse) -> list[Buffer]:
-    """The message of a response; nothing where there is none. Raises TpxError."""
+    """Encode a response; return [] if it carries nothing to send. Raises TpxError."""
     says = response.outputs or turn.ordered or response.says_something or infer.head.empty_final_response
     if response.error is not None or not says:
         return []
@@ -365,6 +368,6 @@ def _encode(turn: _Turn, infer: InferRequest, response: InferResponse) -> list[B
 
 
 def _framed(parts: list[Buffer]) -> list[Buffer]:
-    """A ModelInferResponse as the infer_response of a ModelStreamInferResponse."""
+    """Wrap a ModelInferResponse as the infer_response of a ModelStreamInferResponse."""
     size = sum(len(part) for part in parts)
     return [_INFER_RESPONSE_TAG + encode_varint(size), *parts]

@@ -1,4 +1,4 @@
-"""The methods of the gRPC API: how verbs are called, and how they answer with messages and statuses."""
+"""Methods of the gRPC API: calling a verb and answering with a message or a status."""
 
 import asyncio
 import logging
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def answer(call: ServerCall, message: Message | bytes) -> None:
-    """Answer with one protobuf message, which may be serialized already."""
+    """Answer with one protobuf message, serialized or not."""
     call.respond((message if isinstance(message, bytes) else message.SerializeToString(),))
 
 
 def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:
-    """Do `work` once a model is loaded; it answers in any case, and fails if the model is gone again."""
+    """Run `work`, which must always answer, once a model is loaded; fail the call if the load fails."""
     try:
         call.when_gone(absent.then(work, partial(fail, call)))
     except TpxError as exc:
@@ -40,7 +40,7 @@ def fail(call: ServerCall, error: TpxError) -> None:
 
 
 def fail_internally(call: ServerCall, what: str, error: Exception) -> None:
-    """Answer a defect of ours: the log has the traceback, the client learns that it is not its fault."""
+    """Answer an internal error. The traceback is logged; the client only learns that the server failed."""
     log.error("%s failed", what, exc_info=error)
     call.fail(Status.INTERNAL, "internal error: see the log of the server")
 
@@ -48,7 +48,7 @@ def fail_internally(call: ServerCall, what: str, error: Exception) -> None:
 SERVICE = "/inference.GRPCInferenceService/"
 
 _SHORT_BYTES = 64 << 10
-"""Longer messages of verbs that take their time are decoded in another thread."""
+"""Maximum size of messages decoded on the event loop by `rpc_later`; longer ones use a thread."""
 
 Verb = Callable[[Any], Message]
 """Takes a request message, returns a response message, raises TpxError."""
@@ -56,7 +56,7 @@ Verb = Callable[[Any], Message]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rpc:
-    """A method, and the part of the API it belongs to."""
+    """A method and its API category."""
 
     category: Category
     method: Method
@@ -71,7 +71,7 @@ def decode(request_type: str, message: Buffer) -> Any:
 
 
 def rpc(name: str, category: Category, verb: Verb) -> Rpc:
-    """Return a unary method around a verb: decode, call, encode, and map errors."""
+    """Return a unary method that decodes the request, calls the verb, encodes its result and maps errors."""
 
     def serve(call: ServerCall, message: Buffer, *, waits: bool = True) -> None:
         try:
@@ -98,9 +98,9 @@ def rpc_later(
     *,
     path: str = "",
 ) -> Rpc:
-    """Return a unary method whose verb takes its time; `check` may refuse before the message is decoded.
+    """Return a unary method for an asynchronous verb; `check` may reject the call before decoding.
 
-    `path` is that of another service than inference.
+    `path` is given for methods outside the inference service.
     """
     request_type = f"{name}Request"
 

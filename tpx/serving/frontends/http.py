@@ -1,4 +1,4 @@
-"""The HTTP endpoint: which verb a request means."""
+"""The HTTP endpoint: maps each request to a verb."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -25,14 +25,14 @@ from tpx.serving.repository.on_demand import NotLoaded
 
 
 class HttpRelay(Protocol):
-    """Hands requests on to the process that can answer them."""
+    """Forwards requests to the process that can answer them."""
 
     def relayed_routes(self, routes: Sequence[Route]) -> list[Route]:
-        """Return routes whose verbs hand the request on."""
+        """Return routes whose verbs forward the request."""
 
 
 class HttpFrontend:
-    """Serves every HTTP request. What a head means is worked out once and remembered in its memo."""
+    """Serves every HTTP request. A head is resolved once and its meaning cached in its memo."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class HttpFrontend:
         forwarding: HeaderForwarding | None = None,
         relay: HttpRelay | None = None,
     ) -> None:
-        """With a `relay`, another process answers all but inference; `plane` then infers and nothing else."""
+        """With a `relay`, another process answers everything except inference, and `plane` only infers."""
         self._restrictions = restrictions
-        every = cast("DataPlane", plane)  # with a relay these are asked for their routes only
+        every = cast("DataPlane", plane)  # with a relay only their routes are used
         others = [
             *HttpControlPlane(every).routes(),
             *HttpDocumentation(every, lambda: self.routes).routes(),
@@ -58,7 +58,7 @@ class HttpFrontend:
         ]
 
     def serve(self, request: HttpRequest) -> None:
-        """The boundary of a request: whatever happens, it is answered."""
+        """Handle one request. Every error is answered; nothing is raised."""
         try:
             meaning = request.head.memo
             if meaning is None:
@@ -75,7 +75,9 @@ class HttpFrontend:
             answer_failure(request, exc)
 
     def judge(self, head: HttpHead) -> HttpError | None:
-        """Return why the body of this head is not read: its sender lacks a key."""
+        """Return the error for a head without the required key, whose body is then not read; otherwise
+        None.
+        """
         if head.memo is None and self._restrictions is not None:
             try:
                 head.memo = self._meaning(head)
@@ -83,11 +85,11 @@ class HttpFrontend:
                 if exc.status == 403:
                     return HttpError(403, str(exc))
             except TpxError:
-                pass  # said in the answer, which need not end the connection
+                pass  # answered after the body is read, which keeps the connection open
         return None
 
     def _meaning(self, head: HttpHead) -> Meaning:
-        """Return what a method and path ask for. Raises HttpRefusal, TpxError."""
+        """Resolve a method and path. Raises HttpRefusal, TpxError."""
         path = _decode_path(head.path)
         for route in self.routes:
             match = route.pattern.fullmatch(path)
@@ -104,13 +106,13 @@ class HttpFrontend:
 
 
 def _admit(head: HttpHead, key: Key | None) -> None:
-    """Raise HttpRefusal where the head must show a key and does not."""
+    """Raise HttpRefusal if the head lacks a required key."""
     if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
         raise HttpRefusal(403, f"This API is restricted, expecting header '{key.name}'")
 
 
 def _decode_path(path: bytes) -> str:
-    """The path with its escapes decoded segment by segment, so that an escaped slash separates nothing."""
+    """Decode a path segment by segment, so that an escaped slash is no separator."""
     segments = path.split(b"/")
     try:
         decoded = [unquote_to_bytes(segment).decode() for segment in segments]
@@ -118,6 +120,8 @@ def _decode_path(path: bytes) -> str:
         raise HttpRefusal(404, "Not Found") from exc
     if any("/" in segment or "\0" in segment for segment in decoded):
         if decoded[:4] == ["", "v2", "repository", "models"]:
-            check_name("".join(decoded[4:5]))  # what is meant there is a model that is to be, not a path
+            check_name(
+                "".join(decoded[4:5])
+            )  # a model name to load, not a path: report it as an invalid name
         raise HttpRefusal(404, "Not Found")
     return "/".join(decoded)

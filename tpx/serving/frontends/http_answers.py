@@ -1,4 +1,4 @@
-"""Answers over HTTP: statuses, error bodies, compression."""
+"""HTTP responses: statuses, error bodies, compression."""
 
 import asyncio
 import logging
@@ -38,18 +38,18 @@ _ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01]
 
 
 def answer_json(request: HttpRequest, value: object) -> None:
-    """Answer with a value as JSON; dataclasses are objects."""
+    """Answer with a value as JSON; dataclasses become objects."""
     request.respond(200, JSON_TYPE, (orjson.dumps(value),))
 
 
 def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:
-    """Answer with the status of the error's code and its message, in which a client's own words may be."""
+    """Answer with the status of the error's code and its message, which may quote the client's input."""
     message = error.message.encode(errors="replace").decode()
     request.respond(STATUS_OF_CODE[error.code], JSON_TYPE + headers, (orjson.dumps({"error": message}),))
 
 
 def answer_failure(request: HttpRequest, error: Exception) -> None:
-    """Answer a defect of ours: the log has the traceback, the client learns that it is not its fault."""
+    """Answer an internal error. The traceback is logged; the client only learns that the server failed."""
     log.error("an HTTP request failed", exc_info=error)
     request.respond(500, JSON_TYPE, (b'{"error":"internal error: see the log of the server"}',))
 
@@ -66,7 +66,7 @@ def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buff
 
 
 def attempt(request: HttpRequest, work: Callable[[], None], *, waits: bool = True) -> None:
-    """Do a step of a request. What it raises is answered; a model that is not loaded is waited for, once."""
+    """Run one step of a request and answer its errors. If the model is not loaded, load it and retry once."""
     try:
         try:
             work()
@@ -81,7 +81,7 @@ def attempt(request: HttpRequest, work: Callable[[], None], *, waits: bool = Tru
 
 
 def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None]) -> None:
-    """Load a model and attempt `work` once it serves. Raises Overloaded."""
+    """Load a model, then attempt `work`. Raises Overloaded."""
 
     def again() -> None:
         request.on_gone = None
@@ -93,8 +93,9 @@ def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None
 def when_done(
     request: HttpRequest, future: "asyncio.Future[T]", work: Callable[[T], None]
 ) -> Callable[[], None]:
-    """Attempt `work` with the result of another thread, so that a large body of one client holds up no
-    other. Returns what calls it off."""
+    """Attempt `work` with the result of another thread, where large bodies do not delay other clients.
+    Returns a function that cancels it.
+    """
 
     def done(future: "asyncio.Future[T]") -> None:
         if future.cancelled():
@@ -111,7 +112,7 @@ def when_done(
 
 
 async def answer_when_done(request: HttpRequest, work: Coroutine[object, object, None]) -> None:
-    """Let `work` answer later; what it raises is answered, too."""
+    """Await `work`, which answers the request, and answer its errors."""
     try:
         await work
     except TpxError as exc:
@@ -121,7 +122,7 @@ async def answer_when_done(request: HttpRequest, work: Coroutine[object, object,
 
 
 def choose_encoding(accept: bytes) -> str:
-    """The best encoding of an Accept-Encoding header; "" for identity and for anything malformed."""
+    """Return the preferred encoding of an Accept-Encoding header; "" for identity or a malformed header."""
     best, best_weight = "", 0.0
     for item in accept.decode("latin-1").split(","):
         match = _ACCEPTED.fullmatch(item)

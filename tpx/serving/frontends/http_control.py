@@ -1,4 +1,4 @@
-"""Every verb over HTTP but inference: health, metadata, statistics, repository, shared memory, settings."""
+"""All HTTP verbs except inference: health, metadata, statistics, repository, shared memory, settings."""
 
 import asyncio
 import base64
@@ -23,14 +23,14 @@ from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 _REPOSITORY = "/v2/repository[/{repository}]"
 _REPOSITORY_MODEL = _REPOSITORY + "/models/{model*}"
 _TRACED_MODEL = "/v2/models/{model}/trace/setting"
-"""For all versions of a model: a path with a version has no meaning."""
+"""Trace settings apply to all versions of a model, so the path has no version."""
 _REGION_KINDS: dict[str, type[Region]] = {"system": SystemRegion, "cuda": CudaRegion}
 _SHORT_BYTES = 64 << 10
 _INDEX_KEYS = ("name", "version", "state", "reason")
 
 
 class HttpControlPlane:
-    """Decodes requests, calls the data plane and encodes its plain values."""
+    """Decodes requests, calls the data plane and encodes the results."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -39,7 +39,7 @@ class HttpControlPlane:
         self._complete_index = Coalesced(self._make_complete_index)
 
     def routes(self) -> list[Route]:
-        """Return the paths, each with its part of the API."""
+        """Return the paths, each with its API category."""
         return [
             route("/v2[/]", "metadata", GET=self._server_metadata),
             route("/v2/health/live", "health", GET=self._live),
@@ -128,7 +128,7 @@ class HttpControlPlane:
     async def _answer_load(self, request: HttpRequest, name: str) -> None:
         if len(request.body) <= _SHORT_BYTES:
             parameters = _load_parameters(request)
-        else:  # files: what takes long to decode must not hold up others
+        else:  # contains files: decode in a thread to keep the event loop free
             parameters = await asyncio.to_thread(_load_parameters, request)
         await self._plane.load(name, parameters)
         request.respond(200, JSON_TYPE)
@@ -217,7 +217,7 @@ def _parameters(request: HttpRequest) -> JsonObject:
 
 
 def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
-    """Return the parameters of a load request, files out of their base64. Raises InvalidRequest."""
+    """Return the parameters of a load request, with files decoded from base64. Raises InvalidRequest."""
     out: dict[str, LoadParameter] = {}
     for key, value in _parameters(request).items():
         if key.startswith("file:"):
@@ -273,14 +273,14 @@ def _decode_handle(handle: JsonValue) -> bytes:
 
 
 def _changes(request: HttpRequest) -> JsonObject:
-    """Return a body, which must not be empty. Raises InvalidRequest."""
+    """Return the JSON body. Raises InvalidRequest if it is empty."""
     if not len(request.body):
         raise InvalidRequest("failed to parse the request JSON buffer: The document is empty. at 0")
     return json_object(request)
 
 
 def _texts(name: str, value: JsonValue) -> Sequence[str] | None:
-    """Return a trace setting as texts, None for null. Raises InvalidRequest."""
+    """Return a trace setting as strings, or None for null. Raises InvalidRequest."""
     if value is None or name == "trace_file":
         return None
     if name == "trace_level":

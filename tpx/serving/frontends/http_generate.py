@@ -1,4 +1,4 @@
-"""The generate extension: one flat JSON object in, one or, as server-sent events, many out."""
+"""The generate extension: one flat JSON object in; one out, or many as server-sent events."""
 
 import logging
 import re
@@ -70,7 +70,7 @@ class HttpGeneration:
         version: str,
         decoded: DecodedRequest,
     ) -> None:
-        """Go on with a request that was decoded beside the event loop."""
+        """Continue with a request that was decoded in another thread."""
         attempt(request, partial(self._compute, request, answer, name, version, decoded))
 
     def _compute(
@@ -97,7 +97,7 @@ class HttpGeneration:
         if answer.over:
             return
         if answer.encoding or takes_long(infer.head, response.outputs):
-            # those behind it wait for it: they are encoded in their order
+            # encode later responses in the same thread to keep their order
             answer.encoding += 1
             work = partial(_encoded, infer, response)
             take = partial(_take_later, infer, response)
@@ -113,7 +113,7 @@ class HttpGeneration:
 
 
 def _encoded(infer: InferRequest, response: InferResponse) -> bytes:
-    """A response as JSON; nothing where it says nothing. Raises InvalidRequest."""
+    """Encode a response as JSON; return b"" if it carries nothing to send. Raises InvalidRequest."""
     says = response.says_something or not infer.head.model.decoupled
     return encode(infer.head, response) if response.error is None and says else b""
 
@@ -137,12 +137,12 @@ def _fail(infer: InferRequest, error: TpxError) -> None:
 
 
 class _Single:
-    """One JSON object: the model must produce exactly one response."""
+    """Answers with one JSON object: the model must produce exactly one response."""
 
     def __init__(self, request: HttpRequest) -> None:
         self.over = False
         self.encoding = 0
-        """Responses that are encoded beside the event loop."""
+        """Number of responses being encoded in another thread."""
         self._request = request
         self._body = b""
 
@@ -166,12 +166,14 @@ class _Single:
 
 
 class _Events:
-    """Server-sent events. The status is that of the first response, be it an error; others are events."""
+    """Answers with server-sent events. The HTTP status is that of the first response, even if it is an
+    error; later errors are events.
+    """
 
     def __init__(self, request: HttpRequest) -> None:
         self.over = False
         self.encoding = 0
-        """Responses that are encoded beside the event loop."""
+        """Number of responses being encoded in another thread."""
         self._request = request
         self._begun = False
 
@@ -189,7 +191,7 @@ class _Events:
         self._end()
 
     def _error(self, error: TpxError) -> None:
-        text = error.message.encode(errors="replace").decode()  # a client's own words may be in it
+        text = error.message.encode(errors="replace").decode()  # it may quote invalid text of the client
         self._event(STATUS_OF_CODE[error.code], orjson.dumps({"error": text}))
 
     def _event(self, status: int, data: bytes) -> None:

@@ -1,7 +1,8 @@
 """Inference over HTTP.
 
-A client that repeats a request sends the same JSON head before other tensors. A head that was decoded and
-validated once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
+A client that repeats a request sends the same JSON head in front of different tensors. A head is
+decoded and validated once; later requests look it up by its bytes, and the tensors behind it are cut
+out by the sizes it gives.
 """
 
 import math
@@ -46,13 +47,13 @@ from tpx.serving.request import (
 from tpx.serving.signature import Signature
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
-_HOLE = b"\0"  # in no JSON text: escaped in strings
+_HOLE = b"\0"  # never occurs in JSON text: escaped in strings
 _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
 class _KnownHead:
-    """A remembered JSON head, and the short way of its requests with what all their answers begin with."""
+    """A remembered JSON head, the fast path for its requests, and the constant start of their responses."""
 
     __slots__ = ("_bound", "_headers", "_start", "head", "short")
 
@@ -63,7 +64,7 @@ class _KnownHead:
         self._headers = self._start = b""
 
     def answer(self, short: ShortWay, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
-        """Return headers and body for outputs that the short way has computed."""
+        """Return headers and body for outputs computed on the fast path."""
         if self._bound is not short.bound:
             self._bound = short.bound
             rendered = _render(self.head, short.outputs(), None)
@@ -72,7 +73,7 @@ class _KnownHead:
 
 
 class InferRoute:
-    """The meaning of an HTTP head of inference requests, and the JSON heads that came behind it."""
+    """An HTTP head of inference requests, parsed, and the JSON heads received with it."""
 
     __slots__ = (
         "_inference",
@@ -98,7 +99,7 @@ class InferRoute:
         self.forwarded = forwarding.of_head(head) if forwarding is not None else None
         self.heads: dict[bytes, _KnownHead] = {}
         self.remembers_all = False
-        """Some of them are of requests that are JSON only: their inputs are in shared memory."""
+        """True if `heads` includes whole JSON bodies: requests whose inputs are in shared memory."""
         self.generation = -1
 
     def __call__(self, request: HttpRequest) -> None:
@@ -119,7 +120,7 @@ class HttpInference:
         self._inflater = inflater
         self._max_input_bytes = max_input_bytes
         self.forwarding = forwarding
-        self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # of all routes, oldest first
+        self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # across all routes, oldest first
 
     def routes(self) -> list[Route]:
         verbs = {b"POST": partial(InferRoute, self)}
@@ -171,11 +172,11 @@ class HttpInference:
         self._plane.infer(infer)
 
     def _go_on(self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest) -> None:
-        """Go on with a request that was decoded, or read from shared memory, beside the event loop."""
+        """Continue with a request that was decoded, or read from shared memory, in another thread."""
         attempt(request, partial(self._compute, request, route, body, decoded))
 
     def _answered_at_once(self, request: HttpRequest, known: _KnownHead, tensors: Buffer) -> bool:
-        """Compute a request the short way and answer it, if that can be."""
+        """Compute and answer a request on the fast path. Return False if that is not possible."""
         short, plane = known.short, self._plane
         if short is None or len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
             return False
@@ -188,7 +189,7 @@ class HttpInference:
     def _remembered(
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
     ) -> InferRequest | None:
-        """The request with a known head, if its body has the length that the head implies."""
+        """Return the request with a remembered head, or None if its body has not the expected length."""
         if head.shared is not None:
             shared = head.shared.again(head) if len(body) == size else None
             return None if shared is None else InferRequest(head, shared, self._reply, request)
@@ -202,7 +203,7 @@ class HttpInference:
         return InferRequest(head, buffers, self._reply, request)
 
     def _decoded(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
-        """Raises Postponed for JSON that takes long to parse."""
+        """Decode a request. Raises Postponed for JSON that takes long to parse."""
         if size is not None and not 0 <= size <= len(body):
             raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
         if size == 0:
@@ -272,7 +273,7 @@ def _respond(request: HttpRequest, answer: tuple[bytes, list[Buffer]]) -> None:
 
 
 def _head_size(value: bytes | None) -> int | None:
-    """Inference-Header-Content-Length; None where all of the body is JSON. Raises InvalidRequest."""
+    """Parse Inference-Header-Content-Length; return None if the whole body is JSON. Raises InvalidRequest."""
     if value is None:
         return None
     text = value.strip().decode("latin-1")
@@ -288,8 +289,9 @@ def _head_size(value: bytes | None) -> int | None:
 def _encode(
     infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Parameter] | None
 ) -> tuple[bytes, list[Buffer]]:
-    """The headers and the body of a response. What is the same in every response with outputs of these
-    shapes is kept: the head of binary tensors, or the pieces of JSON between the data."""
+    """Return headers and body of a response. The constant parts for outputs of these shapes are cached:
+    the JSON head of binary tensors, or the pieces of JSON between the data.
+    """
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
@@ -316,8 +318,7 @@ def _encode(
 
 
 class _Rendered:
-    """The JSON of a response in pieces, cut where an output's elements go, and its headers if nothing else
-    varies."""
+    """JSON of a response, split where output data is inserted, and its headers if only one piece exists."""
 
     __slots__ = ("headers", "pieces")
 
@@ -335,7 +336,7 @@ def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Para
             "shape": list(tensor.shape),
         }
         if bound.placement is not None:
-            pass  # the client knows the region that it is in
+            pass  # the client knows its region
         elif bound.binary:
             item["parameters"] = {"binary_data_size": len(tensor.data)}
         else:
@@ -353,9 +354,9 @@ def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Para
 
 
 def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequest:
-    """The request that a body without a head stands for; all outputs come back as bytes, too.
+    """Build the request for a raw body without a JSON head; outputs are returned as bytes too.
 
-    Raises InvalidRequest where the model has not exactly one input, or its shape does not follow.
+    Raises InvalidRequest unless the model has exactly one input whose shape can be deduced.
     """
     try:
         tensor = _only_input(signature, body)
@@ -388,7 +389,7 @@ def _only_input(signature: Signature, body: Buffer) -> Tensor:
 
 
 def _deduced(spec: TensorSpec, size_bytes: int) -> list[int]:
-    """The dims of an input with its one variable dimension, if it has one, as the data fills it."""
+    """Return the dims of an input, deducing its one variable dimension, if any, from the data size."""
     shape = list(spec.dims)
     free = [index for index, dim in enumerate(shape) if dim == -1]
     if len(free) > 1:

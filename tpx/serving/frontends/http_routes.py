@@ -1,4 +1,4 @@
-"""The paths of the HTTP API: each extension of the protocol brings its own, the frontend looks them up."""
+"""Paths of the HTTP API: each protocol extension defines its own routes, and the frontend looks them up."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,36 +14,36 @@ from tpx.protocol.json_values import JsonObject
 from tpx.serving.frontends.access import Category
 
 Meaning = Callable[[HttpRequest], None]
-"""What a head asks for: remembered with the head, called for each request that has it."""
+"""Handler that a head resolves to: cached with the head, called for each request that has it."""
 
 MODEL = "/v2/models/{model}[/versions/{version}]"
-"""The path of a model; `of_model` reads the match."""
+"""Path of a model; `of_model` reads the match."""
 _SEGMENTS = {"version": "[0-9]+"}
-"""Patterns of a path's segments; any other segment is any text."""
+"""Patterns of path segments by name; other segments match any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A path, and what each method makes of a head with such a path."""
+    """A path, and the verb of each method, which resolves a head to a handler."""
 
     template: str
-    """{name} is a segment, {name*} one that may be empty; parts in brackets may be left out."""
+    """Path template: {name} is a segment, {name*} one that may be empty, [part] is optional."""
     category: Category
     verbs: Mapping[bytes, Callable[[HttpHead, re.Match[str]], Meaning]]
     pattern: re.Pattern[str] = field(init=False)
-    """Matches the whole path."""
+    """Compiled template; matches the whole path."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pattern", _pattern_of(self.template))
 
     @property
     def allowed(self) -> bytes:
-        """The methods, as the Allow header lists them."""
+        """Methods, formatted for the Allow header."""
         return b", ".join(self.verbs)
 
 
 class HttpRefusal(Exception):
-    """An answer that is decided by the head alone, with a status of HTTP's own."""
+    """Raised when the head alone decides the response, with an HTTP status that no error code maps to."""
 
     def __init__(self, status: int, message: str, headers: bytes = b"") -> None:
         super().__init__(message)
@@ -74,9 +74,9 @@ def _pattern_of(template: str) -> re.Pattern[str]:
 
 
 def paths_of(template: str) -> list[str]:
-    """Return the paths that a template stands for, with and without each optional part.
+    """Return the paths of a template, with and without each optional part.
 
-    A slash that may end a path is left out.
+    Variants that end in a slash are omitted.
     """
     texts = [""]
     for number, part in enumerate(re.split(r"[][]", template.replace("*}", "}"))):
@@ -85,7 +85,7 @@ def paths_of(template: str) -> list[str]:
 
 
 def of_model(match: re.Match[str]) -> tuple[str, str]:
-    """Return name and version of the model in a matched path, "" for none. Raises NotFound."""
+    """Return model name and version ("" if absent) of a matched path. Raises NotFound."""
     name = match["model"]
     if name in (".", ".."):
         raise NotFound(f"Request for unknown model: '{name}' is not found")
@@ -93,7 +93,7 @@ def of_model(match: re.Match[str]) -> tuple[str, str]:
 
 
 def json_object(request: HttpRequest) -> JsonObject:
-    """Return the body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
+    """Parse the body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
     if not len(request.body):
         return {}
     if len(request.body) > LARGE_BYTES:

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the HTTP API, made of its routes and `schema/http.yaml`, and the page of it."""
+"""The OpenAPI document of the HTTP API, built from its routes and `schema/http.yaml`, and its HTML page."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
-    """The document; `models` are examples of the parameter {model}."""
+    """Build the document; `models` are examples for the parameter {model}."""
     words = description()
     told = described()
     paths: dict[str, JsonObject] = {}
@@ -56,7 +56,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
 
 
 def _in_order(paths: dict[str, JsonObject]) -> dict[str, JsonObject]:
-    """As `http.yaml` has them."""
+    """Sort paths in the order of `http.yaml`."""
     order = list(dict.fromkeys(path for _, path in described()))
     return {
         path: paths[path]
@@ -66,7 +66,7 @@ def _in_order(paths: dict[str, JsonObject]) -> dict[str, JsonObject]:
 
 @cache
 def description() -> JsonValue:
-    """`http.yaml`."""
+    """Load `http.yaml`."""
     import yaml
 
     text = resources.files("tpx.protocol").joinpath("schema/http.yaml").read_text(encoding="utf-8")
@@ -75,7 +75,7 @@ def description() -> JsonValue:
 
 @cache
 def described() -> dict[tuple[str, str], JsonObject]:
-    """By method and path what `http.yaml` says; the variants of a path have operationIds of their own."""
+    """Return the operations of `http.yaml` by method and path; each path variant has its own operationId."""
     out = {}
     for key, operation in description()["operations"].items():
         method, _, template = key.partition(" ")
@@ -143,14 +143,14 @@ def _ref(schema: str) -> dict[str, str]:
 
 _MOST_EXAMPLES = 100
 _LARGE_ELEMENTS = 10_000
-"""An input with more is no example to write into a form."""
+"""Maximum elements of an input for its model to come first among the examples."""
 
 _Made = tuple[bytes, bytes]
-"""Headers and a body."""
+"""Headers and body."""
 
 
 class HttpDocumentation:
-    """Serves /v2/openapi.json and /v2/docs about all routes at the time of the request."""
+    """Serves /v2/openapi.json and /v2/docs, covering all routes at the time of the request."""
 
     def __init__(self, plane: DataPlane, all_routes: Callable[[], Iterable[Route]]) -> None:
         self._plane = plane
@@ -179,7 +179,7 @@ class HttpDocumentation:
         self._plane.tasks.start(answer_when_done(request, work()))
 
     async def _make(self, form: Callable[[JsonObject], _Made]) -> _Made:
-        """Return a form of the document; it is made in another thread, for it takes a while."""
+        """Build a representation of the document, in another thread because it takes long."""
         routes = list(self._all_routes())
         ranked = sorted(await in_steps(map(_rank, self._plane.served())))
         models = list(dict.fromkeys(name for _, name in ranked))[:_MOST_EXAMPLES]
@@ -187,7 +187,9 @@ class HttpDocumentation:
 
 
 def _rank(model: Served) -> tuple[bool, str]:
-    """Return the order of a model among the examples: those that one plain request suits come first."""
+    """Return the sort key of a model among the examples; models that need only one plain request come
+    first.
+    """
     awkward = (
         model.config.HasField("sequence_batching")
         or model.config.model_transaction_policy.decoupled
@@ -200,7 +202,7 @@ def _rank(model: Served) -> tuple[bool, str]:
 
 
 def _to_page(request: HttpRequest, _: re.Match[str]) -> None:
-    """Lead a browser that was given the address alone to the page."""
+    """Redirect a browser from the bare address to the page."""
     request.respond(302, b"Location: /v2/docs\r\n")
 
 

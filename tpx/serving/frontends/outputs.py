@@ -1,6 +1,6 @@
-"""Outputs that do not go into the response as they are: into shared memory, as JSON, as classes.
+"""Outputs that need conversion: to shared memory, JSON or classes.
 
-Classes follow Triton's server/src/classification.cc.
+Classification follows Triton's server/src/classification.cc.
 """
 
 import math
@@ -38,14 +38,14 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
 
 
 def _descending(row: Array) -> npt.NDArray[np.intp]:
-    """Indices from the largest value down; equal values keep their order, what is not a number comes last."""
+    """Return indices by descending value; ties keep their order, NaN comes last."""
     if row.dtype.kind == "f":
         return np.argsort(-row, kind="stable")
     return (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1]
 
 
 def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
-    """Return the outputs as the client wants them: classes where it asked for classes."""
+    """Return the outputs, classified where the client requested classes."""
     if not any(bound.classification for bound in head.outputs):
         return outputs
     wanted = {bound.spec.name: bound for bound in head.outputs}
@@ -56,12 +56,12 @@ def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
 
 
 def put_into_place(outputs: Sequence[Tensor], infer: InferRequest) -> list[Tensor]:
-    """Write what the client wants in shared memory, and leave it out. Raises InvalidRequest where it does not
-    fit.
+    """Write outputs to the requested shared memory; their data is empty in the result. Raises
+    InvalidRequest if an output does not fit.
 
-    A client that has gone may use its memory for something else already: it is then left alone.
+    Memory of a disconnected client is not written: the client may already use it otherwise.
     """
-    if not outputs:  # the empty final response of a decoupled model
+    if not outputs:  # empty final response of a decoupled model
         return []
     left = []
     for tensor, bound in zip(outputs, infer.head.outputs, strict=True):
@@ -75,9 +75,9 @@ def put_into_place(outputs: Sequence[Tensor], infer: InferRequest) -> list[Tenso
 
 
 def takes_long(head: RequestHead, outputs: Sequence[Tensor]) -> bool:
-    """Tell whether converting or placing outputs takes longer than the event loop should."""
+    """Return True if converting or copying the outputs would block the event loop for too long."""
     converted = placed = 0
-    for tensor, bound in zip(outputs, head.outputs, strict=False):  # the empty final response has none
+    for tensor, bound in zip(outputs, head.outputs, strict=False):  # an empty final response has none
         if not bound.binary or bound.classification:
             converted += len(tensor.data)
         elif bound.placement is not None:

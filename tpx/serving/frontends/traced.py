@@ -1,4 +1,4 @@
-"""Traced requests on their way through a frontend: what the wire tells is added to what the model tells."""
+"""Tracing in the frontends: adds receive and send times to the events of the model."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from tpx.serving.tracing.trace import Caller, read_caller
 
 _LOOKS_AT_ONCE = 4
 _LOOK_S = 0.0005
-"""Between looks whether the kernel has taken an answer, after the first few."""
+"""Polling interval for the kernel to accept a response, after the first few immediate polls."""
 _LOOKS_ALIKE = 8
-"""Then twice the time: what is told of a slow reader is never more than an eighth of it late."""
+"""Polls before the interval doubles: for a slow reader the timestamp is at most one eighth late."""
 _MOST_DOUBLINGS = 9
 
 
 def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -> None:
-    """Trace a request, if it is the one of many or its caller traces it."""
+    """Trace a request if it is sampled or its caller traces it."""
     caller = None
     if tracer.hears_callers:
         headers = request.head.headers
@@ -33,7 +33,7 @@ def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -
 
 
 def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> None:
-    """Trace a unary call, if it is the one of many or its caller traces it."""
+    """Trace a unary call if it is sampled or its caller traces it."""
     trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", call.began_ns)
@@ -42,8 +42,10 @@ def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> No
 
 
 def trace_stream(tracer: TraceSource, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
-    """Trace a request of a stream, which has waited for it since `began_ns`; returns since when it waits for
-    the next one. Its answers are sent when the stream has them: later they cannot be told from others'."""
+    """Trace a request of a stream that waited for it since `began_ns`. Return when the wait for the
+    next one began. Its send time is that of handing responses to the stream, because the bytes of
+    several responses cannot be told apart later.
+    """
     trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", began_ns)
@@ -69,14 +71,15 @@ def _caller(traceparent: bytes, tracestate: bytes) -> Caller | None:
 
 
 class _Answered(Protocol):
-    """A request of either protocol that tells when its answer begins."""
+    """A request of either protocol with a callback for the start of its response."""
 
     on_answered: Callable[[Any], None] | None
 
 
 class _TracedExchange:
-    """Stands in for the trace and for the reply of a request. It ends when the model has said its last word
-    and the kernel has taken the answer, or the client is gone."""
+    """Wraps the trace and the reply of a request. It ends when the model has sent its final response
+    and the kernel has accepted the answer, or the client has disconnected.
+    """
 
     __slots__ = (
         "_answered",
@@ -110,11 +113,11 @@ class _TracedExchange:
         trace.begin(infer)
 
     def watch(self, request: _Answered) -> None:
-        """Learn from the request when its answer begins."""
+        """Observe the start of the response through the request's callback."""
         self._before, request.on_answered = request.on_answered, self._take_answer
 
     def send_with_replies(self) -> None:
-        """There is nothing to learn it from."""
+        """Use the first reply as the start of the response: a stream has no callback per request."""
         self._sends_with_replies = True
 
     # the model's side

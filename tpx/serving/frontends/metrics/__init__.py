@@ -1,1 +1,1 @@
-"""The metrics endpoint: Triton's names in Prometheus' text format."""
+"""The metrics endpoint: Triton's metric names in Prometheus text format."""

@@ -1,4 +1,4 @@
-"""GET /metrics: the page, and the families of the cache and of metrics that models make themselves."""
+"""GET /metrics: the page, and the families of the response cache and of custom metrics."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tpx.serving.offload import Coalesced, in_steps
 
 
 class CustomFamilies:
-    """Implements FamilySource."""
+    """Families of metrics that models define (implements FamilySource)."""
 
     def __init__(self, metrics: CustomMetrics) -> None:
         self._metrics = metrics
@@ -49,7 +49,7 @@ def _lines(family: CustomFamily) -> list[Line]:
 
 
 class CacheFamilies:
-    """Gauges of the whole cache; each model has counters of its own."""
+    """Gauges of the cache as a whole; each model has its own counters."""
 
     def __init__(self, cache: ResponseCache) -> None:
         self._cache = cache
@@ -81,7 +81,7 @@ _PATHS = (b"/metrics", b"/metrics/")
 
 
 class MetricsFrontend:
-    """Shows the models' counters and whatever other sources there are."""
+    """Serves the counters of the models and all other metric sources."""
 
     def __init__(self, plane: DataPlane, models: ModelFamilies, sources: Sequence[FamilySource] = ()) -> None:
         self._plane = plane
@@ -90,7 +90,7 @@ class MetricsFrontend:
         self._page = Coalesced(self._make_page)
 
     def serve(self, request: HttpRequest) -> None:
-        """Answer with the page; / leads to it, and any other path is an empty page, as Triton's."""
+        """Answer with the page. / redirects to it; any other path is an empty page, as in Triton."""
         if request.head.method not in (b"GET", b"HEAD"):
             request.respond(405, b"Allow: GET, HEAD\r\n")
         elif request.head.path == b"/":
@@ -104,7 +104,7 @@ class MetricsFrontend:
         request.respond(200, _TEXT, (await self._page.get(),))
 
     async def _make_page(self) -> bytes:
-        """Return all families in the text format."""
+        """Render all families as text."""
         rows = await in_steps(self._models.rows(self._plane.served()))
         others = (family for source in self._sources for family in source.families())
         families = chain(self._models.of(rows, time.perf_counter_ns()), others)

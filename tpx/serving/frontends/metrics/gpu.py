@@ -1,5 +1,6 @@
-"""GPUs through NVML (nvidia-ml-py, which imports as pynvml): nothing is imported before it is asked for, and
-on a machine without an NVIDIA driver there are no GPU families."""
+"""GPU metrics through NVML (nvidia-ml-py, imported as pynvml). The import is lazy; without an NVIDIA
+driver there are no GPU families.
+"""
 
 import logging
 import os
@@ -11,7 +12,7 @@ from tpx.serving.frontends.metrics.text import Family, Kind, labels, single
 
 log = logging.getLogger(__name__)
 Nvml = Any
-"""The module pynvml, which has no types."""
+"""The untyped module pynvml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """One family, and how NVML tells its value of a device."""
+    """One family, and the function that reads its value from NVML."""
 
     name: str
     help: str
@@ -32,7 +33,7 @@ class _Reading:
 
 
 def open_gpus() -> "GpuMetrics | None":
-    """The GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, None where there are none or no NVML."""
+    """Return the GPUs allowed by CUDA_VISIBLE_DEVICES, or None if there are none or NVML is missing."""
     try:
         import pynvml
     except ImportError:
@@ -51,14 +52,14 @@ def open_gpus() -> "GpuMetrics | None":
 
 
 class GpuMetrics:
-    """Reads what each device can tell; what one cannot is left out for it."""
+    """Reads metrics of each device; values a device does not support are omitted."""
 
     def __init__(self, nvml: Nvml, visible: str | None) -> None:
         """`nvml` is the initialized pynvml; `visible` is CUDA_VISIBLE_DEVICES."""
         self._nvml = nvml
         self._devices = [self._device(handle) for handle in self._visible(visible)]
         self.uuids: Mapping[int, str] = {index: device.uuid for index, device in enumerate(self._devices)}
-        """By CUDA's number of the device."""
+        """UUIDs by CUDA device number."""
 
     def sample(self) -> Sequence[Family]:
         return [
@@ -96,7 +97,7 @@ class GpuMetrics:
         return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
     def _visible(self, visible: str | None) -> list[object]:
-        """Handles in CUDA's order: numbers or beginnings of UUIDs, up to the first that names none."""
+        """Return handles in CUDA's order: by number or UUID prefix, up to the first invalid entry."""
         everything = [
             self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())
         ]
@@ -122,7 +123,7 @@ def _utilization(nvml: Nvml, device: _Device) -> float:
 
 
 def _memory(nvml: Nvml, device: _Device) -> Any:
-    """Version 2 does not count what the driver keeps for itself as used; nvidia-smi shows the same."""
+    """Return memory usage. Version 2 excludes memory reserved by the driver, as nvidia-smi does."""
     try:
         return nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError:
@@ -170,4 +171,4 @@ _NO_PINNED_MEMORY = (
     single("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0),
     single("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0),
 )
-"""There is no such pool here; dashboards of GPU servers find the names."""
+"""Families of a pinned memory pool, which tpx does not have; dashboards expect the names."""

@@ -11,7 +11,9 @@ from tpx.serving.frontends.metrics.text import Family, MetricsProbe, single
 
 
 class CpuMetrics:
-    """Utilization is over the time since the sample before; the first one knows none."""
+    """CPU and memory of the machine. Utilization covers the time since the last sample, so the first
+    has none.
+    """
 
     def __init__(self) -> None:
         self._before = _busy_and_all()
@@ -38,18 +40,18 @@ class CpuMetrics:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the probe holds no resources."""
 
 
 def _busy_and_all() -> tuple[float, float]:
-    """Seconds of all cores since the machine started. Guests are part of user time already."""
+    """Return busy and total CPU seconds of all cores since boot. User time already includes guests."""
     times = psutil.cpu_times()._asdict()
     whole = sum(spent for name, spent in times.items() if not name.startswith("guest"))
     return whole - times["idle"] - times.get("iowait", 0.0), whole
 
 
 class ProcessMetrics:
-    """Memory, CPU time and descriptors of the server's own process; its children are not in it."""
+    """Memory, CPU time and file descriptors of the server process, without its children."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -74,13 +76,13 @@ class ProcessMetrics:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the probe holds no resources."""
 
 
 log = logging.getLogger(__name__)
 
 _SOON_S = 0.1
-"""Pause before the second sample, the first that knows utilization."""
+"""Pause before the second sample, the first with a utilization."""
 
 
 class Sampler:
@@ -89,7 +91,7 @@ class Sampler:
     def __init__(
         self, probes: Sequence[MetricsProbe], interval_s: float, stopping: threading.Event | None = None
     ) -> None:
-        """`stopping` is waited for between samples, and set by `stop`."""
+        """`stopping` interrupts the pauses between samples; `stop` sets it."""
         self._probes = list(probes)
         self._interval_s = interval_s
         self._latest: Sequence[Family] = ()
@@ -97,13 +99,13 @@ class Sampler:
         self._thread = threading.Thread(target=self._work, name="metrics-sampler", daemon=True)
 
     def start(self) -> None:
-        """Measure once, then in the thread."""
+        """Sample once, then start the thread."""
         if self._probes:
             self._sample()
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and close the probes."""
+        """Stop the thread and close the probes."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -125,9 +127,9 @@ class Sampler:
         for probe in list(self._probes):
             try:
                 families += probe.sample()
-            except OSError as exc:  # no free descriptor, for example: the next sample may succeed
+            except OSError as exc:  # e.g. no free file descriptor: the next sample may succeed
                 log.warning("%s has no sample: %s", type(probe).__name__, exc)
-            except Exception:  # one worker's loop: the other probes go on
+            except Exception:  # drop this probe, keep the others
                 log.exception("%s failed and is not asked again", type(probe).__name__)
                 self._probes.remove(probe)
                 probe.close()

@@ -1,4 +1,4 @@
-"""Counters of the models, as families of series by model and version."""
+"""Counters of the models, as families with one series per model and version."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from tpx.serving.statistics import Duration
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The labels of a model's series, which never change."""
+    """Constant labels of a model's series."""
 
     text: str
     by_reason: Mapping[str, str]
@@ -24,7 +24,7 @@ class _Names:
 
 @dataclass(frozen=True, slots=True)
 class _ModelRow:
-    """A model at the moment of the page."""
+    """Snapshot of a model's counters for one page."""
 
     model: Served
     names: _Names
@@ -33,7 +33,7 @@ class _ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class _Metric:
-    """One number of a model; None leaves the model out."""
+    """One metric of a model; a value of None omits the model."""
 
     name: str
     help: str
@@ -54,7 +54,7 @@ def _cache_microseconds(phase: str) -> Callable[[_ModelRow], int | None]:
 
 
 def _cached(model: Served) -> bool:
-    """True if its responses are cached: only then it has series of the cache."""
+    """Return True if responses are cached; only then the model has cache series."""
     enabled: bool = model.config.response_cache.enable
     return enabled
 
@@ -134,21 +134,21 @@ _GAUGES = (
 
 
 class ModelFamilies:
-    """Makes the families of the models that are served."""
+    """Builds the families of the served models."""
 
     def __init__(self, settings: LatencySettings, gpu_uuids: Mapping[int, str]) -> None:
-        """`gpu_uuids` by CUDA's number of the device."""
+        """`gpu_uuids` by CUDA device number."""
         self._settings = settings
         self._gpu_uuids = gpu_uuids
         self._names: WeakKeyDictionary[Served, _Names] = WeakKeyDictionary()
 
     def rows(self, models: Iterable[Served]) -> Iterator[_ModelRow]:
-        """Note the counters of each model."""
+        """Snapshot the counters of each model."""
         for model in models:
             yield _ModelRow(model, self._names_of(model), model.statistics.durations())
 
     def of(self, rows: Sequence[_ModelRow], now_ns: int) -> Iterator[Family]:
-        """Make the families that every model has, and of the others those that some model has."""
+        """Build the families; optional ones only if at least one model has them."""
         settings = self._settings
         counted = settings.counter_latencies
         yield _family(_SUCCESS, rows)
@@ -230,7 +230,7 @@ def _summary(
 
 
 def _totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list[Line]:
-    """Whole units, as prometheus-cpp's are in Triton."""
+    """Return count and sum in whole units, as prometheus-cpp does in Triton."""
     return [(f"_count{{{text}}}", kept.count), (f"_sum{{{text}}}", kept.total_ns // family.unit_ns)]
 
 
@@ -240,7 +240,9 @@ def _distribution(model: Served, family: LatencyFamily) -> Histogram | Summary |
 
 
 def gpu_of(config: ModelConfig) -> int | None:
-    """The one GPU that all instances of a model are on; what several have done is one sum and has no GPU."""
+    """Return the GPU that all instances of a model share; None if there are several, as sums have no
+    GPU label.
+    """
     groups = [group for group in config.instance_group if not group.passive]
     if any(group.kind != ModelInstanceGroup.KIND_GPU for group in groups):
         return None

@@ -1,4 +1,4 @@
-"""Metric families, and Prometheus' text format (version 0.0.4) of them."""
+"""Metric families and Prometheus text format (version 0.0.4)."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 Kind = Literal["counter", "gauge", "summary", "histogram"]
 
 Line = tuple[str, float]
-"""What follows a family's name, `_sum{model="m"}` say, and the value."""
+"""Rest of the series name, such as `_sum{model="m"}`, and the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Family:
     help: str
     lines: Iterable[Line] = ()
     optional: bool = False
-    """Left out while it has no series."""
+    """True to omit the family while it has no series."""
 
 
 def single(name: str, text: str, value: float, kind: Kind = "gauge") -> Family:
@@ -30,7 +30,7 @@ def single(name: str, text: str, value: float, kind: Kind = "gauge") -> Family:
 
 
 def render(families: Iterable[Family]) -> Iterator[str]:
-    """Make the lines of the page: each family with its HELP and TYPE, also one that has no series yet."""
+    """Render the page line by line; a family without series still has HELP and TYPE."""
     for family in families:
         name = family.name
         head = f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n"
@@ -43,10 +43,10 @@ def render(families: Iterable[Family]) -> Iterator[str]:
 
 
 def labels(pairs: Mapping[str, str]) -> str:
-    """`a="1",b="2"`, in the order of the names as Triton has them.
+    """Return `a="1",b="2"`, sorted by name as in Triton.
 
-    A name that Prometheus does not allow is written with underscores, and numbered where two would become the
-    same.
+    Characters that Prometheus does not allow in names become underscores; names that collide are
+    numbered.
     """
     written: dict[str, str] = {}
     for name, value in sorted(pairs.items()):
@@ -60,7 +60,7 @@ def labels(pairs: Mapping[str, str]) -> str:
 
 
 def number(value: float) -> str:
-    """A value: integers keep every digit."""
+    """Format a value; integers keep every digit."""
     if isinstance(value, int):
         return str(value)
     if math.isfinite(value):
@@ -69,28 +69,30 @@ def number(value: float) -> str:
 
 
 def bound(value: float) -> str:
-    """A bucket's bound as prometheus-cpp writes it: 100, not 100.0."""
+    """Format a bucket's bound as prometheus-cpp does: 100, not 100.0."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
 def escape(value: str) -> str:
-    """The value of a label between its quotes."""
+    """Escape a label value."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _label_name(name: str) -> str:
-    """Without what no name may have; two underscores at the beginning are Prometheus' own."""
+    """Replace invalid characters; a leading double underscore, reserved by Prometheus, becomes a single
+    one.
+    """
     return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
 
 
 class FamilySource(Protocol):
-    """Something that has families for the page. Asked on the event loop: it answers from memory."""
+    """Source of metric families. Called on the event loop, so it must not block."""
 
     def families(self) -> Sequence[Family]: ...
 
 
 class MetricsProbe(Protocol):
-    """Something of the machine that is measured every now and then, by one thread."""
+    """Measurement of the machine, sampled periodically by one thread."""
 
     def sample(self) -> Sequence[Family]:
         """Measure now."""
