@@ -1,10 +1,11 @@
-"""The load generator: how a server behaves under load.
+"""The load generator: measures how a server behaves under load.
 
-`session` is the one way to measure: a `SessionSpec` (`options`) in, a `LevelResult` (`results`) per level
-out. It opens the model under test (`connecting`: `clients`, `inputs`), opens each level's load (`levels`,
-`loads`) and has it measured (`measure`). A run of the command line (`run`, `dry_run`), servers in turns
-(`in_turns`) and the analyzer's trials are its callers. Every request leaves a row in `records`; `capture`
-keeps what files of single requests need beside it, `server_statistics` and `metrics` what the server says of
-itself, `statistics` and `objectives` what samples allow to be said, `answers` what several levels or runs say
-together. `report` fills the outputs; `self_test` with `null_server` measures the load generator itself.
+Every measurement goes through `session`: a `SessionSpec` (`options`) goes in, one `LevelResult`
+(`results`) per level comes out. A session connects to the model under test (`connecting`: `clients`,
+`inputs`), opens each level's load (`levels`, `loads`) and measures it (`measure`). Its callers are a
+command-line run (`run`, `dry_run`), the comparison of servers in turns (`in_turns`), and the analyzer's
+trials. Every request leaves a row in `records`; `capture` keeps what files of single requests need
+besides. `server_statistics` and `metrics` read the server's own figures, `statistics` and `objectives`
+say what samples allow to conclude, and `answers` combines several levels or runs. `report` writes the
+outputs; `self_test` with `null_server` measures the load generator itself.
 """

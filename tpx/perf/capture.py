@@ -1,6 +1,6 @@
-"""Keeps what requests carried and what their responses held, on disk: a client around the client.
+"""Records request inputs and response bodies on disk, by wrapping the client.
 
-A measurement without it runs the client's own methods; nothing here is asked.
+Without it a measurement calls the client's own methods, so capturing costs nothing when it is off.
 """
 
 import tempfile
@@ -29,16 +29,16 @@ _FIELDS = 4
 
 
 class Capture:
-    """Requests and their answers, by the number of the row in the records of the level."""
+    """Requests and their responses, by row number in the level's records."""
 
     def __init__(self) -> None:
         self.inputs: list[tuple[Tensor, ...]] = []
-        """The tensors of each different request; they are the feed's own, not copies."""
+        """Tensors of each distinct request; references to the feed's tensors, not copies."""
         self._by_request: dict[int, int] = {}
         self.requests: list[Any] = []
-        """The requests themselves, in the same order."""
+        """The requests, in the same order."""
         self.filled = 0
-        """Which request a template was filled for last; it is sent next."""
+        """Key of the last request filled from a template; it is sent next."""
         self._spool = tempfile.TemporaryFile(buffering=SPOOL_BUFFER_BYTES)  # noqa: SIM115 (closed with us)
         self._entries = array("q")
         self._bodies = array("q")
@@ -47,7 +47,7 @@ class Capture:
         self._records = Records(1)
 
     def begin(self, records: Records) -> None:
-        """Forget the level before; what comes belongs to `records`."""
+        """Discard the previous level; later responses belong to `records`."""
         self._records = records
         self._spool.seek(0)
         self._spool.truncate()
@@ -56,7 +56,7 @@ class Capture:
         self._offset = 0
 
     def note(self, request: object, tensors: Sequence[Tensor]) -> int:
-        """That a request carries these; returns its key."""
+        """Register a request and its tensors; return its key."""
         key = len(self.inputs)
         self.inputs.append(tuple(tensors))
         self._by_request[id(request)] = key
@@ -69,11 +69,11 @@ class Capture:
 
     @property
     def rows(self) -> int:
-        """How many rows the level has so far."""
+        """Number of rows recorded in this level so far."""
         return len(self._records)
 
     def store(self, row: int, key: int, response: object) -> None:
-        """The response whose request has become this row."""
+        """Store the response of the request recorded as `row`."""
         parts = parts_of(response)
         if parts.form not in self._forms:
             self._forms.append(parts.form)
@@ -85,7 +85,7 @@ class Capture:
             self._offset += len(body)
 
     def stored(self, numbers: range) -> dict[int, tuple[int, int]]:
-        """For each of some rows that has a response the key of its request, and where the response lies."""
+        """Return the request key and the response's place for each row in `numbers` that has a response."""
         table = np.array(self._entries, dtype=np.int64).reshape(-1, _FIELDS)
         first, last = np.searchsorted(table[:, 0], (numbers.start, numbers.stop)).tolist()
         rows, keys = table[first:last, 0].tolist(), table[first:last, 1].tolist()
@@ -93,7 +93,7 @@ class Capture:
         return {row: (key, place) for row, key, place in zip(rows, keys, places, strict=True)}
 
     def read(self, place: int) -> ResponseParts:
-        """The response at a place."""
+        """Return the response at a place."""
         entries, bodies = self._entries, self._bodies
         following = place + _FIELDS + 3
         last = entries[following] if following < len(entries) else len(bodies)
@@ -105,12 +105,12 @@ class Capture:
         return ResponseParts(self._forms[how >> 32], how & 0xFFFFFFFF, read)
 
     def close(self) -> None:
-        """Give the disk back."""
+        """Release the disk space."""
         self._spool.close()
 
 
 class _Send:
-    """A slot's `send` that keeps what comes back."""
+    """Wraps a slot's `send` and captures the responses."""
 
     __slots__ = ("_capture", "_send")
 
@@ -125,14 +125,14 @@ class _Send:
         def keep(response: Any) -> None:
             row = capture.rows
             on_response(response)
-            if capture.rows > row:  # not the answer to a request that was given up
+            if capture.rows > row:  # no row: the request was abandoned before this response
                 capture.store(row, key, response)
 
         return self._send(request, keep)
 
 
 class _NotedTemplate:
-    """Implements Template."""
+    """Implements Template; notes the key of the request that it fills."""
 
     def __init__(self, template: Template, capture: Capture, key: int) -> None:
         self._template = template
@@ -145,7 +145,7 @@ class _NotedTemplate:
 
 
 class CapturingClient:
-    """Implements Client around another one."""
+    """Implements Client by wrapping another one and capturing its responses."""
 
     def __init__(self, client: Client, capture: Capture) -> None:
         self._client = client
@@ -180,7 +180,7 @@ class CapturingClient:
         await self._client.close()
 
     def _listen(self) -> None:
-        """Slots are renewed together where they share a connection."""
+        """Wrap every slot that is not wrapped; one renewal may replace all slots of a shared connection."""
         for slot in self._slots:
             if not isinstance(slot.send, _Send):
                 slot.send = _Send(self._capture, slot.send)

@@ -1,4 +1,4 @@
-"""From a spec to a model under test: connect to its server, fit the run to it, and make the requests."""
+"""Connects to the model under test: adapts the run to its server and makes the requests."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tpx.perf.capture import Capture
 
 SINGLE_REQUEST_STREAMS = frozenset({"mlserver"})
-"""Servers whose streams carry one request each."""
+"""Names of servers whose streams carry one request each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixMember:
-    """One model of a mix; of all requests, its weight's part are its own."""
+    """One model of a mix; `weight` is its relative share of the requests."""
 
     model: str
     weight: float
@@ -41,7 +41,7 @@ class MixMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedModel:
-    """A model on a server, connected and described, and the requests that are sent to it."""
+    """A model on a server, connected and described, and the requests to send to it."""
 
     server: ServerDescription
     model: ModelDescription
@@ -50,11 +50,11 @@ class ConnectedModel:
     requests: Requests
     statistics: ServerStatistics
     sequences: bool = False
-    """True where its requests are those of sequences."""
+    """True if its requests belong to sequences."""
     members: tuple[MixMember, ...] = ()
-    """Where several models are measured at once; `model` is the first of them then."""
+    """Models that are measured at once, if several; `model` is then the first of them."""
     notices: tuple[str, ...] = ()
-    """Assumptions about the server and the model's inputs, for a person."""
+    """Assumptions about the server and the model's inputs, for the user."""
 
     @property
     def feed(self) -> Feed:
@@ -73,11 +73,11 @@ class ConnectedModel:
 async def open_model(
     spec: SessionSpec, in_process: str = "", capture: "Capture | None" = None
 ) -> AsyncIterator[ConnectedModel]:
-    """Connect to the model that `spec` names and make its requests; closed with the context.
+    """Connect to the model that `spec` names and make its requests; closes with the context.
 
-    `in_process` is the module that connects to the engine in this process, which this wing does not know.
-    `capture` keeps what requests carry. Raises WireError where nothing answers, MeasurementError where the
-    model cannot be measured, UsageError where the options do not fit it.
+    `in_process` is the module that connects to the engine in this process, which this package must not
+    import. `capture` records the requests. Raises WireError if the server does not answer,
+    MeasurementError if the model cannot be measured, UsageError if the options do not fit it.
     """
     if spec.target.models:
         async with _open_mix(spec, in_process, capture) as mixed:
@@ -124,8 +124,7 @@ async def open_model(
 async def _open_mix(
     spec: SessionSpec, in_process: str, capture: "Capture | None"
 ) -> AsyncIterator[ConnectedModel]:
-    """Open several models as one: each is described and has requests of its own, which all leave over the
-    connections of the first."""
+    """Open several models as one; each has its own requests, all sent over the first one's connections."""
     shares = spec.target.models or ()
     async with AsyncExitStack() as stack:
         opened = [
@@ -167,7 +166,7 @@ async def _open_mix(
 def _captured(client: Client, capture: "Capture | None") -> Client:
     if capture is None:
         return client
-    from tpx.perf.capture import CapturingClient  # late: it reads the answers of every transport
+    from tpx.perf.capture import CapturingClient  # late: it imports every transport
 
     return CapturingClient(client, capture)
 
@@ -177,10 +176,12 @@ def _connections(spec: SessionSpec, key: ModelKey, in_process: str) -> Connectio
 
 
 def fitted(spec: SessionSpec, server: ServerDescription) -> SessionSpec:
-    """Return the run as the server takes it: tensors in the JSON, where it does not list the binary extension
-    and the user chose nothing; a stream for every request, where its streams carry one.
+    """Return `spec` adapted to the server.
 
-    Raises UsageError where the run cannot be as the server needs it.
+    Tensors are sent as JSON if the server does not list the binary extension and the user chose no
+    format. Each request gets its own stream if the server's streams carry only one.
+
+    Raises UsageError if the options contradict that.
     """
     if spec.service.service_kind != "triton":
         return spec
@@ -217,7 +218,7 @@ def _fitting_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescript
 
 
 def with_declared(model: ModelDescription, declared: tuple[TensorDescription, ...]) -> ModelDescription:
-    """Return the model with inputs that its server does not list. Raises UsageError where it lists some."""
+    """Return the model with declared inputs. Raises UsageError if its server lists inputs itself."""
     if not declared:
         return model
     if model.inputs:
@@ -228,8 +229,9 @@ def with_declared(model: ModelDescription, declared: tuple[TensorDescription, ..
 
 @contextmanager
 def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[None]:
-    """Ask the server for something of an extension: a refusal by a server that does not list the extension
-    becomes a MeasurementError that says what to leave out."""
+    """Explain a refusal by a server that does not list `extension`: raise MeasurementError naming the
+    flag to leave out.
+    """
     try:
         yield
     except MeasurementError as exc:

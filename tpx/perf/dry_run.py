@@ -1,4 +1,4 @@
-"""`--dry-run`: the plan of a run, and one request to see whether the server answers it, and with what."""
+"""`--dry-run`: the plan of a run, and one probe request to check the server's response."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ SHOWN_LEVELS = 16
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """The plan of a run, and whether its first request was answered as it should be."""
+    """The plan of a run, and whether its first request got the expected response."""
 
     text: str
     good: bool
@@ -33,7 +33,7 @@ class DryRun:
 
 
 async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
-    """Prepare everything as a run does, send one request, and say what a run would do."""
+    """Prepare everything like a run, send one request, and describe what the run would do."""
     async with Session(spec, in_process=in_process) as session:
         probed = await probe(session.connected, spec)
         text = plan_text(spec, session.connected, session.settings, probed)
@@ -42,7 +42,7 @@ async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedOutput:
-    """An output that came; `wrong` says how it differs from what the model says of itself."""
+    """An output of the response; `wrong` says how it contradicts the model's metadata."""
 
     name: str
     datatype: str
@@ -52,8 +52,10 @@ class ProbedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The outcome of the request: an `error` in the server's words, or outputs. `mismatch` is how they differ
-    from the data's expected ones."""
+    """The result of the probe: the server's `error`, or outputs.
+
+    `mismatch` says how the outputs differ from the data's expected ones.
+    """
 
     latency_ns: int
     error: str = ""
@@ -67,9 +69,9 @@ class ProbeResult:
 
 
 async def probe(connected: ConnectedModel, spec: SessionSpec) -> ProbeResult:
-    """Send the first request of the data, and end its sequence.
+    """Send the first request of the data, then end its sequence.
 
-    Raises MeasurementError where no answer comes in the timeout, or a minute where there is none.
+    Raises MeasurementError if there is no response within the timeout, or within a minute without one.
     """
     (slot,) = await connected.client.open(1)
     connected.feed.begin(Level("concurrency", 1))
@@ -101,7 +103,7 @@ async def probe(connected: ConnectedModel, spec: SessionSpec) -> ProbeResult:
 def _judged(
     connected: ConnectedModel, batch_size: int, response: Any, step: int, latency_ns: int
 ) -> ProbeResult:
-    """While the response's bytes are there, which is only until the callback ends."""
+    """Return the result of a response. Its bytes are valid only during the callback."""
     client = connected.client
     if response.status != client.success:
         failure = client.failure(response)
@@ -134,7 +136,7 @@ def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> s
     if tensor.datatype != spec.datatype:
         return f"the model says {spec.datatype}"
     if not len(tensor.data):
-        return ""  # it lies in shared memory, or has no elements
+        return ""  # the data is in shared memory, or has no elements
     expected = spec.shape if batch_size is None or spec.shape_tensor else (batch_size, *spec.shape)
     fits = len(expected) == len(tensor.shape) and all(
         e in (-1, d) for e, d in zip(expected, tensor.shape, strict=True)
@@ -145,7 +147,7 @@ def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> s
 def plan_text(
     config: SessionSpec, connected: ConnectedModel, settings: LevelSettings, probe: ProbeResult
 ) -> str:
-    """The plan of a run and what its probe request gave, one thing a line."""
+    """Return the plan of a run and the result of its probe request, one item per line."""
     lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
     return "".join(line.rstrip() + "\n" for line in lines)
 
@@ -203,7 +205,7 @@ def _load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
 
 
 def _first_levels(levels: LevelRange) -> Iterator[float]:
-    """Return the levels that are certain to come, as far as they are not too many."""
+    """Yield the levels that are certain to be measured, up to SHOWN_LEVELS."""
     searched = not levels.listed and (levels.binary or levels.unbounded)
     return islice(levels.values(), 1 if searched else SHOWN_LEVELS)
 

@@ -1,5 +1,8 @@
-"""`--ab`: servers measured in turns, block by block. What drifts meets all of them, and the differences of
-blocks that lie side by side tell whether the servers differ."""
+"""`--ab`: measures servers in turns, block by block.
+
+Drift affects all servers alike, and the differences between adjacent blocks show whether the servers
+differ.
+"""
 
 import asyncio
 import math
@@ -23,13 +26,13 @@ BLOCK_MS = 500
 FEWEST_ROUNDS = 4
 
 Figures = Mapping[FigureName, float]
-"""Figures of one block: requests per second, or ns of latency."""
+"""Figures of one block: requests per second, or latency in ns."""
 Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """The blocks of one load: for each round the figures of each server."""
+    """The blocks of one load: the figures of each server, per round."""
 
     load: str
     blocks: tuple[tuple[Figures, ...], ...]
@@ -37,7 +40,7 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTurns:
-    """The rounds of all loads, and the differences of each server but the first from the first."""
+    """The rounds of all loads, and how each other server differs from the first."""
 
     servers: tuple[str, ...]
     levels: tuple[Rounds, ...]
@@ -49,9 +52,10 @@ class ServerTurns:
 async def run_in_turns(
     spec: SessionSpec, *, stop: asyncio.Event, said: Notify, in_process: str = ""
 ) -> ServerTurns:
-    """Measure every load on all servers of `spec.comparing.ab`, in blocks; `said` gets the progress.
+    """Measure every load on all servers of `spec.comparing.ab`, in blocks; `said` receives the
+    progress.
 
-    Setting `stop` ends it with the rounds until then.
+    Setting `stop` ends it with the rounds measured so far.
     """
     asked, alone, levels = spec.comparing, replace(spec, comparing=ComparingSpec()), []
     async with AsyncExitStack() as stack:
@@ -67,7 +71,7 @@ async def run_in_turns(
             said(f"{level}: {asked.ab_blocks} blocks of each of {len(sessions)} servers")
             blocks: list[tuple[Figures, ...]] = []
             for session in sessions:
-                await session.measure(level, settings)  # which is not counted
+                await session.measure(level, settings)  # warm-up block, not counted
             for order in turns(len(sessions), asked.ab_blocks):
                 found = await _round(sessions, order, level, settings)
                 if stop.is_set():
@@ -91,7 +95,9 @@ async def run_in_turns(
 
 
 def _block_settings(spec: SessionSpec, settings: LevelSettings) -> LevelSettings:
-    """A block is one window of exactly its length, unless that is too short for a few requests."""
+    """Return the settings of a block: one window of exactly its length, or longer if that gives too few
+    requests.
+    """
     if settings.request_count:
         return settings
     interval_ms = spec.windows.measurement_interval or BLOCK_MS
@@ -108,7 +114,7 @@ def turns(servers: int, rounds: int) -> Iterator[Sequence[int]]:
 async def _round(
     sessions: Sequence[Session], order: Sequence[int], level: Level, settings: LevelSettings
 ) -> tuple[Figures, ...]:
-    """Measure a block of each server; those behind an interrupt have no figures."""
+    """Measure a block of each server; return nothing if interrupted."""
     found: dict[int, Figures] = {}
     for number in order:
         result = await sessions[number].measure(level, settings)
@@ -121,7 +127,7 @@ async def _round(
 
 
 def figures_of(result: LevelResult) -> Figures:
-    """Return those of one block; nothing where no request succeeded."""
+    """Return the figures of one block; empty if no request succeeded."""
     if result.latency is None:
         return {}
     return {
@@ -132,8 +138,11 @@ def figures_of(result: LevelResult) -> Figures:
 
 
 def differences(levels: Sequence[Rounds], server: int, strictness: Strictness) -> tuple[Difference, ...]:
-    """Return how a server differs from the first at each load: Student's t of the logarithms of block by
-    block ratios, corrected by Holm for the number of figures and loads."""
+    """Return how a server differs from the first at each load.
+
+    The test is Student's t on the logarithms of the ratios of paired blocks, with Holm's correction for
+    the number of figures and loads.
+    """
     usable = [level for level in levels if len(level.blocks) >= FEWEST_ROUNDS]
     raw = [_paired(level, server, name, strictness) for level in usable for name in FIGURES]
     return settled(raw, strictness)

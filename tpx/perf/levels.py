@@ -1,4 +1,4 @@
-"""Kinds of load, their levels, and how the command line names them: ranges, lists, files of intervals."""
+"""Kinds of load, their levels, and their command-line syntax: ranges, lists, files of intervals."""
 
 import zlib
 from collections.abc import Iterator
@@ -12,50 +12,50 @@ from tpx.options import flag_of, refuse
 from tpx.perf.plan import Intervals, ModelShare, PeriodicRange
 
 LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
-"""Requests per second whose times a schedule of nanoseconds can tell apart and hold."""
+"""Range of request rates, per second, that a schedule in nanoseconds can represent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadKind:
-    """One way to put load on a server, and all that differs between these ways.
+    """One way to put load on a server, with everything that differs between kinds.
 
-    What perf_analyzer's reports call it: a concurrency, or else a request rate.
+    In perf_analyzer's reports each kind counts as a concurrency or as a request rate.
     """
 
     name: str
-    """Its name in files, such as `request_rate`."""
+    """Name in files, such as `request_rate`."""
     opener: str
-    """`module:function` in `tpx.perf.loads` that makes the load of a level; imported on first use."""
+    """`module:function` in `tpx.perf.loads` that opens a level's load; imported on first use."""
     option: str = ""
-    """The field of the options that asks for it; empty where a scenario does."""
+    """Option field that selects it; empty if a scenario does."""
     called: str = ""
-    """The text before a level's value in the summary, if that is not its name."""
+    """Text before a level's value in the summary, if not the name."""
     title: str = "{label}: {value:g}"
-    """The line above a level's figures."""
+    """Line above a level's figures."""
     unit: str = ""
-    """The text before a level's value in a sentence, if that is not its name."""
+    """Text before a level's value in a sentence, if not the name."""
     column: str = "Request Rate"
-    """The first column of the CSV file."""
+    """First column of the CSV file."""
     whole: bool = True
-    """There is nothing between two neighbouring integers."""
+    """True if levels are integers."""
     ranged: bool = False
-    """Several levels can be measured in one run."""
+    """True if several levels can be measured in one run."""
     open_loop: bool = False
-    """Requests have a time of their own, whatever becomes of those before them."""
+    """True if requests are due at times that do not depend on earlier responses."""
     at_once: bool = False
-    """All requests are due at the start."""
+    """True if all requests are due at the start."""
     once: bool = False
-    """The load ends by itself when everything is sent."""
+    """True if the load ends by itself once everything is sent."""
     queries: bool = False
-    """A row is a query of several requests, whose number is the level's value."""
+    """True if each row is a query of several requests; the level's value is their number."""
     undivided: str = ""
-    """Why one process has to send everything; empty where worker processes may share it."""
+    """Reason why one process must send everything; empty if worker processes may share the load."""
     per_worker: int = 20_000
-    """How much of it one process sends with ease."""
+    """Amount of load that one process can send with ease."""
 
     @property
     def text(self) -> str:
-        """Its name as words."""
+        """The name with spaces."""
         return self.name.replace("_", " ")
 
     @property
@@ -64,7 +64,7 @@ class LoadKind:
 
     @property
     def rival(self) -> str:
-        """perf_analyzer's name of it where two loads are asked for."""
+        """perf_analyzer's name of the kind in its error about two kinds of load."""
         return self.text.title().replace(" ", "")
 
     @property
@@ -156,12 +156,12 @@ KINDS = {
         OFFLINE,
     )
 }
-"""Every kind of load by its name; perf_analyzer has the first six, MLPerf the others."""
+"""Every kind of load by name; the first six are perf_analyzer's, the others MLPerf's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One load: how much of what kind; requests in flight are whole, requests per second may not be."""
+    """One load: a kind and its value. Requests in flight are whole; requests per second need not be."""
 
     mode: str
     value: float
@@ -172,7 +172,7 @@ class Level:
 
     @property
     def requests_of_row(self) -> int:
-        """How many requests a row is of."""
+        """Number of requests per row."""
         return int(self.value) if self.kind.queries else 1
 
     def __str__(self) -> str:
@@ -183,8 +183,8 @@ class Level:
 class LevelRange:
     """The loads to measure, in order: start to end by `step`, by `factor`, or as a list.
 
-    `end` None is one level; 0 goes on from level to level until the latency limit is met. `binary` halves
-    the range until it is no wider than `step`, towards the highest load under the latency limit.
+    An `end` of None is one level; 0 is a range without end, which stops at the latency limit. `binary`
+    bisects the range until it is no wider than `step`, for the highest load under the latency limit.
     """
 
     mode: str = CONCURRENCY.name
@@ -195,7 +195,7 @@ class LevelRange:
     listed: tuple[float, ...] = ()
     binary: bool = False
     given: bool = field(default=True, compare=False)
-    """The user asked for it; only one kind of load can be given."""
+    """True if the user set it; only one kind of load can be set."""
 
     def __post_init__(self) -> None:
         lowest = min(self.listed or (self.start,))
@@ -218,7 +218,7 @@ class LevelRange:
         return f"{self.start:g}" if self.end is None else f"{self.start:g}:{self.end:g}:{step}"
 
     def searched(self) -> "LevelRange":
-        """The same range, to be halved."""
+        """Return the same range, to be bisected."""
         return replace(self, binary=True)
 
     @property
@@ -231,13 +231,13 @@ class LevelRange:
 
     @property
     def highest(self) -> float | None:
-        """The greatest level; None where there is no end."""
+        """Highest level; None if the range has no end."""
         if self.listed:
             return max(self.listed)
         return None if self.unbounded else max(self.start, self.end or 0)
 
     def values(self) -> Iterator[float]:
-        """Yield the levels in order, for ever where the range has no end."""
+        """Yield the levels in order, endlessly if the range has no end."""
         if self.listed:
             yield from self.listed
             return
@@ -247,29 +247,29 @@ class LevelRange:
             value = self.after(value)
 
     def after(self, level: float) -> float | None:
-        """The level that follows `level` in a linear or geometric range; None past the end."""
+        """Return the next level of a linear or geometric range; None past the end."""
         following = level * self.factor if self.factor else level + self.step
         following = max(level + 1, int(following)) if self.kind.whole else round(following, 9)
         return following if self.unbounded or following <= (self.end or 0) else None
 
 
 def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
-    """The seed of a level in a run whose seed is `seed`."""
+    """Return the seed of a level in a run with this `seed`."""
     return np.random.SeedSequence([seed, zlib.crc32(repr((level.mode, float(level.value))).encode())])
 
 
 def level_number(seed: int, level: Level) -> int:
-    """Return the seed of a level as a number that every reader of JSON takes exactly: below 2**53."""
+    """Return the seed of a level as an integer below 2**53, which every JSON reader keeps exact."""
     return int(level_seed(seed, level).generate_state(1, np.uint64)[0]) >> 11
 
 
 def parse_concurrency(text: str) -> LevelRange:
-    """`start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
+    """Parse `start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
     return _range(text, CONCURRENCY)
 
 
 def parse_rates(text: str) -> LevelRange:
-    """The same of requests per second, which need not be whole."""
+    """Parse a range of requests per second, which need not be whole; same syntax."""
     return _range(text, REQUEST_RATE)
 
 
@@ -308,7 +308,7 @@ def _range(text: str, kind: LoadKind) -> LevelRange:
 
 
 def parse_periodic(text: str) -> PeriodicRange:
-    """`start:end[:step]` of a concurrency that grows while it is measured."""
+    """Parse `start:end[:step]` of a growing concurrency."""
     flag = PERIODIC_CONCURRENCY.flag
     parts = text.split(":")
     if len(parts) > 3:
@@ -331,7 +331,7 @@ def parse_periodic(text: str) -> PeriodicRange:
 
 
 def parse_intervals(text: str) -> Intervals:
-    """A file with one interval of microseconds a line; empty lines are skipped."""
+    """Read a file with one interval in microseconds per line; empty lines are skipped."""
     flag = CUSTOM_INTERVALS.flag
     path = Path(text)
     try:
@@ -354,7 +354,7 @@ def _gap_ns(flag: str, file: str, word: str) -> int:
 
 
 def parse_models(text: str) -> tuple[ModelShare, ...]:
-    """`a:3,b:1`; a weight that is left out is 1."""
+    """Parse `a:3,b:1`; the default weight is 1."""
     flag = "--models"
     shares = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""The event loop that everything of the load generator runs on, and how it waits: asleep or polling."""
+"""The event loop of the load generator, and how it waits: sleeping or polling."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ Poll = Literal["sleep", "busy"]
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop of the fastest kind that this machine has, for asyncio.Runner."""
+    """Return a new event loop of the fastest kind installed, for asyncio.Runner."""
     try:
         import uvloop
     except ImportError:
@@ -20,7 +20,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @contextmanager
 def waiting(poll: Poll) -> Iterator[None]:
-    """Let the running loop poll without sleeping until the context ends, where `poll` is busy."""
+    """Let the running loop poll without sleeping until the context ends, if `poll` is busy."""
     if poll == "sleep":
         yield
         return
@@ -32,7 +32,7 @@ def waiting(poll: Poll) -> Iterator[None]:
 
 
 class _Polling:
-    """A callback that is always ready: a loop that has one asks for events with a timeout of 0."""
+    """A callback that is always ready, so that the loop polls for events with a timeout of 0."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon

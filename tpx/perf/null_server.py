@@ -1,7 +1,7 @@
-"""A server that only answers inference requests, so that a load generator meets no limits but its own.
+"""A server that only answers inference requests, so that a load generator meets only its own limits.
 
-Run as a process: `python -m tpx.perf.null_server http|grpc`. It says its port, serves on loopback, and
-ends when its standard input does.
+Run it as a process: `python -m tpx.perf.null_server http|grpc`. It prints its port, serves on loopback,
+and ends when its standard input is closed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _WINDOW = 1 << 30
 
 
 class HttpNull(asyncio.Protocol):
-    """Answers every request with the same success; a head seen before is not read again."""
+    """Answers every request with the same success; a request head seen before is not parsed again."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -73,7 +73,7 @@ def _content_length(head: bytes) -> int:
 
 
 class GrpcNull(asyncio.Protocol):
-    """Answers every stream that ends with the same success, whatever it asked for."""
+    """Answers every stream with the same success once the request has ended, whatever it contains."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -127,7 +127,7 @@ PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"http": HttpNull, "grpc": GrpcNu
 
 
 async def serve(protocol: str) -> None:
-    """Serve until standard input ends."""
+    """Serve until standard input is closed."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(PROTOCOLS[protocol], "127.0.0.1", 0, backlog=socket.SOMAXCONN)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
@@ -139,7 +139,7 @@ async def serve(protocol: str) -> None:
 
 
 def main(protocol: str) -> None:
-    """The process's whole life."""
+    """Run the server process."""
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(serve(protocol))
 

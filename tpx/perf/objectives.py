@@ -1,7 +1,7 @@
-"""Objectives that a user sets for a level (`p99<20ms`), and whether its requests show that they are met.
+"""Objectives that a user sets for a level (`p99<20ms`), and the tests of whether requests meet them.
 
-Percentiles and error rates are settled by the bound with which MLPerf's loadgen stops early: so few requests
-were over the limit that a server which breaks the objective would hardly ever look as good.
+Percentiles and error rates use the bound of early stopping in MLPerf's loadgen: an objective is met if
+so few requests exceeded the limit that a server violating it would hardly ever look as good.
 """
 
 import math
@@ -41,27 +41,27 @@ _MOST_REQUESTS = 10**9
 
 
 class Outcome(Enum):
-    """The answer of a level's requests to an objective."""
+    """The result of testing a level's requests against an objective."""
 
     MET = "met"
     BROKEN = "broken"
     UNDECIDED = "borderline"
-    """Too few requests to tell, or too near the bound."""
+    """Undecided: too few requests, or too near the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """One bound on one figure of a level.
 
-    `bound` is in ns of latencies, in inferences per second of throughput, a share of 1 of error rates;
-    `percentile` is 0 where the quantity has none.
+    `bound` is in ns for latencies, in inferences per second for throughput, and a share of 1 for error
+    rates. `percentile` is 0 if the quantity has none.
     """
 
     text: str
     quantity: Quantity
     percentile: float = 0.0
     below: bool = True
-    """True where figures have to lie below the bound, else above."""
+    """True if figures must lie below the bound, else above."""
     inclusive: bool = False
     bound: float
 
@@ -70,13 +70,13 @@ class Objective:
         return self.quantity in ("percentile", "mean", "min", "max")
 
     def holds(self, value: float) -> bool:
-        """Return whether a figure, taken as exact, is on the right side."""
+        """Return True if a figure, taken as exact, satisfies the bound."""
         if value == self.bound:
             return self.inclusive
         return (value < self.bound) is self.below
 
     def outside(self, latencies_ns: Array) -> npt.NDArray[np.bool_]:
-        """Which of the latencies are on the wrong side."""
+        """Return a mask of the latencies that violate the bound."""
         compare: Callable[[Any, Any], npt.NDArray[np.bool_]] = {
             (True, False): np.greater_equal,
             (True, True): np.greater,
@@ -86,7 +86,7 @@ class Objective:
         return compare(latencies_ns, self.bound)
 
     def show(self, value: float) -> str:
-        """A figure of this quantity for a person."""
+        """Format a figure of this quantity for the user."""
         if self.is_latency:
             return latency(value)
         return f"{rounded(value * 100)}%" if self.quantity == "error_rate" else f"{rounded(value)} infer/s"
@@ -94,15 +94,15 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """The answer of a level to an objective: the figure, and with which confidence it is settled."""
+    """The result of testing a level against an objective: its figure and the outcome."""
 
     objective: Objective
     outcome: Outcome
     value: float
     reason: str
-    """For a person: what was counted, and what is missing."""
+    """Explanation for the user: what was counted, and what is missing."""
     more_requests: int = 0
-    """How many further requests of the same kind would show that it is met; 0 where none would."""
+    """Number of further requests of the same kind that would show it is met; 0 if none would."""
 
     @property
     def met(self) -> bool:
@@ -110,7 +110,7 @@ class Assessment:
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
-    """`p99<20ms,error_rate<0.1%`: comparisons of a figure with a bound, all of which have to hold."""
+    """Parse `p99<20ms,error_rate<0.1%`: comparisons of a figure with a bound, all of which must hold."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         _refuse(text, "it is empty")
@@ -167,18 +167,23 @@ def _unit(text: str, quantity: Quantity, unit: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """How many requests were on the wrong side; `effect` dependent ones say as much as an independent one."""
+    """Count of requests that violate a bound; `effect` dependent ones carry the information of one
+    independent one.
+    """
 
     violations: int
     requests: int
     allowed: float
-    """The share that may be."""
+    """Share of requests that may violate the bound."""
     effect: float = 1.0
 
 
 def assess_count(objective: Objective, value: float, counted: Counted, confidence: float) -> Assessment:
-    """Assess a percentile or an error rate: MET when, if more than the allowed share were on the wrong side,
-    counting so few would have a probability of at most 1 - `confidence`; BROKEN the other way round."""
+    """Assess a percentile or an error rate by the binomial distribution.
+
+    MET if a server violating the bound would show so few violations with a probability of at most 1 -
+    `confidence`; BROKEN the other way round.
+    """
     doubt = 1 - confidence
     trials, wrong = counted.requests / counted.effect, counted.violations / counted.effect
     said = (
@@ -202,7 +207,7 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
 
 
 def _needed(counted: Counted, doubt: float) -> int:
-    """How many further requests would show it, if as many of them were on the wrong side as until now."""
+    """Return how many further requests would show it, at the present share of violations; 0 if none would."""
     share = counted.violations / max(counted.requests, 1)
     if share >= counted.allowed:
         return 0
@@ -216,7 +221,7 @@ def _needed(counted: Counted, doubt: float) -> int:
 
 
 def assess_interval(objective: Objective, interval: Interval) -> Assessment:
-    """Assess a mean or a throughput, which is settled when the bound lies outside of what it may truly be."""
+    """Assess a mean or a throughput: it is settled if its confidence interval excludes the bound."""
     said = (
         f"between {objective.show(interval.low)} and {objective.show(interval.value + interval.half_width)}"
     )
@@ -232,6 +237,6 @@ def assess_interval(objective: Objective, interval: Interval) -> Assessment:
 
 
 def assess_exact(objective: Objective, value: float) -> Assessment:
-    """Assess a minimum or maximum, which is that of the requests seen and says nothing of others."""
+    """Assess a minimum or maximum, which holds for the observed requests only."""
     outcome = Outcome.MET if objective.holds(value) else Outcome.BROKEN
     return Assessment(objective=objective, outcome=outcome, value=value, reason="of the requests seen")

@@ -1,4 +1,4 @@
-"""Reporting the progress of a run: the seam to what shows it, and the figures of a level until now."""
+"""The interface for reporting a run's progress, and the figures of a level so far."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,54 +15,54 @@ from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.latency import rank
 
 WATCHED = (50.0, 90.0, 99.0)
-"""Percentiles that are reported while a level is measured."""
+"""Percentiles reported while a level is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelProgress:
-    """A look at a level that is being measured; the figures are those of the time since the last look."""
+    """Progress of a level; its figures cover the time since the previous report."""
 
     level: Level
     window: int
     max_windows: int
     throughput_infer_per_s: float
     percentiles_ns: Mapping[float, int]
-    """Percentiles of latency; empty where no request succeeded."""
+    """Percentiles of latency; empty if no request succeeded."""
     failed: int
     """Failed requests of the whole level."""
     failures: tuple[str, ...] = ()
-    """The kinds of failure, each with the first one's words."""
+    """Kinds of failure, each with the message of the first one."""
     server: ServerBreakdown | None = None
-    """The server's own account of the last window."""
+    """The server's own statistics for the last window."""
 
 
 class Observer:
-    """Hears about a run as it happens; this one ignores everything."""
+    """Receives the events of a run; this base class ignores them."""
 
     progress_interval_s = 0.0
     """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
 
     def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
-        """Hear what the model is and that its requests are made; the levels follow by these settings."""
+        """Handle the start of the run: the model is connected and its requests are made."""
 
     def level_started(self, level: Level) -> None:
-        """Hear that a level begins."""
+        """Handle the start of a level."""
 
     def progress(self, progress: LevelProgress) -> None:
-        """Hear how a level goes."""
+        """Handle a progress report."""
 
     def level_finished(self, result: LevelResult) -> None:
-        """Hear what became of a level."""
+        """Handle the result of a level."""
 
     def notice(self, text: str) -> None:
-        """Hear something that the user should know, once."""
+        """Show a notice to the user; each is sent once."""
 
 
 SILENT = Observer()
 
 
 class ProgressMeter:
-    """Reports the progress of one load to an observer, each time since the report before."""
+    """Reports the progress of one load to an observer, each time since the previous report."""
 
     def __init__(
         self, load: Load, observer: Observer, level: Level, max_windows: int, batch_size: int
@@ -76,7 +76,7 @@ class ProgressMeter:
         self._index = 0
 
     def report(self, window: int, server: Callable[[], ServerBreakdown | None] = lambda: None) -> None:
-        """Tell how it goes in a window, 0 of a warm-up, if it is time to."""
+        """Report progress in `window` (0 is the warm-up) if the observer's interval has passed."""
         now_ns = perf_counter_ns()
         elapsed_ns = now_ns - self._at_ns
         interval_s = self._observer.progress_interval_s

@@ -1,4 +1,4 @@
-"""How load is put on, whatever its level: arrivals, late requests, connections, shares of workers."""
+"""Options of a load that hold at every level: arrivals, late requests, connections, shares of workers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ Item = TypeVar("Item")
 
 MAX_WORKERS = 256
 LATE_NS = 1_000_000
-"""A request sent later than this after its time is delayed; perf_analyzer tolerates as much."""
+"""Delay beyond which a request counts as late, the same as in perf_analyzer."""
 
 
 def parse_workers(text: str) -> int:
-    """A number of processes, or `auto`, which is 0."""
+    """Parse a number of processes, or `auto`, which is 0."""
     if text.lower() == "auto":
         return 0
     if not text.isdecimal() or not 0 < int(text) <= MAX_WORKERS:
@@ -34,7 +34,7 @@ def parse_workers(text: str) -> int:
 
 
 POLLING_PROCESSORS = 2
-"""A client that polls fills one, and whatever else runs here needs another."""
+"""Processors that polling needs: the client fills one, and everything else here needs another."""
 _distribution = one_of(
     "--request-distribution",
     ("constant", "poisson", "gamma", "burst"),
@@ -48,10 +48,10 @@ _poll = one_of("--poll", ("sleep", "busy"), "Unsupported type provided: '{}'. Ch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceSpec:
-    """How load is put on, whatever its level: arrivals, connections, sequences, processes.
+    """How load is sent at every level: arrivals, connections, sequences, processes.
 
-    `gamma_shape` is the gamma distribution's: 1 is Poisson, above 1 more even, below 1 in bursts; the gaps'
-    coefficient of variation is 1/sqrt(shape).
+    `gamma_shape` is that of the gamma distribution: 1 is Poisson, above 1 is more even, below 1 is
+    burstier. The gaps' coefficient of variation is 1/sqrt(shape).
     """
 
     request_distribution: Distribution = option(
@@ -99,7 +99,7 @@ class PaceSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or one of other arrivals."""
+        """Raise UsageError for a value that is out of range or belongs to other arrivals."""
         check_range(self, "gamma_shape", "burst_size", "max_connections", "num_of_sequences", above=0)
         if self.max_threads < 0:
             refuse("--max-threads", "The value must be > 0.")
@@ -116,7 +116,7 @@ class PaceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """The gaps of `--request-intervals FILE` in ns, repeated for as long as load is wanted."""
+    """The gaps of `--request-intervals FILE` in ns, repeated while the load lasts."""
 
     path: Path
     gaps_ns: tuple[int, ...]
@@ -126,7 +126,7 @@ class Intervals:
 
     @property
     def rate(self) -> float:
-        """Requests per second over a whole turn."""
+        """Requests per second over one pass of the file."""
         return len(self.gaps_ns) * 1e9 / sum(self.gaps_ns)
 
 
@@ -143,8 +143,10 @@ class ModelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRange:
-    """Concurrency that grows while it is measured: from `start` to `end` by `step`, one step whenever every
-    request of the newest ones has had `period` responses."""
+    """Concurrency that grows from `start` to `end` while it is measured.
+
+    The next `step` is sent once each request of the latest step has had `period` responses.
+    """
 
     start: int
     end: int
@@ -157,32 +159,38 @@ class PeriodicRange:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of `of` workers among which a load is dealt out; number 0 of 1 is all of it."""
+    """One of `of` workers that share a load; number 0 of 1 is all of it."""
 
     number: int = 0
     of: int = 1
 
     def part(self, whole: int) -> int:
-        """This one's of `whole` equal things: the first ones get what is over."""
+        """Return this worker's part of `whole` equal items; the first workers take the remainder."""
         return whole // self.of + (self.number < whole % self.of)
 
     def of_all(self, items: Iterator[Item]) -> Iterator[Item]:
-        """This one's items, every `of`-th."""
+        """Yield this worker's items: every `of`-th."""
         return islice(items, self.number, None, self.of) if self.of > 1 else items
 
     def part_in_turn(self, whole: int, things: int = 0) -> int:
-        """This one's of `whole` requests of which `things`, dealt out like this too, have one after the
-        other; 0 where each of the sharers is one."""
+        """Return this worker's part of `whole` requests that `things` send in turn.
+
+        The things are split among the workers, too; 0 means one per worker.
+        """
         things = things or self.of
         return whole // things * self.part(things) + self.part(whole % things)
 
     def picks(self, first: int, count: int, things: int = 0) -> npt.NDArray[np.bool_]:
-        """Which of `count` such requests, numbered from `first`, are this one's."""
+        """Return a mask of this worker's among `count` requests, numbered from `first`, that `things`
+        send in turn.
+        """
         turns = np.arange(first, first + count) % (things or self.of)
         return np.asarray(turns % self.of == self.number)
 
     def part_by(self, whole: int, things: int) -> int:
-        """This one's of `whole` requests where each of `things`, dealt out like this too, sends as many."""
+        """Return this worker's part of `whole` requests if each of `things`, split the same way, sends
+        equally many.
+        """
         before = sum(Share(i, self.of).part(things) for i in range(self.number))
         return whole * (before + self.part(things)) // things - whole * before // things
 

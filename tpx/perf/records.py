@@ -1,6 +1,6 @@
 """The record of every request: one row of 64-bit integers, appended when the request ends.
 
-The row layout is the same bytes whether the block is private memory or memory shared with a worker process.
+Rows have the same layout in private memory and in memory shared with a worker process.
 """
 
 import struct
@@ -34,7 +34,7 @@ ROW_BYTES = ROW.itemsize
 BLOCK_ROWS = 1 << 15
 
 SUCCESS = 0
-"""The status of a request that succeeded; every other value is the transport's own code of a failure."""
+"""Status of a successful request; every other value is the transport's own failure code."""
 
 Rows = npt.NDArray[np.void]
 """Rows of dtype ROW: `rows["end_ns"]` is a column."""
@@ -42,11 +42,11 @@ Times = npt.NDArray[np.int64]
 
 
 class ResponseArrivals:
-    """When each response came in ns, of requests that may have several.
+    """Arrival time, in ns, of each response to requests that may have several.
 
-    A streamed request's row says in `responses` how many entries it has, and they stand here in the order of
-    the rows, so that the rows themselves need no reference. Requests with exactly one response need no
-    entries: it came when they ended.
+    The field `responses` of a streamed request's row says how many entries it has; entries are in row
+    order, so that rows need no reference to them. A request with exactly one response needs no entry:
+    the response arrived when the request ended.
     """
 
     __slots__ = ("_times",)
@@ -58,7 +58,7 @@ class ResponseArrivals:
         return len(self._times)
 
     def add(self, times_ns: Sequence[int]) -> None:
-        """Add the times of the row that is appended with them."""
+        """Add the times of the row appended along with them."""
         self._times.extend(times_ns)
 
     def extend(self, times_ns: Times) -> None:
@@ -66,18 +66,20 @@ class ResponseArrivals:
         self._times.frombytes(times_ns.tobytes())
 
     def times(self, first: int, last: int) -> Times:
-        """Entries from `first` to `last`; a copy, as the log goes on growing."""
+        """Return a copy of the entries from `first` to `last`; the log keeps growing."""
         return np.array(self._times[first:last], dtype=np.int64)
 
 
 class Records:
-    """Rows in the order in which requests were over. So `end_ns` never falls, but where requests have several
-    responses: it is the last one's then, and the news that nothing follows may come later.
+    """Rows in the order in which requests ended.
 
-    start: the request was handed to the connection; sent: it was with the kernel, or in the connection's
-    buffer; first_byte: the first byte of the answer was read; intended: when it should have started (equal
-    to start in a closed loop); responses: how many it had; step and sequence: those of its Source; units:
-    what its responses held, in the service's own unit.
+    So `end_ns` never decreases, except if requests have several responses: it is then the time of the
+    last response, and the end of the stream may be known later.
+
+    start: the request was handed to the connection; sent: it was in the kernel or in the connection's
+    buffer; first_byte: the first byte of the response was read; intended: the due time (equal to start
+    in a closed loop); responses: their number; step and sequence: those of its Source; units: the
+    content of its responses, in the service's own unit.
     """
 
     __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack", "arrivals")
@@ -87,7 +89,7 @@ class Records:
         self._limit = block_rows * ROW_BYTES
         self._full: list[Rows] = []
         self.arrivals = ResponseArrivals()
-        """When the responses came, where requests may have several."""
+        """Arrival times of responses, if requests may have several."""
         self._add_block()
 
     def _add_block(self) -> None:
@@ -144,7 +146,7 @@ class Records:
         return (len(self._full) * self._limit + self._offset) // ROW_BYTES
 
     def amend(self, index: int, status: int) -> None:
-        """Change the status of a row that was found to be another one at once."""
+        """Correct the status of a row right after it was appended."""
         block, at = divmod(index, self._limit // ROW_BYTES)
         rows = self._full[block] if block < len(self._full) else self._block
         rows["status"][at] = status
@@ -159,7 +161,7 @@ class Records:
         return rows[skip:]
 
     def between(self, first: int, last: int) -> Rows:
-        """The rows from `first` up to `last`; only those are copied, where they span blocks."""
+        """Return the rows from `first` up to `last`; copies only the blocks that they span, if several."""
         per_block = self._limit // ROW_BYTES
         blocks = [*self._full, self._block][first // per_block : -(-last // per_block)]
         if not blocks or last <= first:
@@ -170,16 +172,16 @@ class Records:
 
 
 MODEL_SHIFT = 32
-"""Where several models are measured at once, the bits of a row's step from here on are its model's number."""
+"""Position of the model's number in a row's step, if several models are measured at once."""
 
 
 def models_of(rows: Rows) -> npt.NDArray[np.int64]:
-    """The number of each row's model among those that are measured at once."""
+    """Return the model number of each row, if several models are measured at once."""
     return cast("npt.NDArray[np.int64]", rows["step"] >> MODEL_SHIFT)
 
 
 def succeeded(rows: Rows) -> Rows:
-    """The rows of successful requests."""
+    """Return the rows of successful requests."""
     return cast("Rows", rows[rows["status"] == SUCCESS])
 
 
@@ -187,24 +189,26 @@ PIECE_ROWS = 1 << 14
 
 
 def wall_offset_ns() -> int:
-    """Return what is added to a time of the monotonic clock to make it nanoseconds since 1970; asked once a
-    run, so that no step of the system's clock comes into the figures."""
+    """Return the offset from the monotonic clock to nanoseconds since 1970.
+
+    It is read once per run, so that steps of the system clock do not affect the figures.
+    """
     return clock_gettime_ns(CLOCK_REALTIME) - perf_counter_ns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResponseTimes:
-    """When each response to some rows came: those of row i are `times_ns[starts[i]:starts[i + 1]]`."""
+    """Arrival times of the responses to some rows: those of row i are `times_ns[starts[i]:starts[i + 1]]`."""
 
     times_ns: Times
     starts: Times
 
     def first_ns(self) -> Times:
-        """Return the first response of each row that has one."""
+        """Return the first response time of each row that has one."""
         return self.times_ns[self.starts[:-1][np.diff(self.starts) > 0]]
 
     def gaps_ns(self) -> Times:
-        """Return the times between two responses of the same request, all of them."""
+        """Return all times between consecutive responses of the same request."""
         if not len(self.times_ns):
             return self.times_ns
         gaps = np.diff(self.times_ns)
@@ -214,7 +218,7 @@ class ResponseTimes:
         return gaps[inside]
 
     def only(self, rows: npt.NDArray[np.bool_]) -> "ResponseTimes":
-        """Return those of some of the rows."""
+        """Return the times of the rows selected by a mask."""
         counts = np.diff(self.starts)
         return ResponseTimes(
             times_ns=self.times_ns[np.repeat(rows, counts)],
@@ -223,7 +227,9 @@ class ResponseTimes:
 
 
 def response_times(records: Records, numbers: range, begins: int | None = None) -> ResponseTimes:
-    """Return those of some rows; `begins` is how many responses the rows before had, if that is known."""
+    """Return the response times of the rows in `numbers`; `begins` is the responses of earlier rows, if
+    known.
+    """
     rows = records.between(numbers.start, numbers.stop)
     if not len(records.arrivals):
         came = rows["responses"] > 0
@@ -237,23 +243,28 @@ def response_times(records: Records, numbers: range, begins: int | None = None) 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LevelRecords:
-    """The requests of one level: those of window i are `records` from `indices[i]` to `indices[i + 1]`, and
-    it lasts from `borders_ns[i]` to `borders_ns[i + 1]`."""
+    """The requests of one level.
+
+    Window i has the `records` from `indices[i]` to `indices[i + 1]`, and lasts from `borders_ns[i]` to
+    `borders_ns[i + 1]`.
+    """
 
     level: Level
     records: Records
     borders_ns: tuple[int, ...]
     indices: tuple[int, ...]
     failures: Mapping[int, Failure]
-    """The meaning of the statuses of failed requests."""
+    """Meaning of each failed status."""
 
     @property
     def span(self) -> range:
-        """The numbers of the rows of all windows."""
+        """Row numbers of all windows."""
         return range(self.indices[0], self.indices[-1]) if self.indices else range(0)
 
     def pieces(self) -> Iterator["Piece"]:
-        """The rows of all windows, not too many at a time: what is made of them is many times their size."""
+        """Yield the rows of all windows in pieces, because the output made of them is many times their
+        size.
+        """
         span, records = self.span, self.records
         before = int(records.between(0, span.start)["responses"].sum())
         for start in range(span.start, span.stop, PIECE_ROWS):
@@ -265,7 +276,7 @@ class LevelRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece:
-    """Some rows, their numbers, and when their responses came."""
+    """Rows, their numbers, and their response times."""
 
     numbers: range
     rows: Rows
@@ -273,16 +284,16 @@ class Piece:
 
 
 class Recorder(Protocol):
-    """Writes the records of each level when it is over."""
+    """Writes the records of each finished level."""
 
     def begin(self, records: Records) -> None:
-        """A level begins, whose rows will be in `records`."""
+        """Prepare for a level whose rows will be in `records`."""
 
     def record(self, level: LevelRecords) -> None:
-        """A level is over, whatever has become of it."""
+        """Write a finished level, whatever its result."""
 
     def close(self) -> None:
-        """No level follows: the file is complete."""
+        """Complete the file; no level follows."""
 
     def abandon(self) -> None:
-        """The run came to nothing; no file is left."""
+        """Remove the file; the run failed."""

@@ -1,4 +1,4 @@
-"""The outcome of a measurement: windows, levels, and the report of a run, as plain values."""
+"""The results of a measurement, as plain values: windows, levels, and their figures."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +13,7 @@ from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.latency import LatencySummary
 
 DELIVERED = 0.95
-"""A rate whose answers come at less than this share of it is not carried."""
+"""Minimum share of a request rate that must be answered for the server to keep up."""
 DOMINANT_SHARE = 0.3
 """Share of the median latency from which wake-ups dominate."""
 
@@ -29,7 +29,7 @@ class Verdict(Enum):
     ERRORS = "errors"
     """No request succeeded, or more failed than the budget allows."""
     CLIENT_BOUND = "client_bound"
-    """The load generator itself was what limited the measurement."""
+    """The load generator itself limited the measurement."""
 
     @property
     def words(self) -> str:
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
     @property
     def flag(self) -> str:
-        """How good it is, as reports flag it: `ok`, `warn` or `bad`."""
+        """Severity in reports: `ok`, `warn` or `bad`."""
         if self in (Verdict.OVER_LIMIT, Verdict.ERRORS):
             return "bad"
         return "ok" if self is Verdict.OK else "warn"
@@ -45,7 +45,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSummary:
-    """The data in short: how much of it there is, and the tensors of its first request."""
+    """A summary of the data: its size, and the tensors of its first request."""
 
     streams: int = 1
     steps: int = 1
@@ -83,13 +83,13 @@ class ServerBreakdown:
     cache_miss_count: int = 0
     cache_miss_ns: int = 0
     response_cache: bool = False
-    """True where the model's configuration turns the response cache on."""
+    """True if the model's configuration enables the response cache."""
     composing: tuple["ServerBreakdown", ...] = ()
-    """The models of an ensemble's steps, each with its own composing models."""
+    """Models of an ensemble's steps, each with its own composing models."""
 
     @property
     def mean_batch(self) -> float:
-        """Inferences in one execution of the model; 0 where nothing was executed."""
+        """Inferences per execution of the model; 0 without executions."""
         return self.inference_count / self.execution_count if self.execution_count else 0.0
 
     @property
@@ -98,7 +98,7 @@ class ServerBreakdown:
 
     @property
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Return the sum of each stage of a request in ns, and of how many requests."""
+        """Total ns of each stage of a request, and the number of requests that had it."""
         return {
             "queue": (self.queue_ns, self.queue_count),
             "compute_input": (self.compute_input_ns, self.compute_count),
@@ -110,7 +110,7 @@ class ServerBreakdown:
 
     @property
     def accounted_ns(self) -> int:
-        """Queue, computing and the cache, the mean of each among the requests that had it, together."""
+        """Mean queue, compute and cache times, each over the requests that had it, added up."""
         return (
             self.queue_ns // max(self.queue_count, 1)
             + self.compute_ns // max(self.compute_count, 1)
@@ -121,7 +121,7 @@ class ServerBreakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTimes:
-    """Mean per successful request in ns: writing it, waiting for its answer, reading the answer."""
+    """Mean times per successful request in ns: writing it, waiting for the response, reading the response."""
 
     send_ns: int
     wait_ns: int
@@ -134,7 +134,7 @@ class ClientTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyEstimate:
-    """A percentile, or the mean for None, with its interval in ns; `note` says why it has no upper end."""
+    """A percentile, or the mean if None, with its interval in ns; `note` says why it has no upper bound."""
 
     percentile: float | None
     interval: Interval
@@ -143,7 +143,7 @@ class LatencyEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Estimates:
-    """How far the figures of a level can be trusted, and the batches that say so.
+    """Confidence intervals of a level's figures, and the batches that they are computed from.
 
     `throughput` is in inferences per second; `latency` has the mean and every reported percentile.
     """
@@ -153,16 +153,16 @@ class Estimates:
     batches: Batches
 
     def at(self, percentile: float | None) -> LatencyEstimate | None:
-        """That of a percentile, or of the mean for None; None where it was not computed."""
+        """Return the estimate of a percentile, or of the mean for None; None if it was not computed."""
         return next((e for e in self.latency if e.percentile == percentile), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCheck:
-    """How the load generator itself fared while it measured.
+    """The state of the load generator itself during the measurement.
 
-    `cpu_share` is 1 where its event loop never waited; `loop_lag_p99_ns` is how long the loop let due things
-    wait, `slip_p99_ns` how long after their time requests were sent.
+    `cpu_share` is 1 if its event loop never waited; `loop_lag_p99_ns` is how long the loop delayed due
+    callbacks, `slip_p99_ns` how late requests were sent.
     """
 
     cpu_share: float
@@ -172,30 +172,31 @@ class ClientCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
-    """Figures that only a load with times of its own has, of a level's successful requests.
+    """Figures of a level's successful requests that only an open loop has.
 
-    A level's `latency` counts from the time at which a request should have been sent, whatever kept it; the
-    service's counts from when it was. `slip` is what lies between.
+    A level's `latency` counts from the time at which a request was due, `service_latency` from when it
+    was sent; `slip` is the difference.
     """
 
     service_latency: LatencySummary
     slip: LatencySummary
     delayed: int
-    """Requests that were sent more than a millisecond late."""
+    """Requests sent more than a millisecond late."""
     sent_per_s: float
     skipped: int = 0
-    """Requests of the whole level that were not sent, because they were late (`--on-late skip`)."""
+    """Requests of the whole level that were skipped because they were late (`--on-late skip`)."""
     connections: int = 0
-    """How many there were at the end."""
+    """Number of connections at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
-    """Figures of a level whose requests may have several responses; of its successful requests.
+    """Figures of a level's successful requests if they may have several responses.
 
-    A level's `latency` is that of the last response, `first_response` that of the first; `inter_response` is
-    the time between two of the same request, None where none had two. `units` are what the responses hold in
-    the service's own unit, tokens of a language model; 0 where it has none.
+    A level's `latency` is that of the last response, `first_response` that of the first;
+    `inter_response` is the time between consecutive responses of a request, None if none had two.
+    `units` counts the content of the responses in the service's own unit, such as tokens of a language
+    model; 0 if it has none.
     """
 
     responses: int
@@ -208,8 +209,11 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The outcome of a level's conversations: how many had their last turn answered, and how many turns were
-    not sent, because one before them failed or the level ended."""
+    """The outcome of a level's conversations.
+
+    `finished` ones had a response to their last turn; `unsent_turns` were not sent because an earlier
+    one failed or the level ended.
+    """
 
     total: int
     finished: int
@@ -218,7 +222,7 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One window of a level; throughput and latency are those of the requests that succeeded in it."""
+    """One window of a level; throughput and latency are those of its successful requests."""
 
     start_ns: int
     end_ns: int
@@ -227,7 +231,7 @@ class Window:
     throughput_infer_per_s: float
     latency: LatencySummary | None
     client_busy: float
-    """Share of the window in which the client's event loop had the processor."""
+    """Share of the window in which the client's event loop was on the processor."""
     stabilizing_percentile: float | None
 
     @property
@@ -236,18 +240,18 @@ class Window:
 
     @property
     def latency_ns(self) -> int:
-        """The latency that stands for the window; 0 where no request succeeded."""
+        """Latency at the stabilizing percentile; 0 if no request succeeded."""
         return self.latency.at(self.stabilizing_percentile) if self.latency else 0
 
     @property
     def dead(self) -> bool:
-        """True where everything failed: the server has gone, or takes no such request."""
+        """True if every request failed: the server is gone, or rejects the requests."""
         return self.latency is None and self.failed > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFigures:
-    """The part of one of several models in a level; `latency` is None where no request succeeded."""
+    """The share of one of several models in a level; `latency` is None if no request succeeded."""
 
     model: str
     weight: float
@@ -260,7 +264,7 @@ class MemberFigures:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One rule of a scenario, whether it was kept, and if not what would help."""
+    """One rule of a scenario, whether it was satisfied, and if not, what would help."""
 
     name: str
     kept: bool
@@ -269,10 +273,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """Return whether a level is a valid result of its scenario.
+    """The conditions under which a level is a valid result of its scenario.
 
-    `estimate_ns` is the percentile that its queries show with safety, None where they are too few or the
-    scenario has none.
+    `estimate_ns` is the percentile that its queries show with confidence, None if there are too few or
+    the scenario has none.
     """
 
     conditions: tuple[Condition, ...]
@@ -296,7 +300,7 @@ class WakeUps:
 
     @property
     def warning(self) -> str:
-        """The warning for a level whose latency they dominate."""
+        """Warning for a level whose latency is dominated by wake-ups."""
         return (
             f"Wake-ups dominate: {self}. The figures of this level are as much the machine's as the "
             "server's, and differ from run to run; --poll busy measures without those of the client."
@@ -310,7 +314,7 @@ class WakeUps:
 
 
 class Sections(TypedDict, total=False):
-    """Figures that only some levels have, by their fields in LevelResult; each collector gives its own."""
+    """Figures that only some levels have, by their field in LevelResult; each collector returns its own."""
 
     streaming: Streaming | None
     open_loop: OpenLoop | None
@@ -324,10 +328,11 @@ class Sections(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
-    """One load level: its figures are those of the last three windows together, also where it is not stable.
+    """One load level. Its figures are those of the last `kept_windows` windows, even if it is not
+    stable.
 
-    `latency`, `client` are None where no request succeeded.
-    `percentile` is the one that stands for latency (stability, limit, summary); None is the mean.
+    `latency` and `client` are None if no request succeeded. `percentile` is the one used for stability,
+    limit and summary; None is the mean.
     """
 
     level: Level
@@ -336,9 +341,9 @@ class LevelResult:
     stable: bool
     interrupted: bool = False
     over_budget: bool = False
-    """More requests failed than --max-errors allows."""
+    """True if more requests failed than --max-errors allows."""
     reason: str = ""
-    """Why the verdict is not ok, for a person."""
+    """Reason why the verdict is not ok, for the user."""
     percentile: float | None
     windows: tuple[Window, ...]
     requests: int
@@ -349,61 +354,61 @@ class LevelResult:
     client_busy: float
     server: ServerBreakdown | None
     failed: int
-    """Failed requests of the whole level, of which `errors` are the kinds."""
+    """Failed requests of the whole level; `errors` has them by kind."""
     errors: tuple[ErrorCount, ...]
     seed: int = 0
-    """The seed of this level's random draws."""
+    """Seed of this level's random draws."""
     kept_windows: int = 0
-    """How many of the last windows the figures are made of."""
+    """Number of windows, at the end of the level, that the figures are computed over."""
     warmup_windows: int = 0
-    """How many of the first windows were found to be warm-up and left out."""
+    """Number of leading windows left out as warm-up."""
     estimates: Estimates | None = None
-    """None where no request succeeded."""
+    """None if no request succeeded."""
     in_flight: float = 0.0
-    """Requests in flight on average: how many ended per second, times how long each took."""
+    """Average number of requests in flight: completion rate times service time (Little's law)."""
     client_check: ClientCheck | None = None
     wake_ups: WakeUps | None = None
-    """Their cost; None where they are a small part of the latency, or were not measured."""
+    """Cost of wake-ups; None if they are a small part of the latency or were not measured."""
     warnings: tuple[str, ...] = ()
-    """Reasons to doubt the figures, for a person."""
+    """Reasons to doubt the figures, for the user."""
     slo: tuple[Assessment, ...] = ()
-    """The answer to each of the objectives."""
+    """Assessment of each objective."""
     members: tuple[MemberFigures, ...] = ()
-    """Where several models are measured at once, each one's part; the level's own figures are their sum."""
+    """Figures per model, if several are measured at once; the level's own figures are their sum."""
     open_loop: OpenLoop | None = None
-    """None for a closed loop, and where no request succeeded."""
+    """None for a closed loop, and if no request succeeded."""
 
     streaming: Streaming | None = None
-    """None where each request has one response, and where none had any."""
+    """None if each request has one response, and if none had any."""
     metrics: MetricsFigures | None = None
-    """None where the server's metrics were not asked for."""
+    """None if the server's metrics were not requested."""
     validity: Validity | None = None
-    """None where the load is no scenario of MLPerf."""
+    """None if the load is not an MLPerf scenario."""
     sequences: int | None = None
-    """How many sequences ended in the kept windows; None where requests belong to none."""
+    """Number of sequences that ended in the kept windows; None if requests do not belong to sequences."""
     sessions: Sessions | None = None
-    """None where requests are no turns of conversations."""
+    """None if requests are not turns of conversations."""
 
     @property
     def meets_slo(self) -> bool:
-        """True where every objective is met with safety; also where there are none."""
+        """True if every objective is met with confidence; also without objectives."""
         return all(a.met for a in self.slo)
 
     @property
     def falls_behind(self) -> bool:
-        """True where a request rate was not answered, so that a queue builds up."""
+        """True if the server does not keep up with a request rate, so that a queue builds up."""
         if self.level.kind is not REQUEST_RATE:
             return False
         return self.throughput_infer_per_s < DELIVERED * self.level.value * self.batch_size
 
     @property
     def stabilizing_latency_ns(self) -> int:
-        """The latency that stands for the level; 0 where no request succeeded."""
+        """Latency at the stabilizing percentile; 0 if no request succeeded."""
         return self.latency.at(self.percentile) if self.latency else 0
 
     @property
     def meets_limits(self) -> bool:
-        """True where perf_analyzer would have taken the level into its results."""
+        """True if perf_analyzer would have included the level in its results."""
         return self.verdict in (Verdict.OK, Verdict.CLIENT_BOUND) and not self.interrupted
 
     @property

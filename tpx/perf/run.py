@@ -1,5 +1,6 @@
-"""One run of the command line: a session, its levels along a range or towards the highest load that is
-carried, and the report of them."""
+"""One run of the command line: opens a session, measures levels along a range or in search of the
+highest sustainable load, and returns the report.
+"""
 
 import asyncio
 import contextlib
@@ -21,21 +22,21 @@ from tpx.perf.settings import LevelSettings
 __all__ = ["event_loop", "run"]
 
 MOST_STEPS, MOST_DOUBLINGS = 1 << 16, 64
-"""Steps, by addition or by a factor, after which the search of a range without an end is given up."""
+"""Limits on linear and geometric steps, after which the search of a range without end gives up."""
 
 Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
 Course = Generator[float, bool, None]
-"""Yields the value to measure next and is sent whether more load may be tried."""
+"""Yields the next value to measure; is sent True if more load may be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The measured levels, and the error that kept the next one from being measured."""
+    """The measured levels, and the error that prevented the next one."""
 
     results: tuple[LevelResult, ...]
     error: str = ""
     answer: Level | None = None
-    """The result of a search: the highest level that met the limits or objectives; None where none did."""
+    """Result of a search: the highest level that met the limits or objectives; None if none did."""
 
 
 async def run(
@@ -45,7 +46,7 @@ async def run(
     stop: asyncio.Event | None = None,
     in_process: str = "",
 ) -> Report:
-    """Measure all levels and report them. Setting `stop` ends it with what was measured until then."""
+    """Measure all levels and report them. Setting `stop` ends the run with the levels measured so far."""
     stop = stop or asyncio.Event()
     started = datetime.now(UTC)
     async with Session(spec, observer=observer, stop=stop, in_process=in_process) as session:
@@ -81,11 +82,14 @@ async def sweep(
     stop_on_unstable: bool = False,
     pause_s: float = 0.0,
 ) -> Levels:
-    """Measure level after level along the range, or in search of the highest that meets the objectives or, by
-    halving the range, the latency limit; nothing is sent for `pause_s` between two levels.
+    """Measure level after level along the range, or search for the highest load.
 
-    Ends early with a level where every request failed or the error budget was spent, or an interrupt. An
-    unstable level does not end it, as it does in perf_analyzer.
+    With objectives, the highest load that meets them is searched; with a `binary` range, the highest
+    under the latency limit. Nothing is sent for `pause_s` between two levels.
+
+    Ends early at an interrupt, or with a level where every request failed or the error budget was
+    spent. Unlike in perf_analyzer, an unstable level does not end the sweep unless `stop_on_unstable`
+    is set.
     """
     results: list[LevelResult] = []
     steps, meets = _along(levels), within_limits
@@ -123,18 +127,21 @@ async def sweep(
 
 
 def within_limits(result: LevelResult) -> bool:
-    """Return whether more load may be tried; an unstable or borderline level does not end a range."""
+    """Return True if more load may be tried; an unstable or borderline level does not end a range."""
     return result.verdict not in (Verdict.OVER_LIMIT, Verdict.ERRORS)
 
 
 def surely_within_limits(result: LevelResult) -> bool:
-    """Return whether the latency of a level is shown to be under the limit."""
+    """Return True if the latency of a level is shown to be under the limit."""
     return within_limits(result) and result.verdict is not Verdict.BORDERLINE
 
 
 def bearable(result: LevelResult) -> bool:
-    """Return whether more load may be tried in search of objectives: nothing is broken that more load can
-    only make worse. A least throughput may still be reached."""
+    """Return True if a search for objectives may try more load.
+
+    Nothing may be violated that more load can only make worse. A minimum throughput may still be
+    reached.
+    """
     if result.interrupted or not surely_within_limits(result):
         return False
     grows = [a for a in result.slo if a.objective.quantity == "throughput" and not a.objective.below]
@@ -142,7 +149,7 @@ def bearable(result: LevelResult) -> bool:
 
 
 def _along(levels: LevelRange) -> Course:
-    """All of a range until one does not meet the limits; all of a list, because its order says nothing."""
+    """Yield a range until a level violates the limits, or all of a list, whose order has no meaning."""
     for value in levels.values():
         meets = yield value
         if not meets and not levels.listed:
@@ -150,7 +157,7 @@ def _along(levels: LevelRange) -> Course:
 
 
 def _halves(levels: LevelRange) -> Course:
-    """perf_analyzer's search: both ends, then the middle of what is left while that is wider than a step."""
+    """Search like perf_analyzer: both ends, then bisect while the gap is wider than a step."""
     low, high = levels.start, levels.end or levels.start
     if not (yield low):
         return
@@ -165,9 +172,11 @@ def _halves(levels: LevelRange) -> Course:
 
 
 def highest_course(levels: LevelRange) -> Course:
-    """Search with few levels, if more load never helps: the steps along the range double while loads are
-    bearable, so that none is tried that is far beyond what the server carries; then the gap between the last
-    good and the first bad level is halved."""
+    """Search with few levels, assuming that more load never helps.
+
+    Steps along the range double while loads are bearable, so that no load far beyond the server's
+    capacity is tried; then the gap between the last good and the first bad level is bisected.
+    """
     ordered = iter(sorted(set(levels.listed))) if levels.listed else levels.values()
     values = islice(ordered, MOST_DOUBLINGS if levels.factor else MOST_STEPS)
     known = [next(values)]

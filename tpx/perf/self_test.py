@@ -45,7 +45,7 @@ class SelfTest:
 
 
 def cpu_us(result: LevelResult) -> float:
-    """Return the processor time of the client per request."""
+    """Return the client's CPU time per request."""
     return result.client_busy * result.duration_ns / 1000 / max(result.requests, 1)
 
 
@@ -64,9 +64,9 @@ def _described(result: LevelResult) -> str:
 
 
 async def self_test(seconds: float = 1.0) -> SelfTest:
-    """Measure HTTP and gRPC, one window of `seconds` for each level.
+    """Measure HTTP and gRPC, one window of `seconds` per level.
 
-    Raises MeasurementError where the null server's process does not come up.
+    Raises MeasurementError if the null server's process does not start.
     """
     settings = LevelSettings(
         rule="ci",
@@ -88,7 +88,7 @@ async def self_test(seconds: float = 1.0) -> SelfTest:
 
 @asynccontextmanager
 async def _null_model(spec: SessionSpec, *_: object) -> AsyncIterator[ConnectedModel]:
-    """Connect to the null server, which describes nothing and has no statistics."""
+    """Connect to the null server, which has no metadata and no statistics."""
     key = ModelKey("null")
     connections = connect(spec.target.protocol, spec.endpoint(key))
     client, control = connections.client, connections.control
@@ -109,7 +109,7 @@ async def _null_model(spec: SessionSpec, *_: object) -> AsyncIterator[ConnectedM
 
 @asynccontextmanager
 async def null_server(protocol: str) -> AsyncIterator[int]:
-    """A process with the null server; yields its port on loopback."""
+    """Start the null server in its own process; yield its port on loopback."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -118,7 +118,7 @@ async def null_server(protocol: str) -> AsyncIterator[int]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    # both are pipes, because we asked for them
+    # not None: both were requested as pipes
     stdin, stdout = cast("asyncio.StreamWriter", process.stdin), cast("asyncio.StreamReader", process.stdout)
     try:
         line = await asyncio.wait_for(stdout.readline(), 30)

@@ -1,4 +1,4 @@
-"""The server's own account of a measurement: how much its statistics counters grew."""
+"""The server's own statistics of a measurement: the growth of its counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,7 +17,7 @@ MAX_ENSEMBLE_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ModelTree:
-    """A model and, where it is an ensemble, the models that it calls."""
+    """A model and, if it is an ensemble, the models that it calls."""
 
     key: ModelKey
     response_cache: bool = False
@@ -26,7 +26,7 @@ class ModelTree:
 
     @property
     def takes_sequences(self) -> bool:
-        """True where it, or a model that it calls, keeps a state for each sequence of requests."""
+        """True if it, or a model that it calls, keeps state per sequence."""
         return self.sequential or any(tree.takes_sequences for tree in self.composing)
 
 
@@ -38,10 +38,10 @@ async def model_tree(
     *,
     calls: Sequence[ModelKey] = (),
 ) -> ModelTree:
-    """Ask for the steps of an ensemble, and theirs.
+    """Return the model with the steps of an ensemble, and their steps.
 
-    `calls` are further models that it calls by itself, of which no configuration tells. Raises
-    MeasurementError where the server does not know one of them.
+    `calls` are further models that it calls by itself (BLS), which no configuration lists. Raises
+    MeasurementError if the server does not know one of them.
     """
     if depth > MAX_ENSEMBLE_DEPTH:
         raise MeasurementError(f"ensemble '{model.name}' is nested more than {MAX_ENSEMBLE_DEPTH} deep")
@@ -55,7 +55,7 @@ async def model_tree(
 class ServerStatistics:
     """Reads the counters of one model, or of several that are measured at once.
 
-    Every answer is None where the server lacks the statistics extension.
+    Every result is None if the server lacks the statistics extension.
     """
 
     def __init__(self, control: Control, *trees: ModelTree, available: bool) -> None:
@@ -66,7 +66,7 @@ class ServerStatistics:
         self._given = 0
 
     async def read(self) -> Snapshot | None:
-        """The counters now; None, and a notice, where the server does not give them."""
+        """Return the counters now; None, with a notice, if the server does not return them."""
         if not self.available:
             return None
         every = len(self.trees) > 1 or self.trees[0].composing
@@ -78,7 +78,7 @@ class ServerStatistics:
         return {ModelKey(c.model, c.version): c for c in counters}
 
     def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
-        """Return the growth between two readings; None where one is missing or no model did anything."""
+        """Return the growth between two readings; None if one is missing or no model did anything."""
         if before is None or after is None:
             return None
         found = [b for tree in self.trees if (b := self._breakdown(tree, before, after)) is not None]
@@ -99,7 +99,7 @@ class ServerStatistics:
         )
 
     def _version(self, key: ModelKey, before: Snapshot, after: Snapshot) -> ModelKey | None:
-        """The version that was meant: the given one, or the highest of those that did something."""
+        """Return the key of the version that was used: the given one, or the highest of the active ones."""
         if key.version:
             return key if key in after else None
         active = [
@@ -113,7 +113,7 @@ class ServerStatistics:
         return max(active, key=lambda k: (len(k.version), k.version), default=None)
 
     def take_notices(self) -> list[str]:
-        """Return notices since the last call, each only once."""
+        """Return the notices since the last call, each only once."""
         fresh, self._given = self._notices[self._given :], len(self._notices)
         return fresh
 
@@ -126,12 +126,12 @@ _COUNTERS = tuple(f.name for f in fields(ServerBreakdown) if f.name.endswith(("_
 
 
 def _grown(after: ModelCounters, before: ModelCounters | None, counter: str) -> int:
-    """Counters that fell, because the model was loaded again, count from zero."""
+    """Return the growth of a counter. One that fell, because the model was reloaded, counts from zero."""
     start = before[counter] if before is not None else 0
     return after[counter] - start if after[counter] >= start else after[counter]
 
 
 def growth(after: ModelCounters, before: ModelCounters | None) -> ServerBreakdown:
-    """The difference of two readings of one model version."""
+    """Return the difference of two readings of one model version."""
     grown: Mapping[str, Any] = {name: _grown(after, before, name) for name in _COUNTERS}
     return ServerBreakdown(model=after.model, version=after.version, **grown)

@@ -1,5 +1,7 @@
-"""A session: a model under test, measured level by level. Runs, searches for the highest load, servers in
-turns and the analyzer's trials all measure through it."""
+"""A session: a model under test, measured level by level.
+
+Runs, searches for the highest load, servers in turns and the analyzer's trials all measure through it.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -38,9 +40,10 @@ Connect = Callable[[SessionSpec, str, "Capture | None"], AbstractAsyncContextMan
 class Session:
     """Connects with the context and measures any number of levels over the same connections.
 
-    Worker processes, the metrics page and the files of single requests are opened before the first level.
-    Setting `stop` ends a level with what was measured until then. Opening raises WireError where nothing
-    answers, MeasurementError where the model cannot be measured, UsageError where the options do not fit it.
+    Worker processes, the metrics page and the files of single requests are opened before the first
+    level. Setting `stop` ends a level with what was measured so far. Entering the context raises
+    WireError if the server does not answer, MeasurementError if the model cannot be measured,
+    UsageError if the options do not fit it.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class Session:
         in_process: str = "",
         connect: Connect = open_model,
     ) -> None:
-        """`in_process` is the module that connects to the engine in this process, unknown to this package."""
+        """`in_process` is the module that connects to the engine in this process; this package must not
+        import it.
+        """
         self.spec = spec
         self.offset_ns = wall_offset_ns()
-        """Added to a monotonic time it gives nanoseconds since 1970."""
+        """Offset from monotonic times to nanoseconds since 1970."""
         self.problems: list[str] = []
-        """Why files of single requests are missing; complete when the session is closed."""
+        """Reasons why files of single requests are missing; complete once the session is closed."""
         self._observer = observer
         self._stop = stop or asyncio.Event()
         self._in_process = in_process
@@ -70,7 +75,7 @@ class Session:
     async def __aenter__(self) -> Self:
         spec = self.spec
         if spec.output.profile_export_file is not None:
-            from tpx.perf.capture import Capture  # late: few runs keep answers
+            from tpx.perf.capture import Capture  # late: few runs keep responses
 
             self._capture = Capture()
         async with AsyncExitStack() as stack:
@@ -90,10 +95,10 @@ class Session:
         await self._stack.__aexit__(kind, exc, trace)
 
     async def measure(self, level: Level, settings: LevelSettings | None = None) -> LevelResult:
-        """Measure one level, by the spec's rules unless others are given.
+        """Measure one level, by the spec's rules unless `settings` are given.
 
-        Raises UsageError where this machine cannot open so much, WireError or MeasurementError where the
-        server takes no connections or a worker process has gone.
+        Raises UsageError if this machine cannot open the load, WireError or MeasurementError if the
+        server refuses connections or a worker process is gone.
         """
         settings = settings or self.settings
         if not self._collectors:
@@ -138,7 +143,7 @@ class Session:
         return WorkerPool(self._processes, opening, start, streamed=streamed)
 
     async def _begin(self) -> None:
-        """Open what levels need beside the connections, and tell the observer about the run."""
+        """Open what levels need besides connections, and report the run to the observer."""
         spec, stack = self.spec, self._stack
         requests = RequestsCollector(self.connected, spec.address, self.settings.scenario)
         collectors: list[Collector] = [requests]
@@ -151,7 +156,7 @@ class Session:
             self._workers = await stack.enter_async_context(self._pool())
         place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
-            from tpx.perf.metrics.scraper import Scraper  # late, as whatever few runs need
+            from tpx.perf.metrics.scraper import Scraper  # late: few runs need it
 
             scraper = Scraper(place, self._observer.notice)
             stack.push_async_callback(scraper.stop)
@@ -184,7 +189,7 @@ class Session:
         return await open_load(self.connected, asked)
 
     def _check_highest(self) -> None:
-        """Raise UsageError where the highest level of the run is more than this machine can open."""
+        """Raise UsageError if the run's highest level is more than this machine can open."""
         levels = self.spec.levels
         ends_early = levels.end is not None and bool(
             self.spec.windows.latency_threshold or self.spec.answers.slo
@@ -195,7 +200,7 @@ class Session:
 
 
 def _undivided(spec: SessionSpec) -> str:
-    """Why one process has to send everything; empty where several may."""
+    """Return why one process must send everything; empty if several may."""
     if spec.pace.poll == "busy":
         return "--poll busy polls in one process"
     if spec.service.service_kind == "inprocess":
@@ -208,7 +213,7 @@ def _undivided(spec: SessionSpec) -> str:
 
 
 def _run_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings:
-    """The rules of the run's levels, completed by what the model and its data say."""
+    """Return the rules of the run's levels, completed by what the model and its data require."""
     calls = spec.wire.calls_asynchronously(sequences=connected.sequences)
     here = spec.service.service_kind == "inprocess"
     settings = replace(spec.level_settings, asynchronous=calls, with_engine=here)

@@ -12,10 +12,10 @@ from tpx.perf.plan import Intervals, PaceSpec, PeriodicRange
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
 
 SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
-"""What the names of headers have in them that carry credentials."""
+"""Parts of names of headers that carry credentials."""
 HIDDEN = "***"
 FEWEST_SAMPLES = 30
-"""A window that goes into a confidence interval has at least so many requests."""
+"""Minimum number of requests in a window that a confidence interval uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One `-H NAME:VALUE`; the value is sent as it was written, and told to nobody who should not know it."""
+    """One `-H NAME:VALUE`; the value is sent verbatim and hidden in all output if it is a credential."""
 
     name: str
     value: str
 
     @property
     def secret(self) -> bool:
-        """Return whether it is a credential."""
+        """True if the header is a credential."""
         return any(word in self.name.lower() for word in SECRET_WORDS)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Header:
 
 
 def without_secrets(argv: Sequence[str], headers: Sequence[Header]) -> list[str]:
-    """The words of a command line for files that are passed on: without the values of secret headers."""
+    """Return the command line for files that are shared: with the values of secret headers hidden."""
     words = list(argv)
     for header in headers:
         if header.secret:
@@ -57,19 +57,19 @@ def without_secrets(argv: Sequence[str], headers: Sequence[Header]) -> list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBudget:
-    """How many failed requests are accepted: a count over the run, or a share of a level's; or any."""
+    """The accepted number of failed requests: a count over the run, a share per level, or unlimited."""
 
     count: int | None = None
     percent: float | None = None
 
     def exceeded(self, *, failed: int, sent: int) -> bool:
-        """Return whether a level in which `failed` of `sent` requests failed has to end."""
+        """Return True if a level must end in which `failed` of `sent` requests failed."""
         if self.count is not None:
             return failed > self.count
         return self.percent is not None and failed * 100 > self.percent * sent
 
     def after(self, failed: int) -> "ErrorBudget":
-        """Return what a level leaves of it for those that follow."""
+        """Return the budget left for the next levels."""
         return self if self.count is None else ErrorBudget(count=max(0, self.count - failed))
 
     def __str__(self) -> str:
@@ -82,11 +82,11 @@ class ErrorBudget:
 class LevelSettings:
     """The rules by which one level is measured.
 
-    A time window lasts 1.2 times `interval_ms`, as perf_analyzer's do, so that results compare; by
-    confidence intervals it lasts `interval_ms`, or longer where that is too short for a few samples. A count
-    window lasts until it has `window_requests` samples and `count_window_floor_ms` have passed
-    (perf_analyzer looks once a second), and ends with the request that fulfilled both. `request_count`
-    above zero is one window of exactly that many requests.
+    A time window lasts 1.2 times `interval_ms` like perf_analyzer's, so that results compare; with
+    confidence intervals it lasts `interval_ms`, or longer if that gives too few samples. A count window
+    lasts until it has `window_requests` samples and `count_window_floor_ms` have passed (perf_analyzer
+    checks once a second), and ends with the request that fulfilled both. A `request_count` above zero
+    is one window of exactly that many requests.
     """
 
     mode: Literal["time_windows", "count_windows"] = "time_windows"
@@ -96,13 +96,13 @@ class LevelSettings:
     stability: float = 0.1
     max_windows: int = 10
     with_engine: bool = False
-    """The engine is in this process: that it is busy does not say that the client is."""
+    """True if the engine is in this process: high CPU use then does not mean that the client is busy."""
     asynchronous: bool = False
-    """As with perf_analyzer's asynchronous calls, a level is stable at last if its throughput alone is."""
+    """True if a stable throughput suffices at the last window, as for perf_analyzer's asynchronous calls."""
     one_window: bool = False
-    """Whether the first window is the level, as in a scenario of MLPerf."""
+    """True if the first window is the level, as in an MLPerf scenario."""
     scenario: str = ""
-    """Of MLPerf, whose rules a level has to keep to be valid."""
+    """MLPerf scenario whose rules a level must satisfy to be valid."""
     latency_limit_ms: int = 0
     percentile: float | None = None
     request_count: int = 0
@@ -111,22 +111,23 @@ class LevelSettings:
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
     rule: Literal["pa", "ci", "brief"] = "pa"
-    """The rule that ends a level: perf_analyzer's spread of three windows, confidence intervals that are
-    narrow enough, or the first window whose throughput has a narrow one."""
+    """Rule that ends a level: pa is perf_analyzer's spread of three windows, ci sufficiently narrow
+    confidence intervals, brief the first window with a narrow interval of throughput.
+    """
     objectives: tuple[Objective, ...] = ()
-    """What is asked of a level; while requests do not settle it, the level goes on."""
+    """Objectives for a level, which continues until they are settled."""
     safety: float = SAFE_CONFIDENCE
-    """The confidence with which an objective is called met, or broken."""
+    """Confidence at which an objective counts as met or violated."""
     pace: PaceSpec = field(default_factory=PaceSpec)
     intervals: Intervals | None = None
     periodic: PeriodicRange | None = None
     seed: int = 0
     sequences: int = 0
-    """How many sequences an open loop keeps open; 0 where requests belong to none."""
+    """Number of sequences that an open loop keeps open; 0 if requests do not belong to sequences."""
 
     @property
     def latency_limit(self) -> Objective | None:
-        """The latency limit as an objective; None where there is none. A latency at the limit is over it."""
+        """The latency limit as an objective, or None. A latency equal to the limit exceeds it."""
         if not self.latency_limit_ms:
             return None
         text = f"-l {self.latency_limit_ms}"
@@ -141,7 +142,7 @@ class LevelSettings:
 
     @property
     def window_samples(self) -> int:
-        """Requests without which a window is not over; 0 where only time counts."""
+        """Minimum number of requests in a window; 0 if only time counts."""
         if self.mode == "count_windows":
             return self.window_requests
         return 0 if self.rule == "pa" else FEWEST_SAMPLES
@@ -155,7 +156,7 @@ def _integer(text: str, flag: str, whole: str) -> int:
 
 
 def parse_shape(text: str) -> Shape:
-    """`name:d,d`, split at the last colon as perf_analyzer does."""
+    """Parse `name:d,d`, split at the last colon as perf_analyzer does."""
     name, _, dims = text.rpartition(":")
     if not name:
         refuse("--shape", "There must be a colon after input name.")
@@ -177,11 +178,11 @@ FRAMING_HEADERS = frozenset(
         "upgrade",
     }
 )
-"""Headers that say how a request is to be read, which only its sender knows."""
+"""Headers that determine how a request is framed, which its sender must set."""
 
 
 def parse_header(text: str) -> Header:
-    """`name:value`, split at the first colon."""
+    """Parse `name:value`, split at the first colon."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         refuse("-H", f"The value '{text}' does not match <name:value>.")
@@ -193,7 +194,7 @@ def parse_header(text: str) -> Header:
 
 
 def parse_budget(text: str) -> ErrorBudget:
-    """`N` failed requests in the run, or `P%` of a level's requests."""
+    """Parse `N` failed requests in the run, or `P%` of a level's requests."""
     number = text.removesuffix("%")
     try:
         budget = ErrorBudget(count=int(number)) if number == text else ErrorBudget(percent=float(number))
