@@ -1,4 +1,4 @@
-"""Where the mean latency of a level goes, in parts that add up to it."""
+"""Splits the mean latency of a level into parts that add up to it, and draws them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tpx.report.scales import format_mark, linear_scale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A share of the mean latency in ns."""
+    """A part of the mean latency, in ns."""
 
     kind: str
     duration_ns: int
@@ -31,13 +31,14 @@ KINDS = {
     "infer": ("compute", "#0072b2"),
     "output": ("compute output", "#b8578f"),
 }
-"""What each part is called, and its colour where no style sheet reaches."""
+"""Name of each part, and its color without a style sheet."""
 
 
 def parts_of(result: LevelResult) -> tuple[Part, ...]:
-    """The parts of the mean latency; their sum is the mean latency.
+    """Return the parts of the mean latency; they add up to it.
 
-    Each reading is a mean of its own, of slightly different requests: a part takes no more than is left.
+    The means come from slightly different sets of requests, so each part is limited to the time that is
+    left.
     """
     if result.latency is None or result.client is None:
         return ()
@@ -61,7 +62,7 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
 
 
 def _server(server: ServerBreakdown) -> list[tuple[str, int]]:
-    """Mean of every request; what is known of fewer requests counts as much less."""
+    """Return server times averaged over all requests, including those without a given stage."""
     requests = server.success_count
     cache_ns = (server.cache_hit_ns + server.cache_miss_ns) // requests
     parts = [
@@ -77,7 +78,7 @@ def _server(server: ServerBreakdown) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarFrame:
-    """The size of a drawing of stacked bars in pixels, and where a row has its bar and its name."""
+    """Size of a drawing of stacked bars in pixels, and the positions of bar and name in a row."""
 
     width: int = 960
     left: int = 190
@@ -99,7 +100,7 @@ TOP, BELOW = 8, 46
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarSegment:
-    """A part on its row."""
+    """A part in its row."""
 
     kind: str
     color: str
@@ -110,7 +111,7 @@ class BarSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarRow:
-    """One level or configuration."""
+    """The row of one level or configuration."""
 
     y: float
     name: str
@@ -120,7 +121,7 @@ class BarRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Stacked bars within their frame."""
+    """Stacked bars in their frame."""
 
     key: str
     frame: BarFrame
@@ -145,12 +146,12 @@ class Breakdown:
 
     @property
     def description(self) -> str:
-        """The whole of each bar, as text."""
+        """Total of each bar, as text."""
         return "; ".join(f"{row.name}: {row.total}" for row in self.rows)
 
 
 def breakdown_picture(key: str, named: Sequence[tuple[str, Sequence[Part]]]) -> Picture | None:
-    """Draw a bar for each name, as long as its parts together; None where nothing has a part."""
+    """Draw one bar per name, as long as its parts together; None if there are no parts."""
     drawing, compact = lay_out(key, named, WIDE), lay_out(f"{key}-compact", named, COMPACT)
     if not drawing.rows:
         return None
@@ -165,7 +166,7 @@ def breakdown_picture(key: str, named: Sequence[tuple[str, Sequence[Part]]]) -> 
 
 
 def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFrame) -> Breakdown:
-    """Lay the bars out, in microseconds up to a millisecond, else in milliseconds."""
+    """Lay the bars out, in microseconds below a millisecond, else in milliseconds."""
     known = [(name, parts) for name, parts in named if parts]
     totals = [sum(part.duration_ns for part in parts) for _, parts in known]
     unit, unit_ns = ("us", 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
@@ -196,5 +197,5 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
 
 
 def breakdown_of_levels(levels: Sequence[LevelResult]) -> Picture | None:
-    """Draw a bar for each level; None where no level has a latency."""
+    """Draw one bar per level; None if no level has a latency."""
     return breakdown_picture("breakdown", [(level_name(r.level), parts_of(r)) for r in levels])

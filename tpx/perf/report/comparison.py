@@ -17,7 +17,7 @@ _FLAGS = {"same": "", "better": "ok", "worse": "bad"}
 
 
 class ComparisonFiles(Protocol):
-    """Where a comparison is written; None is nowhere."""
+    """Output paths of a comparison; None writes no file."""
 
     @property
     def json(self) -> Path | None: ...
@@ -31,19 +31,19 @@ class ComparisonFiles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """The differences of one run, server or configuration against another."""
+    """Differences of one run, server or configuration from another."""
 
     title: str
     differences: tuple[Difference, ...]
     left_out: tuple[str, ...] = ()
     """Sentences on what could not be compared."""
     important: bool = False
-    """Shown also where nothing differs."""
+    """True to show it even if nothing differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """All that was compared by one rule."""
+    """All comparisons made with one significance rule."""
 
     pairs: tuple[Against, ...]
     strictness: Strictness
@@ -53,12 +53,12 @@ class Compared:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Return the differences of all pairs."""
+        """Differences of all pairs."""
         return tuple(d for pair in self.pairs for d in pair.differences)
 
 
 def comparison_document(compared: Compared, *, everything: bool = True) -> Document:
-    """Return a table per pair below the verdict; without `everything` only of figures that differ."""
+    """Return the verdict and one table per pair; without `everything`, only figures that differ."""
     findings = [d.finding for d in compared.differences]
     worse, better = findings.count("worse"), findings.count("better")
     said = "No significant difference"
@@ -106,7 +106,7 @@ def _interval(d: Difference) -> str:
 
 
 def comparison_junit(compared: Compared) -> str:
-    """Return a test case for every figure of every load; what became worse is a failure."""
+    """Return one test case for each figure of each load; a figure that got worse is a failure."""
     cases = [_case(pair, d, compared.unit) for pair in compared.pairs for d in pair.differences]
     return junit.render("tpx compare", cases)
 
@@ -123,9 +123,9 @@ def _case(pair: Against, d: Difference, unit: str) -> Case:
 
 
 def write_comparison(wanted: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:
-    """Write what was asked for of a comparison; `document` is its JSON.
+    """Write the requested files of a comparison; `document` is its JSON.
 
-    Raises MeasurementError naming each file that could not be written; the others are there.
+    Raises MeasurementError naming each file that could not be written; the others are written.
     """
     write_each(
         [

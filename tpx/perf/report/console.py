@@ -11,17 +11,17 @@ from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
 from tpx.report.digits import latency, rounded
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
-"""Where perf_analyzer has another name than ours."""
+"""perf_analyzer's names of service kinds, if they differ from ours."""
 
 
 def data_line(data: DataSummary) -> str:
-    """Return what a run's files hold."""
+    """Return the line about the contents of a run's data files."""
     steps = f" with {data.steps} step/steps" if data.streams == 1 else ""
     return f" Successfully read data for {data.streams} stream/streams{steps}."
 
 
 def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous: bool = False) -> str:
-    """Return what is going to be measured, and how; `asynchronous` as the rules of its levels have it."""
+    """Return the settings of a measurement; `asynchronous` is that of its levels' rules."""
     kind = config.service.service_kind
     lines = ["*** Measurement Settings ***"]
     if kind == "triton" or config.inputs.batch_size != 1:
@@ -67,7 +67,7 @@ def _requests(count: int, kind: str) -> str:
 
 
 def _course_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
-    """Return what ends a level."""
+    """Return the lines about the end of a level."""
     if config.mlperf.scenario:
         return _scenario_lines(config)
     if config.load.session_concurrency is not None:
@@ -93,7 +93,7 @@ def _windows_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
 
 
 def answer_line(report: Report) -> str:
-    """Return what a binary search found; empty where nothing was searched."""
+    """Return the result of a binary search; empty without one."""
     config = report.config
     if not config.levels.binary:
         return ""
@@ -104,7 +104,7 @@ def answer_line(report: Report) -> str:
 
 
 def summary(results: Sequence[LevelResult]) -> str:
-    """The last lines of a run; a level that perf_analyzer would have left out carries its verdict."""
+    """Return the summary of a run. A level that perf_analyzer would have left out carries its verdict."""
     if not results:
         return ""
     percentile = results[0].percentile
@@ -123,7 +123,7 @@ def summary(results: Sequence[LevelResult]) -> str:
 
 
 def answers_text(report: Report) -> str:
-    """Return the answers that were asked for beside figures; empty where none were."""
+    """Return the requested answers besides figures; empty if none were requested."""
     lines: list[str] = []
     for result in report.levels:
         if result.validity is not None:

@@ -1,4 +1,4 @@
-"""perf_analyzer's CSV: a row per level that met the limits, and a file per model of an ensemble."""
+"""perf_analyzer's CSV: one row per level that met the limits, and one file per model of an ensemble."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ from tpx.perf.statistics.latency import LatencySummary, reported_percentiles
 def csv_text(
     results: Sequence[LevelResult], *, verbose: bool = False, decoupled: bool = False, metrics: bool = False
 ) -> str:
-    """Return the file's content; the header alone where no level met the limits.
+    """Return the file's content; only the header if no level met the limits.
 
     `metrics` adds the columns of the server's metrics to a verbose file.
 
-    Columns and their arithmetic are perf_analyzer's (report_writer.cc): latencies in whole microseconds, no
-    quoting.
+    Columns and their arithmetic are perf_analyzer's (report_writer.cc): latencies in whole
+    microseconds, no quoting.
     """
     rows = _rows(results)
     columns = _Columns(rows or results, verbose=verbose, decoupled=decoupled, metrics=metrics)
@@ -33,7 +33,7 @@ def csv_text(
 
 
 def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the files of an ensemble's models beside that at `path`: `NAME_vVERSION.` before its name."""
+    """Yield the files of an ensemble's models next to `path`; `NAME_vVERSION.` precedes the file name."""
     rows = _rows(results)
     servers = [r.server for r in rows if r.server is not None]
     parts = {(p.model, p.version) for server in servers for p in server.composing}
@@ -66,7 +66,7 @@ def _server_names(*, caching: bool) -> list[str]:
 
 
 def _stages(server: ServerBreakdown, *, caching: bool) -> dict[str, int]:
-    """Return the average of each stage in us; those of the cache only where it is used."""
+    """Return the average of each stage in us; cache stages only with `caching`."""
     stages = server.stages.items()
     return {name: average_us(*stage) for name, stage in stages if caching or not name.startswith("cache")}
 
@@ -133,7 +133,7 @@ _GPU_COLUMNS = (
 
 
 def _by_gpu(gpus: Sequence[GpuFigures], name: str) -> str:
-    """`uuid:value;uuid:value;`"""
+    """Return `uuid:value;uuid:value;`."""
     whole = name.startswith("memory")
     known = [(gpu.uuid, value) for gpu in gpus if (value := getattr(gpu, name)) is not None]
     return "".join(f"{uuid}:{int(value) if whole else rate(value)};" for uuid, value in known)
@@ -152,7 +152,9 @@ def _part(server: ServerBreakdown | None, model: str, version: str) -> ServerBre
 def _composing_row(
     result: LevelResult, server: ServerBreakdown, part: ServerBreakdown, *, caching: bool
 ) -> list[object]:
-    """A model has no client of its own: what it is asked for is the ensemble's throughput times its share."""
+    """Return the row of a composing model. It has no client, so throughput is the ensemble's times its
+    share.
+    """
     share = part.success_count / server.success_count if server.success_count else 0.0
     request_us = average_us(part.success_ns, part.success_count)
     between = max(0, request_us - part.accounted_ns // 1000)

@@ -1,4 +1,4 @@
-"""The files of a run that is over, and of a comparison."""
+"""Writes the files of a finished run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,9 +14,9 @@ from tpx.report.junit import Case, render
 
 
 def write_files(report: Report, argv: Sequence[str]) -> None:
-    """Write the files that were asked for, except those that are written while measuring.
+    """Write the requested files, except those that are written during the measurement.
 
-    Raises MeasurementError naming each file that could not be written; the others are there.
+    Raises MeasurementError naming each file that could not be written; the others are written.
     """
     config, shown = report.config, by_load(report)
     outputs = [
@@ -29,7 +29,7 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
         ),
     ]
     if config.output.html is not None or config.output.pdf is not None:
-        from tpx.perf.report.page import build  # late: the page takes longer to import than to write
+        from tpx.perf.report.page import build  # late: importing the page takes longer than writing it
         from tpx.report import html
         from tpx.report.pdf import write_pdf
 
@@ -42,13 +42,13 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
 
 
 def by_load(report: Report) -> Report:
-    """Return the report with its levels in the order of their loads; a search measures them in another."""
+    """Return the report with its levels sorted by load; a search measures them in another order."""
     return replace(report, levels=tuple(sorted(report.levels, key=lambda r: r.level.value)))
 
 
 def markdown_text(report: Report) -> str:
     """Return the summary of a run as Markdown."""
-    from tpx.perf.report.page import brief  # late, as the page
+    from tpx.perf.report.page import brief  # late, like the page
 
     return markdown.render(brief(report))
 
@@ -67,10 +67,11 @@ def _write_csv(report: Report, path: Path) -> None:
 
 
 def junit_text(report: Report) -> str:
-    """Return the document.
+    """Return the JUnit document.
 
-    A level that is unstable, over the limit or without an answer is a failure, one whose requests all failed
-    an error; where there are objectives, only they decide.
+    A level that is unstable, over the limit, borderline, client-bound or invalid for its scenario is a
+    failure; one without usable responses is an error. With objectives, these decide instead of
+    stability and limits.
     """
     cases = [_level(r, report) for r in report.levels] + list(_objectives(report))
     return render(f"tpx perf {report.model.name}", cases, started=report.started, error=report.error)
@@ -96,7 +97,7 @@ def _level(result: LevelResult, report: Report) -> Case:
 
 
 def _objectives(report: Report) -> Iterator[Case]:
-    """Yield each objective at the load that is the answer, or at the lowest that was measured."""
+    """Yield each objective at the highest load that meets all, or else at the lowest measured load."""
     if not report.config.answers.slo or not report.levels:
         return
     chosen = report.best or min(report.levels, key=lambda r: r.level.value)

@@ -1,4 +1,4 @@
-"""The tables of a run's report: one row per level, or per part of one."""
+"""Tables of a run's report: one row per level, or per part of one."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ _LOAD: TableField[tuple[LevelResult, object]] = count("Load", lambda pair: pair[
 
 
 def levels_grid(report: Report) -> DataTable | None:
-    """Return a row per level, with its verdict."""
+    """Return one row per level, with its verdict."""
     if not report.levels:
         return None
     inside = report.config.service.service_kind == "inprocess"
@@ -61,7 +61,7 @@ _Account = tuple[LevelResult, tuple[int, ServerBreakdown]]
 
 
 def server_grid(report: Report) -> DataTable | None:
-    """Return the server's own account of each level, for an ensemble of its models, too."""
+    """Return the server's own statistics of each level, with the models of an ensemble."""
     records = [
         (result, (depth, model))
         for result in report.levels
@@ -102,7 +102,7 @@ def _tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, Server
 
 
 def members_grid(report: Report) -> DataTable | None:
-    """Return each one's share of several models at once."""
+    """Return the figures of each model when several are measured at once."""
     records: list[tuple[LevelResult, MemberFigures]] = [(r, m) for r in report.levels for m in r.members]
     return table(
         "models",
@@ -121,7 +121,7 @@ def members_grid(report: Report) -> DataTable | None:
 
 
 def metrics_grid(report: Report) -> DataTable | None:
-    """Return what the server's metrics page said while it was measured."""
+    """Return the figures of the server's metrics page during each level."""
     return table(
         "metrics",
         "Scraped from the server while it was measured",
@@ -150,7 +150,7 @@ def _known(result: LevelResult) -> Iterator[tuple[str, float]]:
 
 
 def objectives_grid(report: Report) -> DataTable | None:
-    """Return how each objective came out at each level."""
+    """Return the outcome of each objective at each level."""
     records: list[tuple[LevelResult, Assessment]] = [(r, a) for r in report.levels for a in r.slo]
     return table(
         "objectives",

@@ -1,6 +1,7 @@
-"""HdrHistogram's encoding, version 2, and its log: one line per window, tagged by its level, in nanoseconds.
+"""HdrHistogram's encoding, version 2, and its log: one line per window, tagged by its level, in ns.
 
-Layout of the buckets and of the bytes: HdrHistogram's own documentation of AbstractHistogram and of the log.
+The layout of buckets and bytes follows HdrHistogram's documentation of AbstractHistogram and of the
+log.
 """
 
 import base64
@@ -17,17 +18,17 @@ from tpx.perf.report.recorders import RecorderFile
 from tpx.protocol.tensors import Array
 
 DIGITS = 3
-"""Significant decimal digits that are kept."""
+"""Significant decimal digits."""
 _HALF_BITS = 10
 _HALF = 1 << _HALF_BITS
-"""Half the linear buckets in a logarithmic one: 2 * 10**DIGITS rounded up to a power of two is twice this."""
+"""Half of the linear sub-buckets per bucket, which are 2 * 10**DIGITS rounded up to a power of two."""
 _COOKIE = 0x1C849303 | 0x10
 _COMPRESSED_COOKIE = 0x1C849304 | 0x10
 _HEADER = struct.Struct(">iiiiqqd")
 
 
 def encode(values: Array) -> str:
-    """Whole values of at least 0 as a compressed histogram in base64."""
+    """Encode integers of at least 0 as a compressed histogram in base64."""
     counts = np.bincount(_places(values)) if len(values) else np.zeros(0, np.int64)
     payload = _zigzag(counts.tolist())
     highest = max(2, int(values.max())) if len(values) else 2
@@ -37,9 +38,9 @@ def encode(values: Array) -> str:
 
 
 def _places(values: Array) -> npt.NDArray[np.int64]:
-    """The index of each value's count."""
+    """Return the index of each value's count."""
     whole = np.maximum(values, 0).astype(np.int64)
-    # the exponent of a double is the bit length of a whole number below 2**53
+    # the exponent of a double is the bit length of an integer below 2**53
     _, bits = np.frexp((whole | (2 * _HALF - 1)).astype(np.float64))
     bucket = bits.astype(np.int64) - _HALF_BITS - 1
     places: npt.NDArray[np.int64] = ((bucket + 1) << _HALF_BITS) + (whole >> bucket) - _HALF
@@ -47,7 +48,7 @@ def _places(values: Array) -> npt.NDArray[np.int64]:
 
 
 def _zigzag(counts: list[int]) -> bytes:
-    """Counts as ZigZag LEB128; runs of zeros as one negative number."""
+    """Encode counts as ZigZag LEB128; a run of zeros is one negative number."""
     out = bytearray()
     zeros = 0
     for count in counts:
@@ -75,11 +76,11 @@ def _put(out: bytearray, value: int) -> None:
 
 VERSION = "1.3"
 _MAX_UNIT_NS = 1_000_000
-"""The log's column of maxima is in milliseconds."""
+"""Unit of the log's column of maxima: milliseconds."""
 
 
 class HdrLog(RecorderFile):
-    """Implements Recorder."""
+    """Implements Recorder: one histogram per window."""
 
     def __init__(self, path: Path, offset_ns: int) -> None:
         super().__init__(path, offset_ns)

@@ -1,4 +1,4 @@
-"""A run as JSON, for programs: every level, also those that perf_analyzer leaves out."""
+"""A run as JSON for programs: every level, including those that perf_analyzer leaves out."""
 
 import os
 import platform
@@ -41,7 +41,8 @@ Json = dict[str, object]
 def json_text(report: Report, argv: Sequence[str]) -> str:
     """Return the report as a JSON document.
 
-    Durations are microseconds; windows begin and end at ns since 1970, by a clock that does not jump.
+    Durations are in microseconds; windows begin and end at ns since 1970, by a clock that does not
+    jump.
     """
     return files.json_text(_document(report, argv))
 
@@ -260,9 +261,10 @@ def _client_check(check: ClientCheck) -> Json:
 
 
 def _batches(batches: Batches) -> Json:
-    """Return equal stretches of the kept windows; `histogram` has a row per batch, a column per bin.
+    """Return the batches, which divide the kept windows equally; `histogram` has a row per batch, a
+    column per bin.
 
-    Rows are texts, so that a number does not take a line.
+    Rows are strings, so that numbers do not take a line each.
     """
     return {
         "start_ns": batches.start_ns,
@@ -299,7 +301,7 @@ def _knee(knee: Knee) -> Json:
 
 
 def _host() -> Json:
-    """Return the machine that the load came from."""
+    """Return the machine that sent the load."""
     return {
         "cpu": _processor(),
         "cores": os.cpu_count(),
@@ -319,7 +321,7 @@ def _processor() -> str:
 
 
 def _histogram(batches: Batches) -> str:
-    """Return the latencies of the kept windows as an HdrHistogram in ns; each within 0.6 percent."""
+    """Return the latencies of the kept windows as an HdrHistogram in ns, accurate to 0.6 percent."""
     counts = batches.histogram.sum(axis=0)
     middles = 2.0 ** ((batches.bins + 0.5) / BINS_PER_OCTAVE)
     return encode(np.repeat(middles.astype(np.int64), counts))

@@ -1,4 +1,4 @@
-"""One level as perf_analyzer prints it, the server's own account, and behind them what only tpx knows."""
+"""One level as perf_analyzer prints it, the server's statistics, and what tpx adds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ from tpx.perf.statistics.latency import LatencySummary, reported_percentiles
 from tpx.report.digits import latency, rounded
 
 DELAYED_LIMIT = 0.01
-"""Share of requests that may be late before perf_analyzer says so."""
+"""Share of late requests above which perf_analyzer warns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Options that the text of a level depends on."""
+    """Options that affect the text of a level."""
 
     protocol: str = "http"
     with_engine: bool = False
-    """The engine is in this process: there is no transport, and the processor works for both."""
+    """True if the engine is in this process: there is no transport, and CPU use includes the engine's."""
     polls: bool = False
-    """The client is busy because it polls."""
+    """True if the client is busy because it polls."""
     decoupled: bool = False
     verbose: bool = False
 
 
 def level_block(result: LevelResult, shown: Shown) -> str:
-    """One level, with the line behind it that separates it from the next."""
+    """Return the text of one level, with the blank line that separates it from the next."""
     title = level_title(result.level)
     lines = [title] if title else []
     if shown.verbose:
@@ -144,17 +144,17 @@ def server_lines(server: ServerBreakdown) -> list[str]:
 
 
 def has_response_cache(server: ServerBreakdown) -> bool:
-    """Return whether a model, or one that it is made of, answers from the response cache."""
+    """Return True if the model, or one that it is composed of, uses the response cache."""
     return server.response_cache or any(has_response_cache(part) for part in server.composing)
 
 
 def composing_in_order(server: ServerBreakdown) -> list[ServerBreakdown]:
-    """The models that an ensemble is made of, as perf_analyzer lists them: by name and version."""
+    """Return the models of an ensemble sorted by name and version, as in perf_analyzer."""
     return sorted(server.composing, key=lambda part: (part.model, part.version))
 
 
 def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[str]:
-    """One model, and those that it is made of; `caching` is about the whole tree."""
+    """Return the lines of a model and of those that it is composed of; `caching` holds for the whole tree."""
     margin = "  " * depth
     if server.success_count == 0:
         return [f"{margin}  Request count: 0"]
@@ -182,14 +182,14 @@ def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Times:
-    """Whole microseconds of each request; of an ensemble, the sums of its models'."""
+    """Whole microseconds per request; for an ensemble, the sums over its models."""
 
     queue: int
     compute: int
     hit: int
     miss: int
     either: int
-    """Return the times of a request in the cache and in computing."""
+    """Time per request in the cache or in computing."""
 
 
 def _times(server: ServerBreakdown) -> _Times:
@@ -228,12 +228,12 @@ def _steps(server: ServerBreakdown) -> str:
 
 def _cache_parts(server: ServerBreakdown, times: _Times, total: int) -> str:
     if server.composing and server.response_cache:
-        return ""  # the answers of the whole are cached: its models' times are not part of a hit
+        return ""  # the ensemble's responses are cached, so a hit has no times of its models
     return f" ({_overhead(total, times.queue, times.either)} + cache hit/miss {times.either} usec)"
 
 
 def _cache_lines(server: ServerBreakdown, times: _Times, margin: str) -> list[str]:
-    """Hits and misses, set off by twice the margin as perf_analyzer does."""
+    """Return cache hits and misses, indented by twice the margin as in perf_analyzer."""
     missed = f"{margin}{margin}  Average Cache Miss Latency: {times.miss + times.compute} usec "
     if not server.composing:
         missed += f"(cache lookup/insertion {times.miss} usec + {_steps(server)})"
@@ -241,7 +241,7 @@ def _cache_lines(server: ServerBreakdown, times: _Times, margin: str) -> list[st
 
 
 def metrics_lines(metrics: MetricsFigures) -> list[str]:
-    """Return the lines that perf_analyzer prints of the GPUs."""
+    """Return the lines that perf_analyzer prints about GPUs."""
     lines = ["  Server Prometheus Metrics: "]
     if len(metrics.gpus) > MOST_GPUS:
         return [
@@ -261,7 +261,7 @@ def metrics_lines(metrics: MetricsFigures) -> list[str]:
 
 
 def _shown(gpu: GpuFigures, name: str) -> str:
-    """A figure of a GPU, a utilization in percent; empty where it is not known."""
+    """Return a figure of a GPU, utilization in percent; empty if unknown."""
     value = getattr(gpu, name)
     if value is None:
         return ""
@@ -271,12 +271,12 @@ def _shown(gpu: GpuFigures, name: str) -> str:
 
 
 NOTICED_DIFFERENCE = 0.05
-"""Both latencies of an open loop are shown where they differ by more."""
+"""Relative difference above which both latencies of an open loop are shown."""
 NO_BATCHES = 1.005
 
 
 def beyond_lines(result: LevelResult) -> list[str]:
-    """Return what tpx adds to a level's text; nothing where there is nothing to add."""
+    """Return the lines that tpx adds to a level's text; empty if there are none."""
     lines = list(_lines(result))
     return ["  tpx adds:", *(f"    {line}" for line in lines), ""] if lines else []
 
@@ -337,12 +337,12 @@ def _range(estimate: LatencyEstimate) -> str:
 
 
 def _brief(note: str) -> str:
-    """Return a note without its numbers, which JSON has."""
+    """Return a note without its numbers, which are in the JSON."""
     return note.partition(" (")[0]
 
 
 def waited_before(pace: OpenLoop, whole: LatencySummary) -> bool:
-    """Return whether requests waited noticeably before they were sent; `whole` counts that time."""
+    """Return True if requests noticeably waited before they were sent; `whole` includes that time."""
     return whole.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
 
 

@@ -1,4 +1,4 @@
-"""Live view of a run on a terminal: made of plain lines, because drawing takes the load's time."""
+"""Live view of a run in a terminal, in plain lines, because drawing takes CPU time from the load."""
 
 import math
 from collections import deque
@@ -34,14 +34,14 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Sure:
-    """A mean of looks, and how far from it the true value may be with 95 % confidence."""
+    """A mean of progress reports, and the half-width of its 95% CI."""
 
     value: float
     give: float
 
 
 def sure(values: Sequence[float]) -> Sure | None:
-    """By Student's t over the looks; None of fewer than three."""
+    """Return the mean and its interval by Student's t; None for fewer than three values."""
     count = len(values)
     if count < FEWEST_LOOKS:
         return None
@@ -51,14 +51,14 @@ def sure(values: Sequence[float]) -> Sure | None:
 
 
 def planned(levels: LevelRange) -> int | None:
-    """Return how many levels there will be; None where that depends on what comes out."""
+    """Return the number of levels; None if it depends on results."""
     if not levels.listed and (levels.binary or levels.unbounded):
         return None
     return sum(1 for _ in islice(levels.values(), MOST_PLANNED))
 
 
 class Dashboard:
-    """Keeps what was told of a run, and writes it as lines of a width."""
+    """Collects the progress of a run and renders it as lines of a given width."""
 
     def __init__(self, config: SessionSpec) -> None:
         self._config = config
@@ -80,7 +80,7 @@ class Dashboard:
         self._progress = None
 
     def look(self, progress: LevelProgress) -> None:
-        """How the level goes."""
+        """Add a progress report."""
         warmed_up = self._progress is not None and not self._progress.window and progress.window
         if warmed_up:
             self._rates.clear()
@@ -95,7 +95,7 @@ class Dashboard:
         self._took_ns.append(now_ns - self._level_begun_ns)
 
     def text(self, width: int, now_ns: int) -> Text:
-        """The whole of it; no line is wider than `width`."""
+        """Return the whole view; no line is wider than `width`."""
         lines = [self._headline(now_ns), _gauge("infer/s", self._rates, rounded, width, "green")]
         lines += [
             _gauge(f"p{p:g}", values, latency, width, "cyan") for p, values in sorted(self._latencies.items())
@@ -111,7 +111,11 @@ class Dashboard:
         return Text("\n").join(lines)
 
     def left_ns(self, now_ns: int) -> int | None:
-        """Return how long it takes if further levels settle as those before, or at once; None if unknown."""
+        """Return the estimated time left; None if unknown.
+
+        Further levels are assumed to take as long as those before, or, before the first result, the
+        minimum.
+        """
         if self._planned is None or self._config.load.request_count:
             return None
         usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else self._fewest_ns()
@@ -120,7 +124,7 @@ class Dashboard:
         return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
 
     def _fewest_ns(self) -> int:
-        """How long a level takes that settles at once."""
+        """Return the minimum duration of a level."""
         settings = self._config.level_settings
         floor_ns = settings.count_window_floor_ms * 1_000_000
         window_ns = floor_ns if settings.mode == "count_windows" else settings.window_ns
@@ -160,7 +164,7 @@ def _clock(duration_ns: int) -> str:
 def _gauge(
     name: str, values: Sequence[float], written: Callable[[float], str], width: int, style: str
 ) -> Text:
-    """Return the last value, the mean with its interval, and a curve of the values that there is room for."""
+    """Return the last value, the mean with its interval, and a curve of the values that fit."""
     if not values:
         return Text("  no answers yet", "dim")
     found = sure(values)
@@ -174,7 +178,7 @@ def _gauge(
 
 
 def _server(server: ServerBreakdown, width: int) -> Text:
-    """A bar whose parts are the server's times of the last window, and their numbers."""
+    """Return the server's times in the last window, as numbers and as a bar."""
     total = average_us(server.success_ns, server.success_count)
     times = {
         "queue": average_us(server.queue_ns, server.success_count),

@@ -53,7 +53,7 @@ _METHOD = (
 
 
 def build(report: Report, argv: Sequence[str]) -> Document:
-    """Return the report of a run that was started with these words."""
+    """Return the report of a run; `argv` is its command line."""
     levels, config = report.levels, report.config
     best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
     sections = [
@@ -87,7 +87,7 @@ def build(report: Report, argv: Sequence[str]) -> Document:
 
 
 def brief(report: Report) -> Document:
-    """Return the summary of a run for the page of a CI job: its verdict, its levels and what failed."""
+    """Return the summary of a run for the page of a CI job: verdict, levels and failures."""
     config, server = report.config, report.server
     known = [r for r in report.levels if r.latency is not None]
     through = sparkline([r.throughput_infer_per_s for r in known])
@@ -108,7 +108,7 @@ def brief(report: Report) -> Document:
 
 
 def conclude(report: Report) -> Statement:
-    """Return the verdict of a run by what was asked: objectives, a limit, or figures alone."""
+    """Return the verdict of a run on its objectives, its limit, or its figures alone."""
     if not any(r.requests for r in report.levels):
         return Statement(badge="Nothing measured", tone="bad", sentence=_nothing(report))
     detail = _detail(report)
@@ -179,7 +179,7 @@ def _nothing(report: Report) -> str:
 
 
 def _answers(report: Report) -> list[Section]:
-    """Return what was asked for beside figures: objectives, a scenario, the knee."""
+    """Return the requested answers besides figures: objectives, a scenario, the knee."""
     text = answers_text(report).strip("\n")
     return section("Answers", code(text)) if text else []
 
@@ -302,7 +302,7 @@ def _host() -> tuple[Fact, ...]:
 
 
 def _settings(config: SessionSpec) -> tuple[Fact, ...]:
-    """Return what differs from the defaults."""
+    """Return the options that differ from their defaults."""
     out = []
     for field in fields_of(SessionSpec):
         value = field.of(config)

@@ -1,4 +1,4 @@
-"""The charts of a run."""
+"""Charts of a run."""
 
 import math
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from tpx.report.styles import STYLES
 CURVE = (50.0, 90.0, 99.0)
 SPECTRUM = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 99.99, 99.999)
 MARKED = (0, 50, 90, 99, 99.9, 99.99, 99.999)
-"""Percentiles that the spectrum's axis names."""
+"""Percentiles labeled on the spectrum's axis."""
 FEWEST_BEYOND = 5
-"""A percentile is drawn while so many requests lie beyond it."""
+"""Minimum number of requests beyond a percentile for it to be drawn."""
 BARS = 56
 
 
 def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objective] = ()) -> Chart | None:
     """Return latency over throughput, level by level; None for fewer than two levels with a latency.
 
-    The latency limit and the objectives on latencies are lines across.
+    The latency limit and the objectives on latencies are horizontal lines.
     """
     known = [r for r in levels if r.latency is not None]
     if len(known) < 2:
@@ -76,7 +76,7 @@ def _interval_ms(estimates: Estimates | None, percentile: float, value: float) -
 
 
 def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
-    """Return latency at every percentile, one line per level; the axis is stretched towards its end."""
+    """Return latency over percentile, one line per level, on a logarithmic percentile axis."""
     shown = [r for r in levels if r.estimates is not None and r.latency is not None][:STYLES]
     if not shown:
         return None
@@ -101,7 +101,7 @@ def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
 
 
 def _stretched(percentile: float) -> float:
-    """Return the place of a percentile on a logarithmic percentile axis."""
+    """Return the position of a percentile on a logarithmic percentile axis."""
     return -math.log10(1 - percentile / 100)
 
 
@@ -120,7 +120,7 @@ def _spectrum_line(result: LevelResult) -> Line:
 
 
 def timeline(levels: Sequence[LevelResult], what: str) -> Chart | None:
-    """Return every window of the run in its time; `what` is throughput or p99."""
+    """Return every window of the run over time; `what` is throughput or p99."""
     windows = [w for r in levels for w in r.windows]
     if len(windows) < 2:
         return None
@@ -161,7 +161,7 @@ def _of_window(window: Window, what: str) -> float | None:
 
 
 def histogram(result: LevelResult) -> Chart | None:
-    """Return how many requests took how long at one level."""
+    """Return the distribution of latencies at one level."""
     if result.estimates is None or result.latency is None:
         return None
     batches = result.estimates.batches

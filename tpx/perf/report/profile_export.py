@@ -1,5 +1,8 @@
-"""perf_analyzer's profile export: every request of every window with its inputs, outputs and times, which
-genai-perf reads. Written level by level, so that no more than one level's records are ever in memory."""
+"""perf_analyzer's profile export, which genai-perf reads: each request with its inputs, outputs and
+times.
+
+It is written level by level, so that at most one level's records are in memory.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +21,11 @@ from tpx.perf.report.recorders import RecorderFile
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 WHOLE_TIME = (0, 2**64 - 1)
-"""The window of a periodic concurrency, which has none."""
+"""Window of a periodic concurrency, which has no windows of its own."""
 
 
 class ProfileExport(RecorderFile):
-    """Implements Recorder."""
+    """Implements Recorder: the profile export file."""
 
     def __init__(self, path: Path, capture: Capture, service: tuple[str, str], offset_ns: int) -> None:
         """`service` is its kind and endpoint, as perf_analyzer names them."""
@@ -92,7 +95,7 @@ class ProfileExport(RecorderFile):
         return came
 
     def _input(self, key: int) -> bytes:
-        """Made once for each different request."""
+        """Return the inputs of a request as JSON, encoded once per distinct request."""
         if key < 0:
             return b"{}"
         if key not in self._inputs:
@@ -110,18 +113,18 @@ class ProfileExport(RecorderFile):
         try:
             return b"[" + b",".join(map(tensors_json, read_outputs(self._capture.read(place)))) + b"]"
         except InvalidRequest:
-            return b"[]"  # an answer that cannot be read has no outputs; its request is there all the same
+            return b"[]"  # keep the request of an unreadable response, without outputs
 
 
 def _experiment(level: Level) -> dict[str, object]:
     if level.kind is CONCURRENCY:
         return {"mode": "concurrency", "value": int(level.value)}
-    # perf_analyzer has no value for schedules of the user's own
+    # perf_analyzer has no value for a user's own schedule
     return {"mode": "request_rate", "value": float(level.value) if level.kind is REQUEST_RATE else 0.0}
 
 
 def tensors_json(tensors: Sequence[Tensor]) -> bytes:
-    """`{"NAME":[1,2],"TEXT":"abc"}`: one element stands alone, several are a flat list."""
+    """Return `{"NAME":[1,2],"TEXT":"abc"}`: a single element is a scalar, several are a flat list."""
     return b"{" + b",".join(orjson.dumps(t.name) + b":" + _values(t) for t in tensors) + b"}"
 
 
@@ -134,7 +137,7 @@ def _values(tensor: Tensor) -> bytes:
         return orjson.dumps(texts[0] if len(texts) == 1 else texts)
     array = tensor.numpy().reshape(-1)
     if array.dtype.kind == "f":
-        array = array.astype(np.float64)  # as perf_analyzer, which prints an FP32 with the digits of a double
+        array = array.astype(np.float64)  # perf_analyzer prints an FP32 with the digits of a double
     elif array.dtype.kind not in "iub":
         return b'""'
     return orjson.dumps(array[0].item() if len(array) == 1 else array, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,4 +1,4 @@
-"""The files that are made of single requests, as one Recorder; among them a line of JSON for each request."""
+"""Files about single requests, combined into one Recorder; among them JSON lines."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +21,10 @@ BUFFER_BYTES = 1 << 20
 
 
 class RecorderFile:
-    """The common part of Recorders: a file that is written beside its place; `close` puts it there.
+    """The base of Recorders: a file that is written under a temporary name and renamed by `close`.
 
-    A device or a pipe is written to as it is. Raises MeasurementError where that fails. `offset_ns` added to
-    a time gives nanoseconds since 1970, from a clock that does not jump.
+    A device or a pipe is written directly. Raises MeasurementError if writing fails. `offset_ns`
+    converts times to nanoseconds since 1970, by a clock that does not jump.
     """
 
     def __init__(self, path: Path, offset_ns: int) -> None:
@@ -38,7 +38,7 @@ class RecorderFile:
             raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
     def begin(self, records: Records) -> None:
-        """Keep nothing: everything to be written is in the records."""
+        """Do nothing: everything to be written is in the records."""
 
     def write(self, data: bytes) -> None:
         try:
@@ -47,7 +47,7 @@ class RecorderFile:
             raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
 
     def close(self) -> None:
-        """The file is complete."""
+        """Complete the file and rename it."""
         try:
             self._file.close()
             if not self._as_it_is:
@@ -56,7 +56,7 @@ class RecorderFile:
             raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
 
     def abandon(self) -> None:
-        """The run came to nothing, or the file did."""
+        """Remove the incomplete file."""
         with contextlib.suppress(OSError):
             self._file.close()
         if not self._as_it_is:
@@ -67,7 +67,7 @@ _TIMES = ("intended_ns", "start_ns", "sent_ns", "first_byte_ns", "end_ns")
 
 
 class JsonLines(RecorderFile):
-    """Implements Recorder: a line of JSON for each request."""
+    """Implements Recorder: one line of JSON per request."""
 
     def record(self, level: LevelRecords) -> None:
         for piece in level.pieces():
@@ -100,13 +100,13 @@ class JsonLines(RecorderFile):
 
 
 _EXPORTED_KINDS = {"inprocess": "triton_c_api"}
-"""What perf_analyzer calls them, where it has other names."""
+"""perf_analyzer's names of service kinds, if they differ from ours."""
 
 
 class _All:
-    """Implements Recorder: every one of several.
+    """Implements Recorder by forwarding to several.
 
-    One that fails is left out from then on, with its reason among the problems: a full disk costs a file and
+    A recorder that fails is dropped and its reason is added to the problems: a full disk costs a file,
     not the measurement.
     """
 
@@ -141,14 +141,14 @@ class _All:
 def open_recorders(
     config: SessionSpec, capture: "Capture | None", offset_ns: int, problems: list[str]
 ) -> Iterator[Recorder]:
-    """Open the writers of a run's records.
+    """Open the recorders of a run.
 
-    The files are there when the context ends, but for those that `problems` tells of then; where it ends with
-    an error none is left.
+    The files are complete when the context ends, except those listed in `problems`. If it ends with an
+    error, no file is left.
     """
     recorders: list[Recorder] = []
     if config.output.profile_export_file is not None and capture is not None:
-        from tpx.perf.report.profile_export import ProfileExport  # late, as each of them
+        from tpx.perf.report.profile_export import ProfileExport  # late: few runs need it
 
         kind = _EXPORTED_KINDS.get(config.service.service_kind, config.service.service_kind)
         service = (kind, config.service.path)
