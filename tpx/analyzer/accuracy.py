@@ -106,6 +106,7 @@ def _differs(wanted: Array, found: Array, tolerance: float) -> str:
     if not (np.isfinite(wanted) == np.isfinite(found)).all():
         return "is not finite where the default's is, or the other way round"
     finite = np.isfinite(wanted)
+    # an all-zero output is compared by absolute difference
     scale = float(np.abs(wanted[finite]).max(initial=0.0)) or 1.0
     worst = float(np.abs(wanted[finite] - found[finite]).max(initial=0.0)) / scale
     if worst <= tolerance:

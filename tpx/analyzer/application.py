@@ -236,6 +236,7 @@ def _restoration(model: str, path: Path, *, force: bool) -> ConfigChange:
 def _write(change: ConfigChange) -> None:
     restoring = change.backup is not None or change.after is None
     if not restoring and change.before is not None:
+        # the backup first: a crash in between loses nothing
         _replace(_free_backup(change.path), change.before)
     _replace(change.path, change.after)
     if change.backup is not None:
@@ -263,6 +264,7 @@ def _replace(path: Path, text: str | None) -> None:
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
+            # the permissions of the file that is replaced
             fresh.chmod(path.stat().st_mode & 0o777)
         fresh.replace(path)
     except OSError:
@@ -279,6 +281,7 @@ def _free_backup(path: Path) -> Path:
 
 def _text(path: Path) -> str | None:
     try:
+        # not read_text, which translates line endings
         return path.read_bytes().decode()
     except FileNotFoundError:
         return None

@@ -168,11 +168,13 @@ def _test(ours: _Sample, theirs: _Sample, strictness: Strictness) -> tuple[float
     """Return the bounds of the relative difference, and its p-value."""
     change = theirs.mean - ours.mean
     error = math.hypot(ours.error, theirs.error)
+    # a single measurement without an interval rules out no difference
     if math.isinf(error):
         return -1.0, math.inf, 1.0
     if error < LEAST_ERROR:
         value = math.expm1(change)
         return value, value, 1.0 if abs(change) < LEAST_ERROR else 0.0
+    # Welch-Satterthwaite equation
     degrees = error**4 / sum(side.error**4 / side.degrees for side in (ours, theirs))
     reach = t_quantile(1 - strictness.alpha / 2, max(1, math.floor(degrees))) * error
     return math.expm1(change - reach), math.expm1(change + reach), t_two_sided(change / error, degrees)

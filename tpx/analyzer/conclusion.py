@@ -58,6 +58,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
     scores = {r.name: _scores(r, goals) for r in finalists}
     best = finalists[0]
     against = [compare_scores(scores[r.name], scores[best.name]) for r in finalists[1:]]
+    # Holm's correction, since each of several comparisons with the best may err
     corrected = holm([gain.p_value for gain in against])
     tied = [best] + [
         r
@@ -128,6 +129,7 @@ def _cost(ranked: RankedVariant) -> tuple[float, ...]:
     number = ranked.name.rpartition("_")[2]
     return (
         ranked.run.configuration.instances,
+        # in steps of 10 MB: smaller differences are noise
         round((ram_mb(figures.memory) or 0.0) + (gpu_mb(figures) or 0.0), -1),
         float(figures.latency.p99_ns or 0),
         float(number) if number.isdigit() else -1.0,

@@ -15,7 +15,7 @@ from tpx.report.digits import percent
 TIE_MARGIN = 0.02
 """Relative difference below which two configurations count as equally good."""
 EQUIVALENCE = 0.05
-"""Configurations are tied if the confidence interval of their difference lies within this bound."""
+"""Bound on the whole confidence interval of a difference for configurations to count as tied."""
 LEAST_SPREAD = 1e-9
 
 
@@ -69,6 +69,7 @@ def compare_scores(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Ga
         return UNKNOWN
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(rounds)
+    # without spread between rounds there is no t statistic: the difference is exact
     if error < LEAST_SPREAD:
         value = math.expm1(mean)
         same = abs(mean) < LEAST_SPREAD

@@ -42,6 +42,7 @@ class NodeTrials:
 
         self._address = ray.util.get_node_ip_address()
         if config.server.ray_trial == "gpu":
+            # the GPU that Ray assigned to this actor
             own = tuple(ray.get_runtime_context().get_accelerator_ids()["GPU"])
             config = replace(config, server=replace(config.server, gpus=own))
         self._models = config.models.model_repository or Path()

@@ -37,6 +37,7 @@ class Earlier:
         self._outcomes: dict[tuple[str, LoadPoint, int], list[Outcome]] = {}
         for model in models.values():
             found: tuple[Outcome, ...] = (*model.measurements, *model.failures)
+            # reversed, because `outcome` pops from the end
             for outcome in reversed(found):
                 key = (outcome.variant, outcome.load, outcome.round)
                 self._outcomes.setdefault(key, []).append(outcome)

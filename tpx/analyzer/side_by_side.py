@@ -99,6 +99,7 @@ class SideBySide:
         while key not in self._ended:
             if key not in self._keys and (node := self._node_for(trial)):
                 self._start(node, configuration, trial)
+            # the requested trial goes first; nothing is speculated during final rounds
             if key in self._keys and not trial.round:
                 self._start_expected(ahead)
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)

@@ -76,6 +76,7 @@ class TrialRunner:
         self.prepared: VariantPrepared | None = None
 
     async def default_config(self, model: str) -> dict[str, object]:
+        # the runner loads the default instead of the variant
         self._served = ""
         return await self._runner.default_config(model)
 

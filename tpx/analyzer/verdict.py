@@ -76,7 +76,7 @@ class ModelVerdict:
     gain_percent: float | None = None
     """Gain of the best configuration over the default on the objectives, each at its own best load."""
     conclusion: Conclusion | None = None
-    """The conclusion from the final rounds; None if there were none."""
+    """The conclusion from the final rounds; None with fewer than two, which have no interval."""
     inconclusive: str = ""
     """Reason why a gain cannot be trusted; empty if it can."""
 
@@ -296,8 +296,9 @@ def _finding(
 def _unconfirmed(
     model: ModelRun, best: RankedVariant, default: RankedVariant | None, gained: float | None
 ) -> str:
-    """Return why a gain found by the search is not trusted; empty if final rounds confirmed it or none
-    were requested.
+    """Return why a gain found by the search is not trusted.
+
+    Returns an empty string if both were remeasured in several rounds, or no final rounds were requested.
     """
     rounds = {m.round for m in best.run.repetitions}
     made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0

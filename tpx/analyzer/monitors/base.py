@@ -61,6 +61,7 @@ class Watch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        # a last sample, so that counters cover the whole measurement
         if error is None:
             await self._sample()
         for probe in self._probes:
@@ -73,6 +74,7 @@ class Watch:
 
     async def _sample(self) -> None:
         for probe in self._probes:
+            # off the event loop: psutil, NVML and HTTP calls block
             await asyncio.to_thread(probe.sample)
 
 

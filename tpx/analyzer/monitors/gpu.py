@@ -100,6 +100,7 @@ class GpuProbe:
         energies = [gpu.energy_j for gpu in self._seen]
         known = [joules for joules in energies if joules is not None]
         took_ns = self._looked_ns - self._began_ns
+        # a sum over only some of the GPUs would be too low
         if not took_ns or not known or len(known) < len(energies):
             return Usage(gpus=gpus)
         return Usage(gpus=gpus, energy=EnergyUse(duration_ns=took_ns, gpu_j=sum(known)))

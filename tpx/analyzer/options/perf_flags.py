@@ -164,7 +164,7 @@ GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
-    """How a language model is requested."""
+    """Endpoint and session settings for a language model."""
 
     endpoint: str
     values: Mapping[str, Any]

@@ -74,9 +74,8 @@ class ProfileSpec:
 
         Raises UsageError for an empty range or a load below 1.
         """
-        from tpx.analyzer.options.perf_flags import (
-            flag_loads,
-        )  # late import: --help must not load the load generator
+        # late import: --help must not load the load generator
+        from tpx.analyzer.options.perf_flags import flag_loads
 
         own = flag_loads(self._perf_flags(model), model.parameters)
         return SearchSpace(

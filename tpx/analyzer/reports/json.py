@@ -57,6 +57,7 @@ def embedded_text(view: ReportView) -> str:
                 configuration["measurements"] = [m for m in every if m["load"] == best]
         encoded = msgspec.json.encode(document)
     text = encoded.decode()
+    # a `</script>` in a value would end the element
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -221,7 +221,7 @@ def _chart_lead(chart: Chart | None, repetitions: DataTable | None) -> str:
 
 
 def _top(view: ReportView) -> list[Section]:
-    """Return the best configurations of all models together, as many as the option asks for."""
+    """Return the best configurations of all models together, limited by num_top_model_configs."""
     started = view.run.started
     count = int(view.settings.get("num_top_model_configs", 0))
     if not count or len(view.models) < 2:

@@ -72,7 +72,7 @@ class ModelRead(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", t
 
 
 class VariantPrepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="preparation"):
-    """How a configuration was brought onto a server."""
+    """Record of how a configuration was brought onto a server."""
 
     model: str
     variant: str
@@ -177,6 +177,7 @@ class Journal:
                 written += os.pwrite(self._descriptor, line[written:], self._size + written)
             os.fsync(self._descriptor)
         except OSError as exc:
+            # remove the partial line: readers accept an incomplete line only at the end
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise _unwritable(self.path, exc) from exc
@@ -202,6 +203,7 @@ class Journal:
         try:
             self._size = self.path.read_bytes().rfind(b"\n") + 1
             os.ftruncate(self._descriptor, self._size)
+            # fsync of a new file does not cover its directory entry
             directory = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(directory)

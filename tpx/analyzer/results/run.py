@@ -253,8 +253,8 @@ class ModelRecords:
     def _last_round(self) -> float:
         """Return the last final round that counts.
 
-        An interrupt in the second leaves some finalists with two repetitions and others with one; a
-        repeated configuration must not gain an advantage from that.
+        An interrupt in the second leaves some finalists with two repetitions and others with one. Only
+        the first counts then, so that the ranking does not favor those with two.
         """
         failed = {f.variant for f in self.failures if f.round}
         rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)

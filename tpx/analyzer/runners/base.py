@@ -85,7 +85,7 @@ class VisibleServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """How a configuration was brought onto the server."""
+    """Record of how a configuration was brought onto the server."""
 
     how: Literal["loaded", "started", "restarted", "found"]
     """`loaded` into the running server, `started` or `restarted` with a server process; `found` means

@@ -65,6 +65,7 @@ class ServerControl:
             answer = await self._ask("ServerLive")
         except WireError:
             return False
+        # HTTP answers with status 200 and no body; a gRPC answer without the field means false
         return bool(answer.get("live", self._protocol == "http"))
 
     async def index(self) -> tuple[IndexEntry, ...]:

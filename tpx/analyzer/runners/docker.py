@@ -87,6 +87,7 @@ class Container:
             # `docker run` forwards SIGTERM to the server; a leftover container is removed by force
             cleanup=functools.partial(_ask, self.docker, "rm", "--force", name),
         )
+        # the child is the docker client: monitoring it would not measure the server
         server.pid = None
         await server.ready(timeout_s)
         server.pid = await self._pid_of(name)

@@ -228,6 +228,7 @@ async def _side_by_side(
         found = await work()
         left -= 1
         if left:
+            # keep up this model's load, so that the others are measured beside it to the end
             await _until(over, work)
         over.set()
         return found

@@ -170,6 +170,7 @@ class ModelLoader:
         if death is not None:
             death.cancel()
             await asyncio.wait((death,))
+        # the next child listens on other ports; a remote server keeps its control and model list
         if self._ours:
             self._control = None
         if running is not None:

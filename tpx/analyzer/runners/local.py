@@ -195,6 +195,7 @@ class ChildServer:
                     stdin=subprocess.DEVNULL,
                     stdout=descriptor,
                     stderr=descriptor,
+                    # unbuffered, because the ports are read from the log
                     env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
                     # Ctrl-C must reach only the analyzer, which stops the server when it is done
                     start_new_session=True,

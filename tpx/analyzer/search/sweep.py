@@ -182,8 +182,9 @@ def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
 
 
 def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
-    """Return (satisfied, violated) pairs of adjacent measured loads around the best satisfied one; 0 if
-    there is none.
+    """Return (satisfied, violated) pairs of adjacent measured loads around the best satisfied one.
+
+    If no load satisfies the constraints, 0 takes the place of the satisfied one.
     """
     measured = sorted(
         (m for m in history.of(variant.name) if m.load.batch_size == batch_size), key=lambda m: m.load.value
