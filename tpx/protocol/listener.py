@@ -1,4 +1,4 @@
-"""Listening sockets and the connections they accepted: limits, the clock of their deadlines, and draining."""
+"""Listening sockets and their accepted connections: limits, the clock of deadlines, and draining."""
 
 import asyncio
 import fcntl
@@ -21,45 +21,46 @@ from tpx.protocol.write_buffer import WriteCoalescing
 log = logging.getLogger(__name__)
 
 LINGER_S = 3
-"""How long a connection that we have ended may take to end on the other side."""
+"""Seconds that the peer has to close a connection that we have ended."""
 
 _TCP_ESTABLISHED = 1
 _ACCEPTED_AT_ONCE = 64
 _ANSWERED = 128
-"""So many connections beyond a limit are told that they are too many; more are only closed."""
+"""Number of connections over a limit that get an error response; more are only closed."""
 
 
 class Connection(Protocol):
-    """A connection as its listener sees it."""
+    """Interface of a connection to its listener."""
 
     def sweep(self, tick: int) -> None: ...
     def refuse(self, reason: str) -> None: ...
     def release(self) -> None:
-        """Have the client connect anew for its next request; none of its requests fails."""
+        """Make the client reconnect for its next request, without failing any."""
 
     def drain(self) -> None:
-        """End as soon as nothing is in flight."""
+        """Close once nothing is in flight."""
 
     def abort(self) -> None: ...
 
 
 class WriteWatch:
-    """Tells for how long a client has not taken a single byte of what we owe it."""
+    """Measures for how long a client has accepted none of the bytes sent to it."""
 
     __slots__ = ("_since", "_taken", "owing")
 
     def __init__(self) -> None:
         self.owing = False
-        """At the last look, not everything had been taken."""
+        """True if some bytes were unacknowledged at the last check."""
         self._taken = -1
         self._since = 0
 
     def stalled_s(self, transport: asyncio.Transport, written: int, tick: int) -> int:
-        """Seconds without progress, given all that was ever written to the transport; called once a
-        second."""
+        """Return the seconds without progress. `written`: total bytes ever written. Must be called once
+        per second.
+        """
         left = transport.get_write_buffer_size()
         if left or transport.get_extra_info("sslcontext") is not None:
-            # a TLS transport does not tell what waits below it, but the kernel's queue is not empty then
+            # a TLS transport does not report the bytes below it, but the kernel's queue is not empty then
             left += _in_kernel(transport)
         self.owing = left > 0
         taken = written - left
@@ -70,7 +71,9 @@ class WriteWatch:
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:
-    """Bytes that the kernel has taken and the other side not yet: they tell a slow client from a deaf one."""
+    """Return the bytes accepted by the kernel but not acknowledged by the peer: they tell a slow client
+    from a dead one.
+    """
     descriptor = _descriptor(transport)
     if descriptor < 0:
         return 0
@@ -78,14 +81,17 @@ def _in_kernel(transport: asyncio.Transport) -> int:
 
 
 def _descriptor(transport: asyncio.Transport) -> int:
-    """Below 0 when it is closed, of which a connection with TLS hears a turn of the loop later."""
+    """Return the socket's descriptor, or -1 if closed; a TLS connection learns that one loop iteration
+    late.
+    """
     found = transport.get_extra_info("socket")
     return -1 if found is None else int(found.fileno())
 
 
 def has_left(transport: asyncio.Transport) -> bool:
-    """Return whether the other side has ended its half, or all of it, of a connection that is not read from:
-    nobody else would notice."""
+    """Return True if the peer has ended its half of a connection, or closed it. Detects this while
+    reading is paused.
+    """
     if _descriptor(transport) < 0:
         return True
     state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
@@ -93,21 +99,21 @@ def has_left(transport: asyncio.Transport) -> bool:
 
 
 def _is_local(transport: asyncio.BaseTransport) -> bool:
-    """Return whether the other side is on this machine."""
+    """Return True if the peer is on this machine."""
     here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
     return not (isinstance(here, tuple) and isinstance(there, tuple)) or bool(here[0] == there[0])
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
-    """Address and port of the other side, "-" where it has none."""
+    """Return the peer's address and port, or "-" if it has none."""
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "-"
 
 
 class Listener:
-    """One endpoint: accepts, counts and, at the end, drains connections.
+    """One endpoint: accepts, limits and finally drains connections.
 
-    `tick` counts seconds, so that a connection notes times on its hot path without asking a clock.
+    `tick` counts seconds, so that connections can record times on the hot path without reading a clock.
     """
 
     def __init__(
@@ -124,13 +130,13 @@ class Listener:
         self._coalescing = WriteCoalescing()
         self.tick = 0
         self.releasing = False
-        """Clients are asked to connect anew."""
+        """True while clients are being made to reconnect."""
         self.draining = False
-        """Connections end once nothing is in flight on them."""
+        """True while connections close as soon as nothing is in flight."""
         self.shares_port = False
-        """Other servers may accept on the same port."""
+        """True if other servers may accept on the same port."""
         self.observer: Callable[[Any], None] | None = None
-        """Is shown every request as it is taken up; while there is one, requests know when they began."""
+        """Called with every request that begins; while set, requests record their start times."""
         self._max_connections = max_connections
         self._max_per_client = max_per_client
         self._connections: set[Connection] = set()
@@ -154,8 +160,9 @@ class Listener:
         reuse_port: bool = False,
         bound: Sequence[socket.socket] = (),
     ) -> int:
-        """Listen, at sockets that are `bound` already or else at the address; returns the port, which the
-        system chooses for port 0. Raises OSError."""
+        """Listen on `bound` sockets, or on the address if there are none. Returns the port, chosen by
+        the system for port 0. Raises OSError.
+        """
         loop = asyncio.get_running_loop()
         self.shares_port = reuse_port
         if bound:
@@ -184,7 +191,7 @@ class Listener:
         return self._coalescing if _is_local(transport) else WriteCoalescing()
 
     def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
-        """A connection reports itself; one too many is refused."""
+        """Register a connection; refuse it if it is over a limit."""
         self._connections.add(connection)
         self._coalescing.connections = len(self._connections)
         self._accept_more()
@@ -197,7 +204,7 @@ class Listener:
                 reason = f"{self._clients[connection]} has {self._max_per_client} connections, its limit"
         if not reason:
             return
-        if self._warned != self.tick:  # once a second, however many come
+        if self._warned != self.tick:  # at most once per second
             self._warned = self.tick
             log.warning("refusing connections: %s", reason)
         if excess > _ANSWERED:
@@ -206,14 +213,15 @@ class Listener:
             connection.refuse(reason)
 
     def _accept_more(self) -> None:
-        """Accept what else waits, within bounds. uvloop accepts one connection in a turn of the loop: clients
-        that connect again and again would fill the system's queue, and others not get in."""
+        """Accept the connections that wait, up to a limit. uvloop accepts only one per loop iteration,
+        so clients that reconnect constantly could fill the backlog and lock others out.
+        """
         loop = asyncio.get_running_loop()
         for listening in self._listening:
             while len(self._accepting) < _ACCEPTED_AT_ONCE:
                 try:
                     accepted, _ = listening.accept()
-                except OSError:  # nothing waits, it has gone again, or no descriptor is left
+                except OSError:  # none waits, it has been closed again, or no descriptor is left
                     break
                 accepted.setblocking(False)
                 task = loop.create_task(self._connect(accepted))
@@ -225,8 +233,9 @@ class Listener:
             await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
 
     def _admits(self, client: str) -> bool:
-        """Return whether one more handshake may begin: those that will be told that they are too many belong
-        to it, too."""
+        """Return True if another handshake may begin. The limit includes connections that will get an
+        error response.
+        """
         shaking = self._handshakes
         if shaking is None or len(self._connections) + shaking.count >= self._max_connections + _ANSWERED:
             return False
@@ -248,9 +257,9 @@ class Listener:
                 del self._per_client[client]
 
     def release(self) -> None:
-        """Ask clients to connect anew, those that come from now on too; every request is still served.
+        """Make clients reconnect, including those that connect later; every request is still served.
 
-        A port that other servers share is left to them: the next connections are theirs.
+        A port shared with other servers is closed, so that they get the new connections.
         """
         self.releasing = True
         if self.shares_port:
@@ -259,7 +268,7 @@ class Listener:
             connection.release()
 
     def stop_accepting(self) -> None:
-        """Close the listening socket and let idle connections go; what is in flight goes on."""
+        """Close the listening sockets and idle connections; requests in flight continue."""
         self.draining = True
         self._close_port()
         for connection in list(self._connections):
@@ -273,7 +282,7 @@ class Listener:
             self._handshakes.stop_accepting()
 
     def close(self) -> None:
-        """End every connection."""
+        """Stop accepting, and abort all connections."""
         self.stop_accepting()
         for connection in list(self._connections):
             connection.abort()
@@ -281,7 +290,7 @@ class Listener:
             self._ticker.cancel()
 
     def advance(self) -> None:
-        """A second has passed: every connection looks at its deadlines."""
+        """Advance the clock by one second, and let every connection check its deadlines."""
         self.tick += 1
         for connection in list(self._connections):
             connection.sweep(self.tick)
@@ -289,6 +298,6 @@ class Listener:
                 connection.release()
 
     def _tick(self) -> None:
-        # the next tick is set first: whatever one connection does, the deadlines of the others go on
+        # schedule the next tick first: an error in one connection must not stop the deadlines of the others
         self._ticker = asyncio.get_running_loop().call_later(1, self._tick)
         self.advance()

@@ -1,8 +1,8 @@
-"""One budget of bytes for the requests and answers that a server holds, over all connections.
+"""Memory budget for the requests and responses that a server holds, across all connections.
 
-What is charged: bodies and messages that are larger than one read, until they are answered; messages that
-wait unread; answers that clients have not taken. A connection may hold as much as is still free, so that many
-greedy ones leave something to others; a small request of a connection that holds nothing is always served.
+Charged are: bodies and messages larger than one read, until they are responded to; messages that wait
+unread; responses that clients have not read. A connection may hold at most what is still free, so that
+greedy ones leave memory to others; a small request of a connection that holds nothing is always served.
 """
 
 import asyncio
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from typing import Protocol
 
 _RELIEVED = 7 / 8
-"""Of the budget; so much may be held after answers were dropped."""
+"""Fraction of the budget that may stay in use after responses were dropped."""
 _READERS_SPARED = 5 / 4
-"""Of the budget; so much may be held before answers are dropped that their clients are taking."""
+"""Fraction of the budget above which even responses that clients are reading are dropped."""
 
 
 class AccountHolder(Protocol):
-    """A connection that holds memory."""
+    """Connection that holds memory."""
 
     @property
     def reads(self) -> bool:
-        """Return whether its client has taken some of what it is owed in the last seconds."""
+        """True if its client has read some of its pending responses in the last seconds."""
 
     def drop_answers(self) -> None:
-        """Refuse the requests whose answers the client does not read, and drop these."""
+        """Fail the requests whose responses the client does not read, and drop these."""
 
     def drop_silent_requests(self) -> None:
-        """Refuse the requests whose rest does not come."""
+        """Refuse the requests that have stalled midway."""
 
 
 class Account:
@@ -42,7 +42,7 @@ class Account:
 
     @property
     def full(self) -> bool:
-        """Return whether the connection holds so much that its next request must wait."""
+        """True if the connection holds so much that its next request must wait."""
         held = self.requests + self.answers
         return held > 0 and held > self.budget.limit_bytes - self.budget.held
 
@@ -63,7 +63,7 @@ class Account:
         self.budget.give(size)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Release everything: the connection is gone."""
         self.budget.give(self.requests + self.answers)
         self.requests = self.answers = 0
         self.budget.forget(self)
@@ -82,8 +82,9 @@ class _Waiter:
 
 
 class MemoryBudget:
-    """`limit_bytes` of requests and answers. New requests beyond it wait for `wait_s` and are refused then;
-    meanwhile the answers that nobody reads are dropped where most of them are."""
+    """Budget of `limit_bytes`. Over the limit, new requests wait, and are refused after `wait_s`;
+    meanwhile unread responses are dropped, from the connections with the most first.
+    """
 
     def __init__(self, limit_bytes: int = 1 << 62, wait_s: int = 10) -> None:
         self.limit_bytes = limit_bytes
@@ -97,14 +98,14 @@ class MemoryBudget:
 
     @property
     def refusal(self) -> str:
-        """Return what a request is told."""
+        """Error message for a refused request."""
         return (
             f"the server holds {self.held} bytes of requests and answers, of at most {self.limit_bytes} "
             "(--max-buffered-bytes)"
         )
 
     def account(self, holder: AccountHolder) -> Account:
-        """The account of a new connection."""
+        """Open the account of a new connection."""
         account = Account(self, holder)
         self._accounts.add(account)
         return account
@@ -133,14 +134,14 @@ class MemoryBudget:
         go_on: Callable[[], None],
         refuse: Callable[[], None],
     ) -> None:
-        """Call `go_on` once `ready` says that there is memory, or `refuse` when that takes too long."""
+        """Call `go_on` once `ready` returns True, or `refuse` after `wait_s`."""
         if account not in self._waiting:
             self._waiting[account] = _Waiter(ready, go_on, refuse, self._tick)
             self._wanted = True
             self._schedule()
 
     def advance(self) -> None:
-        """A second has passed."""
+        """Advance the clock by one second, and refuse requests that have waited too long."""
         self._tick += 1
         if not self._waiting:
             return
@@ -151,7 +152,7 @@ class MemoryBudget:
                 waiter.refuse()
 
     def _schedule(self) -> None:
-        # whoever takes or gives is in the middle of something: what follows comes after
+        # callers are in the middle of other work: check the budget afterwards
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -173,8 +174,9 @@ class MemoryBudget:
             account.holder.drop_silent_requests()
 
     def relieve(self, aim: float, *, also_read: bool = False) -> None:
-        """Drop answers that nobody reads, most first, until no more than `aim` is held; then those that
-        somebody reads, `also_read`."""
+        """Drop unread responses, from the connections with the most first, until at most `aim` bytes
+        are held; with `also_read`, then also responses that are being read.
+        """
         self._wanted = False
         if self.held <= aim:
             return
@@ -191,12 +193,12 @@ class _Nobody:
     reads = True
 
     def drop_answers(self) -> None:
-        """There are none."""
+        """Do nothing: there are none."""
 
     def drop_silent_requests(self) -> None:
-        """There are none."""
+        """Do nothing: there are none."""
 
 
 def uncounted() -> Account:
-    """An account of nobody's: a client's own connections have no budget."""
+    """Return an account without limits, for a client's own connections."""
     return Account(MemoryBudget(), _Nobody())

@@ -1,12 +1,13 @@
-"""Reading: as bytes while messages are small, into buffers from a connection's first large one on.
+"""Reading from sockets: as bytes while messages are small, into buffers from a connection's first large
+one on.
 
-Reading bytes costs one call less per read, which counts where messages are small; reading into a given buffer
-saves a copy of each byte, which counts where they are large. Clients tend to send requests of one kind, so a
-connection changes over once, and stays.
+Reading bytes costs one call less per read, which matters for small messages; reading into a given
+buffer saves a copy, which matters for large ones. Clients tend to send requests of one kind, so a
+connection switches once and never back.
 
-The event loop reads a connection that always has more to give many times before it turns to others, and what
-one read brings may be thousands of requests. A server's connection therefore works for at most a share of
-time in one turn of the loop; then it pauses reading and continues in a later turn.
+The event loop reads a busy connection many times before it serves others, and one read may bring
+thousands of requests. A server's connection therefore works for at most one time share per iteration of
+the loop (its turn); then it pauses reading and continues in a later iteration.
 """
 
 import asyncio
@@ -17,18 +18,19 @@ from collections import deque
 from collections.abc import Callable
 
 LARGE_BYTES = 64 << 10
-"""What is still to come of a message that is worth a buffer of its own, and a read after which the event loop
-may read the same connection again in the same turn."""
+"""Remaining bytes that make a message worth a buffer of its own; also the size of a read after which
+the event loop may read the same connection again in the same iteration.
+"""
 UNLIMITED_BYTES = 1024
-"""A read of no more is worked off at once: it holds one or a few requests."""
+"""Reads up to this size skip the time share: they hold one or a few requests."""
 SHARE_S = 0.002
 
 
 class Turns:
-    """Shares the event loop among the connections that have more to do than fits into one turn of it.
+    """Shares the event loop among connections with more work than fits into one turn.
 
-    They wait here in the order in which they came. Each turn of the loop goes on with them for one share of
-    time in all, so that however many they are, other connections are served in between.
+    They wait here in order of arrival. Each iteration of the loop resumes them for one time share in
+    total, so that other connections are served in between however many wait.
     """
 
     __slots__ = ("_scheduled", "_waiting", "clock", "share_s")
@@ -40,7 +42,7 @@ class Turns:
         self._scheduled = False
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in a later turn of the loop, after whatever waits already."""
+        """Call `go_on` in a later iteration of the event loop, after the callbacks already waiting."""
         self._waiting.append(go_on)
         if not self._scheduled:
             self._scheduled = True
@@ -61,7 +63,7 @@ class Turns:
 
 
 class BufferedReader(asyncio.Protocol):
-    """Base of connections, whatever their protocol: how they read, and share the event loop."""
+    """Base of connections of any protocol: how they read, and how they share the event loop."""
 
     __slots__ = (
         "_awaits_turn",
@@ -74,16 +76,17 @@ class BufferedReader(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._reads_into_buffers = False
-        # shares the loop with other connections; None on a client's own connections
+        # the server's turns; None on a client's own connections
         self._turns: Turns | None = None
         self._turn_ends = 0.0
-        self._limited = False  # what is being worked on may be more than fits into one turn
+        self._limited = False  # the data being processed may exceed one turn
         self._read_large = False
-        self._awaits_turn = False  # reading is paused, and what was read waits for the connection's next turn
+        self._awaits_turn = False  # reading is paused, and the data read waits for the next turn
 
     def _begin_turn(self, turns: Turns, size: int = LARGE_BYTES - 1) -> None:
-        """Begin to work on what was read. Behind a large read this may be the same turn of the loop, and what
-        is left of the share counts."""
+        """Start working on a read of `size` bytes. After a large read this may be the same loop
+        iteration, so the rest of its share is used.
+        """
         self._limited = size > UNLIMITED_BYTES
         if not self._limited:
             self._turn_ends = math.inf
@@ -95,47 +98,47 @@ class BufferedReader(asyncio.Protocol):
 
     @property
     def turn_over(self) -> bool:
-        """The connection has used its share of this turn of the loop."""
+        """True if the connection has used up its share of this loop iteration."""
         return self._turns is not None and self._turns.clock() > self._turn_ends
 
     def _await_turn(self, transport: asyncio.Transport) -> None:
-        """Pause reading, and have `_turn_came` called in a later turn of the loop."""
+        """Pause reading, and schedule `_turn_came` for a later loop iteration."""
         if not self._awaits_turn and self._turns is not None:
             self._awaits_turn = True
             transport.pause_reading()
             self._turns.wait(self._turn_came)
 
     def _end_read(self, transport: asyncio.Transport) -> None:
-        """Have others served before a large read that took long is followed by the next one."""
+        """Let other connections run before the next read if a large read used up its share."""
         if not self._limited:
             self._turn_ends = 0.0
         elif self._read_large and self.turn_over and not transport.is_closing():
             self._await_turn(transport)
 
     def _turn_came(self) -> None:
-        """Go on with what was read, and then with reading."""
+        """Resume with the data left over, then with reading."""
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:
-        """Return what one read brought, unless it went into the landing."""
+        """Handle the bytes of a read that did not go into a buffer of `landing`."""
 
     @abstractmethod
     def landing(self) -> memoryview | None:
-        """Where the next bytes belong, if that is known already."""
+        """Return the buffer for the next bytes, or None if their destination is unknown."""
 
     @abstractmethod
     def landed(self, count: int) -> None:
-        """`count` bytes were read into the landing."""
+        """Handle `count` bytes read into the buffer of `landing`."""
 
     def read_into_buffers(self, transport: asyncio.Transport, scratch: memoryview) -> None:
-        """Read what has a landing right there from now on, and all else through `scratch`."""
+        """From now on, read into the buffers of `landing`, or through `scratch` when there is none."""
         if not self._reads_into_buffers:
             self._reads_into_buffers = True
             transport.set_protocol(_IntoBuffers(self, scratch))
 
 
 class _IntoBuffers(asyncio.BufferedProtocol):
-    """Stands before a connection whose messages are large."""
+    """Protocol that reads into buffers on behalf of a connection with large messages."""
 
     def __init__(self, connection: BufferedReader, scratch: memoryview) -> None:
         self._connection = connection

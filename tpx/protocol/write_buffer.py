@@ -1,7 +1,8 @@
-"""Write buffers: one system call for all that a wake-up of the event loop wrote to a connection.
+"""Write buffers: one system call per event loop wake-up and connection.
 
-Writes to many local connections are coalesced, too, and flushed at the end of the loop's turn: a client that
-sleeps between two answers is woken for each, which may cost as much CPU as the rest of a small answer.
+Writes to many local connections are also coalesced and flushed at the end of the loop's iteration: a
+client that sleeps between two responses is woken for each, which may cost as much CPU as the rest of a
+small response.
 """
 
 import asyncio
@@ -13,17 +14,20 @@ from tpx.protocol.tensors import Buffer
 
 _JOIN_BELOW_BYTES = 64 << 10
 _NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
-"""What `writelines` of asyncio's own sockets is given there has no bound (CVE-2024-12254)."""
+"""True if `writelines` of asyncio's own sockets buffers without bound (CVE-2024-12254)."""
 _ASYNCIOS_OWN = "asyncio.selector_events"
 _HOLD_BELOW_BYTES = 256 << 10
 _MANY = 16
-"""With fewer connections an answer does not wait for others: a client with a thread for each would be idle
-meanwhile, and then so would we. No more answers are coalesced than these: the first would wait too long."""
+"""Number of connections from which responses wait to be coalesced. With fewer, a client with one thread
+per connection would idle meanwhile, and then the server would. Also the maximum number coalesced,
+because the first waits for all.
+"""
 
 
 def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
-    """Return a write that reaches the kernel before it returns, where uvloop's own waits for the end of the
-    loop's turn; what the kernel does not take, and all of a TLS connection, is left to the transport."""
+    """Return a function that writes to the kernel immediately, whereas uvloop waits for the end of the
+    iteration. Bytes that the kernel does not accept, and all TLS data, go to the transport.
+    """
     if transport.get_extra_info("ssl_object") is not None:
         return transport.write
     descriptor = transport.get_extra_info("socket").fileno()
@@ -34,7 +38,7 @@ def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
             try:
                 sent = os.write(descriptor, data)
             except OSError:
-                sent = 0  # the kernel's buffer is full; the transport finds out where it is worse
+                sent = 0  # the kernel's buffer is full; the transport detects anything worse
         if sent < len(data):
             transport.write(data[sent:])
 
@@ -42,25 +46,26 @@ def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
 
 
 class WriteCoalescing:
-    """Write buffers that are flushed together at the end of the loop's turn."""
+    """Write buffers that are flushed together at the end of a loop iteration."""
 
     __slots__ = ("_last", "_waiting", "connections")
 
     def __init__(self) -> None:
         self.connections = 0
-        """How many may have something to send at the same time."""
+        """Number of connections that may have something to send at the same time."""
         self._waiting: list[WriteBuffer] = []
         self._last: WriteBuffer | None = None
 
     def is_free(self, buffer: "WriteBuffer") -> bool:
-        """Return True if a buffer may be flushed at once: with few connections, or if it alone answers, as it
-        did last."""
+        """Return True if a buffer may be flushed immediately: connections are few, or it is the only
+        one responding, as last time.
+        """
         alone = self._last is buffer and not self._waiting
         self._last = buffer
         return alone or self.connections < _MANY
 
     def add(self, buffer: "WriteBuffer") -> None:
-        """Flush a buffer before the loop waits again."""
+        """Flush a buffer before the event loop waits again."""
         self._waiting.append(buffer)
         count = len(self._waiting)
         if count == 1:
@@ -75,8 +80,9 @@ class WriteCoalescing:
 
 
 class WriteBuffer:
-    """Buffers the writes of one connection. Between `hold` and `release` nothing is flushed; other writes
-    are flushed at the end of the loop's turn."""
+    """Buffers the writes of one connection. Nothing is flushed between `hold` and `release`; other
+    writes are flushed at the end of the loop's iteration.
+    """
 
     __slots__ = (
         "_coalescing", "_ended", "_held", "_hold_below", "_parts", "_scheduled", "_send", "_size",
@@ -86,7 +92,7 @@ class WriteBuffer:
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.written = 0
-        """Bytes given to the transport since the beginning."""
+        """Total bytes passed to the transport."""
         self._coalescing = WriteCoalescing()
         self._parts: list[Buffer] = []
         self._size = 0
@@ -97,21 +103,20 @@ class WriteBuffer:
         self._ended = False
 
     def coalesce_with(self, coalescing: WriteCoalescing) -> None:
-        """Share flushes with other connections; until then there are none."""
+        """Share flushes with other connections; until called, each connection flushes alone."""
         self._coalescing = coalescing
 
     def write_at_once(self) -> None:
-        """Let every write reach the kernel before it returns."""
+        """Write directly to the kernel from now on."""
         self._send = direct_write(self.transport)
         self._hold_below = 0
 
     def hold(self) -> None:
-        """Begin a read: what is written during it is flushed behind it."""
+        """Start handling a read: writes are buffered until `release`."""
         self._held = True
 
     def release(self, *, expecting: bool) -> None:
-        """End a read. `expecting`: answers to it may follow in this turn of the loop, from callbacks that run
-        before its end."""
+        """End handling a read. `expecting`: callbacks may write responses later in this loop iteration."""
         self._held = False
         if self._parts:
             if self._coalescing.is_free(self):
@@ -122,8 +127,9 @@ class WriteBuffer:
             self._schedule()
 
     def answer(self, data: Buffer, *, reading: bool) -> None:
-        """Write the one answer that the peer waits for. `reading`: its request is being read, so that
-        others may be read and answered in this turn of the loop."""
+        """Write the only response that the peer waits for. `reading`: called while its request is being
+        read, so that more requests may be read and served in this loop iteration.
+        """
         self._parts.append(data)
         self._size += len(data)
         if reading and not self._coalescing.is_free(self):
@@ -143,7 +149,7 @@ class WriteBuffer:
         self._wrote()
 
     def flush(self) -> None:
-        """Give everything to the transport now."""
+        """Pass everything to the transport now."""
         parts, self._parts = self._parts, []
         size, self._size = self._size, 0
         if not parts or self._ended or self.transport.is_closing():
@@ -157,7 +163,7 @@ class WriteBuffer:
             self.transport.writelines(parts)
 
     def get_write_buffer_size(self) -> int:
-        """Return what the kernel has not taken yet."""
+        """Return the bytes that the kernel has not accepted yet."""
         return self.transport.get_write_buffer_size() + self._size
 
     def set_write_buffer_limits(self, high: int) -> None:
@@ -173,19 +179,19 @@ class WriteBuffer:
         return self.transport.can_write_eof()
 
     def write_eof(self) -> None:
-        """End our half after everything that was written; what is written later is dropped."""
+        """End our half after all previous writes; later writes are dropped."""
         self.flush()
         self._ended = True
         try:
             self.transport.write_eof()
-        except OSError:  # with asyncio's own loop, where the other side has reset the connection
+        except OSError:  # asyncio's own loop, after a reset by the peer
             self.transport.abort()
 
     def end(self) -> None:
-        """End our half, or close where the transport cannot.
+        """End our half, or close if the transport cannot (TLS).
 
-        Closing with unread input would reset the connection, and the last answer could be lost: the caller
-        ignores what still comes, and closes later.
+        Closing with unread input would reset the connection and could lose the last response: the
+        caller ignores further input and closes later.
         """
         if self.can_write_eof():
             self.write_eof()
@@ -193,12 +199,12 @@ class WriteBuffer:
             self.close()
 
     def close(self) -> None:
-        """Close after everything that was written."""
+        """Close after all previous writes."""
         self.flush()
         self.transport.close()
 
     def abort(self) -> None:
-        """Close now, whatever was written."""
+        """Close immediately, dropping unsent data."""
         self._parts.clear()
         self._size = 0
         self.transport.abort()
@@ -207,7 +213,7 @@ class WriteBuffer:
         return self.transport.is_closing()
 
     def leave(self) -> None:
-        """Flush at the end of the loop's turn."""
+        """Flush at the end of the loop's iteration."""
         self._scheduled = False
         if self._parts:
             self.flush()

@@ -1,1 +1,1 @@
-"""HTTP/1.1, both ends of it."""
+"""HTTP/1.1: server and client."""

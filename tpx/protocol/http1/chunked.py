@@ -1,5 +1,4 @@
-"""Chunked bodies (RFC 9112 section 7.1), decoded strictly: what a lenient parser would guess at is an error
-here."""
+"""Chunked bodies (RFC 9112 section 7.1), decoded strictly: ambiguous framing is an error, not a guess."""
 
 import re
 
@@ -14,7 +13,7 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
 class ChunkedDecoder:
-    """Collects the body of one message from pieces of the stream."""
+    """Decoder of the body of one message, fed with pieces of the stream."""
 
     __slots__ = (
         "_body",
@@ -33,14 +32,15 @@ class ChunkedDecoder:
         self._body = bytearray()
         self._size = 0
         self._chunks = 0
-        self._remaining = -1  # bytes left of the chunk being read, with its CRLF; -1: at a size line
+        self._remaining = -1  # bytes left of the current chunk, including CRLF; -1: at a size line
         self._in_trailers = False
         self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take the next bytes of the stream; when the body is complete, return what follows it.
+        """Decode the next bytes of the stream. Returns the bytes after the body once it is complete,
+        else None.
 
-        Raises HttpError: 400 for broken framing or too many chunks, 413 beyond the limit, 431 for large
+        Raises HttpError: 400 for invalid framing or too many chunks, 413 over the limit, 431 for large
         trailers.
         """
         data = self._buffer + data
@@ -65,19 +65,19 @@ class ChunkedDecoder:
 
     @property
     def received(self) -> int:
-        """Bytes of the body that have come."""
+        """Bytes of the body received so far."""
         return len(self._body)
 
     @property
     def size(self) -> int:
-        """Bytes of the body so far, the rest of the present chunk included."""
+        """Bytes of the body announced so far, including the rest of the current chunk."""
         return self._size
 
     def body(self) -> memoryview:
         return memoryview(self._body)
 
     def since(self, start: int) -> bytes:
-        """Return what has come of the body from `start` on."""
+        """Return the bytes of the body received so far, from `start` on."""
         return bytes(self._body[start:])
 
     def _hold(self, rest: bytes) -> None:
@@ -114,7 +114,7 @@ class ChunkedDecoder:
         self._remaining = size + 2
 
     def _take_chunk(self, data: bytes, at: int) -> int:
-        """Consume what is there of the current chunk; its last two bytes must be CRLF."""
+        """Consume the available part of the current chunk; its last two bytes must be CRLF."""
         here = min(self._remaining, len(data) - at)
         payload = min(here, max(0, self._remaining - 2))
         if payload:

@@ -1,4 +1,4 @@
-"""The client's end of an HTTP/1.1 connection: prebuilt requests out, one callback per response."""
+"""HTTP/1.1 client connection: prebuilt requests, one callback per response."""
 
 import asyncio
 import ssl
@@ -20,11 +20,11 @@ _clock = time.perf_counter_ns
 
 
 class HttpResponse:
-    """Last response of a connection. Header names are lower case; Times are on the clock of
+    """Last response of a connection. Header names are lower case; times are on the clock of
     time.perf_counter_ns.
 
-    Small responses that resemble the one before are shown in the same object, for it costs more to make one
-    than to read them: what is needed beyond the callback has to be copied.
+    Small responses with the same head and size as the previous one reuse its object, because creating
+    one costs more than reading the response: copy what must outlive the callback.
     """
 
     __slots__ = ("_body", "_head_bytes", "end_ns", "first_byte_ns", "headers", "message", "status")
@@ -34,22 +34,22 @@ class HttpResponse:
         self.headers: Mapping[bytes, bytes] = head.headers
         self.first_byte_ns = first_byte_ns
         self.end_ns = _clock()
-        """When the read that completed it returned, or was taken in."""
+        """Time at which the read that completed the response was handled."""
         self.message = b""
-        """A later response with this head, all of it."""
+        """Complete bytes of a later response with the same head; empty for the first."""
         self._head_bytes = len(head.raw)
         self._body = body
 
     @property
     def body(self) -> Buffer:
-        """Without the transfer's coding."""
+        """Body without transfer coding."""
         return self.message[self._head_bytes :] if self.message else self._body
 
 
 def encode_request(
     method: str, path: str, host: str, headers: Mapping[str, str], body: Sequence[Buffer] = ()
 ) -> list[Buffer]:
-    """The bytes of a request, its body parts uncopied behind the head."""
+    """Encode a request. Returns its head followed by the body parts, which are not copied."""
     size = sum(len(part) for part in body)
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{k}: {v}" for k, v in headers.items())]
     if size or method in ("POST", "PUT"):
@@ -58,12 +58,11 @@ def encode_request(
 
 
 class HttpClientConnection(HttpConnection):
-    """One request in flight at a time.
+    """Connection with one request in flight at a time.
 
-    The callback of `send` runs inside the read that completed the response, and may send the next request at
-    once.
-    `on_lost` is called once if the connection breaks or the server closes it; a request in flight then gets
-    no answer.
+    The callback of `send` runs inside the read that completed the response, and may send the next
+    request immediately. `on_lost` is called once if the connection breaks or the server closes it; a
+    request in flight then gets no response.
     """
 
     __slots__ = (
@@ -85,15 +84,17 @@ class HttpClientConnection(HttpConnection):
         self._first_byte_ns = 0
         self._until_close: bytearray | None = None
         self._write: Callable[[Buffer], None] | None = None
-        """Writes a request at once; None leaves it to the transport."""
+        """Writes a request directly to the kernel; None uses the transport."""
         self._lost = False
         self.closing = False
-        """The server will not answer another request on this connection."""
+        """True once the server will not respond to another request on this connection."""
 
     _is_request_reader = False
 
     def send(self, request: Buffer | Sequence[Buffer], on_response: Callable[[HttpResponse], None]) -> None:
-        """Write a request made by `encode_request`."""
+        """Send a request made by `encode_request`. Raises WireError if one is in flight or the
+        connection is closing.
+        """
         if self._on_response is not None or self.closing:
             raise WireError("the connection is closing" if self.closing else "a request is already in flight")
         self._on_response = on_response
@@ -104,7 +105,7 @@ class HttpClientConnection(HttpConnection):
             self._transport.writelines(request)
 
     def write_at_once(self) -> None:
-        """Let requests of one piece reach the kernel before `send` returns."""
+        """Write single-part requests directly to the kernel, before `send` returns."""
         self._write = direct_write(self._transport)
 
     @property
@@ -113,17 +114,17 @@ class HttpClientConnection(HttpConnection):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return what the kernel has not taken yet of the requests written."""
+        """Bytes of requests that the kernel has not accepted yet."""
         return 0 if self._lost else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        """End the connection now; no callback is called any more."""
+        """Close the connection immediately; no callback is called afterwards."""
         self._lost = self.closing = True
         self._on_response = None
         self._transport.abort()
 
     def body_so_far(self, start: int) -> bytes:
-        """Return what has come from `start` on of a body of unknown length that is being read."""
+        """Return what was received so far, from `start` on, of a body of unknown length."""
         if self._until_close is not None:
             return bytes(memoryview(self._until_close)[start:])
         return self._chunks.since(start) if self._chunks is not None else b""
@@ -190,7 +191,7 @@ class HttpClientConnection(HttpConnection):
 
 
 class HttpConnector:
-    """Opens connections to one server; they share the memory of heads and the read buffer."""
+    """Opens connections to one server; they share the cache of heads and the scratch buffer for reads."""
 
     def __init__(
         self,
@@ -201,7 +202,7 @@ class HttpConnector:
         kind: type[HttpClientConnection] = HttpClientConnection,
         at_once: bool = False,
     ) -> None:
-        """With `at_once` requests reach the kernel before `send` returns."""
+        """`at_once`: requests reach the kernel before `send` returns."""
         self.host = host
         self.port = port
         self._tls = tls
@@ -211,7 +212,7 @@ class HttpConnector:
         self._scratch = new_scratch()
 
     async def connect(self, timeout_s: float = 10.0) -> HttpClientConnection:
-        """A new connection. Raises WireError naming the address."""
+        """Open a connection. Raises WireError naming the address."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -232,8 +233,9 @@ class HttpConnector:
 async def fetch(
     connection: HttpClientConnection, request: Sequence[Buffer], timeout_s: float = 30.0
 ) -> HttpResponse:
-    """Send one request and wait for its response. Raises WireError if the connection breaks or time runs
-    out."""
+    """Send one request and return its response. Raises WireError if the connection breaks or the
+    timeout expires.
+    """
     answer: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
 
     def lost(error: WireError) -> None:
@@ -253,7 +255,7 @@ async def fetch(
         connection.close()
         raise WireError(f"no response within {timeout_s} s") from exc
     except asyncio.CancelledError:
-        # its response may still come: nobody else can use this connection
+        # the response may still arrive, so this connection cannot be reused
         connection.close()
         raise
     finally:

@@ -1,9 +1,9 @@
-"""The reading half of an HTTP/1.1 connection, the same for servers and clients.
+"""Reading half of an HTTP/1.1 connection, shared by servers and clients.
 
-Small messages are cut out of what one read brought. A body that comes in pieces has its own aligned buffer,
-which the event loop fills itself where the body is large, so that a tensor is copied at most once between the
-socket and the model. A message that one read brings, with the head and the size of the one before, is known
-at a glance.
+Small messages are sliced from the bytes of one read. A body that arrives in pieces gets an aligned
+buffer of its own, which the event loop fills directly if the body is large, so that a tensor is copied
+at most once between socket and model. If one read brings exactly one message with the head and size of
+the previous one, the head is not parsed again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _CHUNKS_AT_ONCE_BYTES = 16 << 10
 
 
 class HttpConnection(BufferedReader):
-    """Cuts the byte stream into messages and hands each to `_message`."""
+    """Splits the byte stream into messages and passes each to `_message`."""
 
     __slots__ = (
         "_add_head",
@@ -48,34 +48,33 @@ class HttpConnection(BufferedReader):
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         # the message being read
         self._pending = b""
-        self._checked = 0  # of a head that is still incomplete
+        self._checked = 0  # checked bytes of an incomplete head
         self._head: HttpHead | None = None
         self._body: memoryview | None = None
         self._filled = 0
         self._chunks: ChunkedDecoder | None = None
-        # the last message, if the last read brought all of it and nothing else; else its size is 0
+        # head and size of the last message if one read brought exactly that message; else size 0
         self._last_head = HttpHead()
         self._last_bytes = 0
 
     @abstractmethod
     def _message(self, head: HttpHead, body: bytes | memoryview) -> bool:
-        """Take one complete message; False holds further ones back until `_resume`."""
+        """Handle a complete message. Returns False to hold back further ones until `_resume`."""
 
     @abstractmethod
     def _head_seen(self, head: HttpHead) -> None:
-        """A head whose body is still to come, or that needs something first. May raise HttpError."""
+        """Handle a head whose body is incomplete or needs an action first. May raise HttpError."""
 
     def _may_begin(self, size: int) -> bool:  # noqa: ARG002 (a server's concern)
-        """Return whether there is memory for a body; if not, the connection goes on with its head when there
-        is."""
+        """Return True if there is memory for a body; otherwise reading resumes at its head once there is."""
         return True
 
     def _hold(self, size: int) -> None:
-        """So much of a body will be held. May raise HttpError."""
+        """Charge `size` bytes of a body to the memory budget. May raise HttpError."""
 
     @abstractmethod
     def _bad_message(self, error: HttpError) -> None:
-        """The stream cannot be read on."""
+        """Handle invalid input: the stream cannot be read further."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -96,7 +95,7 @@ class HttpConnection(BufferedReader):
 
     @property
     def received(self) -> int:
-        """Bytes that have come of the body which is being read."""
+        """Bytes received of the body being read."""
         return self._chunks.received if self._chunks is not None else self._filled
 
     def landing(self) -> memoryview | None:
@@ -108,7 +107,7 @@ class HttpConnection(BufferedReader):
             self._finish(self._body, b"")
 
     def _read(self, data: bytes) -> None:
-        """Cut `data`, which begins where the last message or piece of one ended."""
+        """Read `data`, which starts at a message, a chunk, or a piece of one."""
         self._last_bytes = 0
         try:
             while data:
@@ -121,7 +120,9 @@ class HttpConnection(BufferedReader):
             self._bad_message(exc)
 
     def _read_messages(self, data: bytes) -> bytes:
-        """Take the messages that are plain and complete; returns what is left to read behind another one."""
+        """Handle the complete messages with plain heads. Returns the bytes from the first that needs
+        more, if any.
+        """
         at, end = 0, len(data)
         while at < end:
             head_end = data.find(HEAD_END, at)
@@ -149,7 +150,7 @@ class HttpConnection(BufferedReader):
         return b""
 
     def _resume(self) -> None:
-        """Go on with what was held back."""
+        """Resume with the data held back."""
         data, self._pending = self._pending, b""
         if self._body is not None:
             self._fill(self._body, data)
@@ -158,9 +159,9 @@ class HttpConnection(BufferedReader):
 
     def _hold_partial_head(self, rest: bytes) -> None:
         if rest == b"\r\n":
-            return  # some clients end a body with it (RFC 9112 section 2.2)
+            return  # some clients send an extra CRLF after a body (RFC 9112 section 2.2)
         size = len(rest)
-        # a long head that drips in is not parsed from its beginning for each drop
+        # parse a long head that arrives slowly only when its size has doubled: linear cost in total
         dripping = _CHECK_ABOVE_BYTES < self._checked < size < 2 * self._checked
         if not dripping or size > MAX_HEAD_BYTES:
             check_partial_head(rest, request=self._is_request_reader)
@@ -170,9 +171,10 @@ class HttpConnection(BufferedReader):
     _is_request_reader = True
 
     def _begin_body(self, head: HttpHead, first: bytes) -> bytes:
-        """A body that is chunked, incomplete, announced by Expect, or ended by the connection.
+        """Start a body that is chunked, incomplete, announced by Expect, or ended by closing the
+        connection.
 
-        Returns what is left to read behind it.
+        Returns the bytes left to read after it.
         """
         if head.content_length > self._max_body_bytes:
             raise HttpError(
@@ -186,7 +188,7 @@ class HttpConnection(BufferedReader):
             self._chunks = ChunkedDecoder(self._max_body_bytes)
             return first
         if head.content_length <= len(first):
-            # complete after all: only the head needed attention
+            # the body is complete: only the head needed an action
             return self._complete(first[: head.content_length], first[head.content_length :])
         try:
             self._body = aligned(head.content_length, head.tensor_offset)
@@ -214,7 +216,7 @@ class HttpConnection(BufferedReader):
         return b""
 
     def _fill(self, body: memoryview, data: bytes) -> None:
-        """A read that begins within a body, and may end behind it."""
+        """Copy a read that starts within a body, and may extend past its end."""
         left = len(body) - self._filled
         if len(data) < left:
             body[self._filled : self._filled + len(data)] = data
@@ -224,7 +226,7 @@ class HttpConnection(BufferedReader):
             self._finish(body, data[left:])
 
     def _finish(self, body: memoryview, rest: bytes) -> None:
-        """A body is complete, and `rest` came behind it."""
+        """Complete a body that is followed by `rest`."""
         self._body = None
         try:
             rest = self._complete(body, rest)
@@ -234,7 +236,7 @@ class HttpConnection(BufferedReader):
         self._read(rest)
 
     def _complete(self, body: bytes | memoryview, rest: bytes) -> bytes:
-        """Hand over a message; returns what may be read behind it now."""
+        """Pass on a message. Returns the bytes that may be read now."""
         head, self._head = cast("HttpHead", self._head), None
         if self._message(head, body):
             return rest

@@ -1,8 +1,7 @@
-"""Heads of HTTP/1.1 messages: strictly parsed by httptools, checked against limits, and remembered.
+"""Heads of HTTP/1.1 messages: parsed strictly by httptools, checked against limits, and cached.
 
-A client on a kept-alive connection sends the same head again and again, so a head that was parsed once is
-found again
-by its bytes. The memory is bounded, and a parsed head is a pure function of its bytes.
+A client on a kept-alive connection repeats its head, so parsed heads are looked up by their bytes. The
+cache is bounded, and a parsed head depends only on its bytes.
 """
 
 import re
@@ -19,14 +18,16 @@ MAX_HEADERS = 100
 
 _EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 _ORIGIN = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
-"""Before the path where a client sends the absolute form of a target, which servers must take too."""
+"""Scheme and authority of a target in absolute form, which servers must accept too."""
 
 _CACHED_HEADS = 1024
 _CACHED_HEAD_BYTES = 2 << 10
 
 
 class HttpError(WireError):
-    """A peer broke HTTP/1.1 or one of our limits; a server answers `status` and closes the connection."""
+    """The peer violated HTTP/1.1 or one of our limits; a server responds with `status` and closes the
+    connection.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -34,7 +35,7 @@ class HttpError(WireError):
 
 
 class HttpHead:
-    """One parsed head. Header names are lower case; of a repeated header the values are joined by ", "."""
+    """Parsed head. Header names are lower case; values of repeated headers are joined by ", "."""
 
     __slots__ = (
         "chunked",
@@ -63,27 +64,25 @@ class HttpHead:
         self.chunked = False
         self.keep_alive = True
         self.connection = b""
-        """The Connection header of an answer that keeps the connection: HTTP/1.0 wants to be told."""
+        """Connection header of a response that keeps the connection open; only HTTP/1.0 needs one."""
         self.expects_continue = False
         self.plain = True
-        """A body of known length and nothing to answer before it: the hot path."""
+        """True on the hot path: the body has a known length, and no response is due before it."""
         self.tensor_offset = 0
-        """Where binary tensors begin in the body (Inference-Header-Content-Length), so that they can be
-        aligned."""
+        """Offset of binary tensors in the body (Inference-Header-Content-Length), for alignment."""
         self.raw = b""
-        """The head as it came."""
+        """Bytes of the head as received."""
         self.memo: Any = None
-        """For the owner of the connection: what it made of this head the first time."""
+        """Cache slot for the connection's owner: what it derived from this head."""
 
     @property
     def takes_chunks(self) -> bool:
-        """Return whether a streamed answer is chunked: HTTP/1.0 knows none, there it ends with the
-        connection."""
+        """True if a streamed response is chunked; for HTTP/1.0 it ends by closing the connection."""
         return not self.connection
 
 
 class _Collector:
-    """Receives httptools' callbacks for one head."""
+    """Receiver of httptools' callbacks for one head."""
 
     def __init__(self) -> None:
         self.target = b""
@@ -93,12 +92,12 @@ class _Collector:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # of the white space around a value the parser leaves a tab behind it (RFC 9110 section 5.5)
+        # the parser leaves a tab after a value, which must be stripped (RFC 9110 section 5.5)
         self.pairs.append((name.lower(), value.strip(b" \t")))
 
 
 class HeadCache:
-    """Parsed heads by their bytes."""
+    """Bounded cache of parsed heads, keyed by their bytes."""
 
     def __init__(self, parse: Callable[[bytes], HttpHead]) -> None:
         self._parse = parse
@@ -106,7 +105,7 @@ class HeadCache:
         self.get = self._known.get
 
     def add(self, raw: bytes) -> HttpHead:
-        """Parse and remember. Raises HttpError."""
+        """Parse a head and cache it if it is small. Raises HttpError."""
         head = self._parse(raw)
         if len(raw) <= _CACHED_HEAD_BYTES:
             if len(self._known) >= _CACHED_HEADS:
@@ -116,7 +115,9 @@ class HeadCache:
 
 
 def parse_request_head(raw: bytes) -> HttpHead:
-    """A request's head, from its first byte to the empty line. Raises HttpError with the status to answer."""
+    """Parse a request's head, up to and including the empty line. Raises HttpError with the status to
+    respond with.
+    """
     if len(raw) > MAX_HEAD_BYTES:
         _refuse_long(raw)
     collector = _Collector()
@@ -157,7 +158,7 @@ def parse_request_head(raw: bytes) -> HttpHead:
 
 
 def parse_response_head(raw: bytes) -> HttpHead:
-    """A response's head. `content_length` is -1 where the body ends with the connection."""
+    """Parse a response's head. `content_length` is -1 if the body ends by closing the connection."""
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, raw)
@@ -180,8 +181,7 @@ def parse_response_head(raw: bytes) -> HttpHead:
 
 
 def check_partial_head(raw: bytes, *, request: bool) -> None:
-    """Raise HttpError as soon as an incomplete head cannot become a good one (TLS hello, bare LF,
-    garbage)."""
+    """Raise HttpError as soon as an incomplete head cannot become valid (TLS hello, bare LF, garbage)."""
     if len(raw) > MAX_HEAD_BYTES:
         _refuse_long(raw)
     kind = httptools.HttpRequestParser if request else httptools.HttpResponseParser
@@ -199,7 +199,7 @@ def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, ra
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # an Upgrade header is an offer that we do not take; the request stands
+        pass  # decline the offer to upgrade, and serve the request
     except httptools.HttpParserError as exc:
         raise HttpError(400, f"malformed HTTP message: {exc}") from exc
 
@@ -226,5 +226,5 @@ def _tokens(value: bytes) -> set[bytes]:
 
 
 def _offset(value: bytes) -> int:
-    """The tensor offset for alignment only; what the header really says is the v2 codec's to judge."""
+    """Return the tensor offset, used for alignment only: the v2 codec validates the header."""
     return int(value) if value.isdigit() and len(value) < 10 else 0

@@ -1,4 +1,4 @@
-"""The limits of an HTTP server's connections."""
+"""Limits of an HTTP server's connections."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ class HttpLimits:
 
     max_body_bytes: int = 64 << 20
     head_timeout_s: int = 10
-    """From the first byte of a head to its end."""
+    """Time from the first byte of a head to its end."""
     body_timeout_s: int = 60
-    """Without a single byte of an announced body; and before `min_receive_rate` counts."""
+    """Time without a byte of an announced body; also the time before `min_receive_rate` applies."""
     min_receive_rate: int = 240
-    """Bytes per second, on average, of a body; 0: any."""
+    """Minimum average rate of a body in bytes per second; 0 = no minimum."""
     max_receive_s: int = 3600
-    """From the end of a head to the end of its body."""
+    """Time from the end of a head to the end of its body."""
     idle_timeout_s: int = 120
-    """Between requests."""
+    """Time between requests."""
     write_timeout_s: int = 60
-    """Without the client taking a single byte of its answer."""
+    """Time without the client accepting a byte of its response."""
 
     def check_head(self, elapsed_s: int) -> None:
         """Raise HttpError for a head that takes too long."""
@@ -29,7 +29,7 @@ class HttpLimits:
             raise HttpError(408, f"no complete request head within {self.head_timeout_s} s")
 
     def check_body(self, silent_s: int, elapsed_s: int, received_bytes: int) -> None:
-        """Raise HttpError for a body that has stopped, is too slow, or takes too long."""
+        """Raise HttpError for a body that has stalled, is too slow, or takes too long."""
         if silent_s > self.body_timeout_s:
             raise HttpError(408, f"no byte of the announced body for {self.body_timeout_s} s")
         if elapsed_s > self.max_receive_s:

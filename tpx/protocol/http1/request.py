@@ -1,4 +1,4 @@
-"""One HTTP request at the server, and how it is answered."""
+"""One HTTP request at the server, and its response."""
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 JSON_TYPE = b"Content-Type: application/json\r\n"
 GONE = 499
-"""In place of a status: the client went away before the answer, as nginx has it."""
+"""Pseudo status of a request whose client left before the response (as in nginx)."""
 
 _JOIN_BELOW_BYTES = 32 << 10
 
 
 class HttpRequest:
-    """One request, answered now or later, on the event loop: by one call of `respond`, or by `begin`, any
-    number of `send`s and `finish`. After the client has gone every answer is dropped."""
+    """One request. Its response is sent on the event loop, now or later: with one `respond`, or with
+    `begin`, any number of `send`, and `finish`. Responses are dropped once the client is gone.
+    """
 
     __slots__ = (
         "_connection", "began_ns", "body", "head", "on_answered", "on_gone", "on_stall", "received_ns",
@@ -32,13 +33,13 @@ class HttpRequest:
         self.head = head
         self.body = body
         self.on_gone: Callable[[], None] | None = None
-        """Called when the client goes away before the answer."""
+        """Called when the client leaves before the response."""
         self.on_stall: Callable[[bool], None] | None = None
-        """Called with True when the client does not take what was sent, with False when it does again."""
+        """Called with True when the client stops reading what was sent, with False when it resumes."""
         self.on_answered: Callable[[int], None] | None = None
-        """Called with the status when the answer begins, or with GONE when there will be none."""
+        """Called with the status when the response begins, or with GONE if there will be none."""
         self.began_ns = self.received_ns = 0
-        """When its first bytes and when all of it had come; known if the listener has an observer."""
+        """Times at which the first and the last bytes arrived; set only if the listener has an observer."""
 
     @property
     def peer(self) -> str:
@@ -46,13 +47,14 @@ class HttpRequest:
         return address_of(self._connection.out.transport)
 
     def unsent(self) -> int:
-        """Bytes of answers that the kernel has not taken yet."""
+        """Return the bytes of responses that the kernel has not accepted yet."""
         out = self._connection.out
         return 0 if out.is_closing() else out.get_write_buffer_size()
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
-        if large, and must not change until they are sent."""
+        """Send a response. `headers` are complete lines, without Content-Length and Connection. Large
+        parts are not copied and must not change until they are sent.
+        """
         connection, head = self._connection, self.head
         if connection.request is not self:
             return
@@ -76,7 +78,7 @@ class HttpRequest:
         connection.answered(keep_alive=keep_alive)
 
     def begin(self, status: int, headers: bytes) -> None:
-        """Begin an answer of unknown length."""
+        """Start a response of unknown length."""
         connection, head = self._connection, self.head
         if connection.request is not self:
             return
@@ -88,7 +90,9 @@ class HttpRequest:
         connection.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 
     def send(self, data: bytes) -> None:
-        """Send a piece of it, not empty. What a slow client does not take is kept: heed `on_stall`."""
+        """Send a non-empty piece of a started response. Data that a slow client does not read is
+        buffered: use `on_stall`.
+        """
         connection = self._connection
         if connection.request is not self:
             return
@@ -98,7 +102,7 @@ class HttpRequest:
         connection.out.write(data)
 
     def finish(self) -> None:
-        """End an answer that was begun."""
+        """End a started response."""
         connection, head = self._connection, self.head
         if connection.request is not self:
             return
@@ -108,13 +112,13 @@ class HttpRequest:
         connection.answered(keep_alive=head.takes_chunks and head.keep_alive and not connection.last_answer())
 
     def withdraw(self) -> None:
-        """Tell whoever works on it that the client has gone, once."""
+        """Notify the handler, once, that the client is gone."""
         if self.on_gone is not None:
             on_gone, self.on_gone = self.on_gone, None
             on_gone()
 
     def lose(self) -> None:
-        """Note that the connection is lost: there will be no answer."""
+        """Handle loss of the connection: there will be no response."""
         self.withdraw()
         if self.on_answered is not None:
             self.on_answered(GONE)

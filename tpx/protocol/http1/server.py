@@ -1,5 +1,4 @@
-"""The server's end of an HTTP/1.1 connection: one request at a time, limits, deadlines, an answer to
-everything."""
+"""HTTP/1.1 server connection: one request at a time, limits, deadlines, a response to every request."""
 
 import asyncio
 import json
@@ -18,14 +17,14 @@ from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
 
 _SILENT_S = 2
-"""Without a byte of a body, when others wait for memory."""
+"""Seconds without a byte after which a body's memory is reclaimed for waiting requests."""
 
 Judge = Callable[[HttpHead], HttpError | None]
-"""Says of a head, before its body is read, why the body need not be read at all."""
+"""Returns an error for a head whose body need not be read, or None."""
 
 
 class _Stage(Enum):
-    """Stage of a connection, which its deadlines depend on."""
+    """State of a connection, which determines its deadline."""
 
     IDLE = auto()
     HEAD = auto()
@@ -35,7 +34,7 @@ class _Stage(Enum):
 
 
 class HttpServerConnection(HttpConnection):
-    """Reads requests and writes their responses in order; a request in flight holds back the next."""
+    """Reads requests and writes their responses in order; a request in flight holds back the next one."""
 
     __slots__ = (
         "_account",
@@ -79,13 +78,15 @@ class HttpServerConnection(HttpConnection):
         self._stage = _Stage.IDLE
         self._since = self._body_since = listener.tick
         self._write_watch = WriteWatch()
-        self.streamed_bytes = 0  # of streamed answers, to tell a slow client from a deaf one
+        self.streamed_bytes = (
+            0  # bytes of streamed responses: tells a slow client from one that has stopped reading
+        )
         self._writing_paused = self.serving = False
         self._half_closed = self._withdrawn = self._deaf = False
         self._began_ns = 0
         self._account = listener.memory.account(self)
         self.answer_bytes = 0
-        self._taken = (0, 0)  # bytes of answers, at the last two looks
+        self._taken = (0, 0)  # bytes of responses accepted by the kernel, at the last two sweeps
 
     # asyncio's callbacks
 
@@ -96,7 +97,7 @@ class HttpServerConnection(HttpConnection):
         self._listener.opened(self, self._transport)
 
     def refuse(self, reason: str) -> None:
-        """One connection too many: answer whatever it is about to ask, and close."""
+        """Respond 503 to whatever the client sends, because the connection is over a limit, and close."""
         self._bad_message(HttpError(503, reason))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
@@ -110,16 +111,19 @@ class HttpServerConnection(HttpConnection):
             self.request = None
 
     def _withdraw(self) -> None:
-        """The client sends no more. We hear it whenever we read on: what is in the pipeline is answered."""
+        """Withdraw the request in flight, because the client has ended its half. Pipelined requests are
+        still served.
+        """
         if not self._withdrawn:
             self._withdrawn = True
             if self.request is not None:
                 self.request.withdraw()
 
     def eof_received(self) -> bool:
-        """The client sends no more. In the middle of a body that is an error. With a request in flight it has
-        most likely gone: the request is withdrawn, so that nobody computes for nobody; what is answered all
-        the same is sent, for a client that only closed its half."""
+        """Handle the end of the client's half, which is an error within a body. A request in flight is
+        withdrawn, because the client is most likely gone; if it completes anyway, its response is sent
+        to a client that only closed its half. Returns True to keep the transport open for that.
+        """
         self.out.flush()
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
@@ -130,7 +134,7 @@ class HttpServerConnection(HttpConnection):
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def pause_writing(self) -> None:
-        """A client that does not take its answers gets no more of them: its requests wait unread."""
+        """Handle a client that does not read its responses: stop serving its requests, which wait unread."""
         self._writing_paused = True
         self._note_unsent()
         self._tell_stalled()
@@ -155,7 +159,7 @@ class HttpServerConnection(HttpConnection):
         if not self._awaits_turn:
             self._awaits_turn = True
             self._transport.pause_reading()
-            ready = lambda: memory.fits(size) or not memory.held  # noqa: E731 (asked again and again)
+            ready = lambda: memory.fits(size) or not memory.held  # noqa: E731 (polled)
             memory.wait(self._account, ready, self._turn_came, self._refuse_body)
         return False
 
@@ -170,7 +174,7 @@ class HttpServerConnection(HttpConnection):
         self._account.hold_request(size)
 
     def _note_unsent(self) -> None:
-        """The transport holds an answer, all of it until its last byte is taken."""
+        """Charge the unsent response, whose parts the transport holds until the last byte is sent."""
         account = self._account
         account.hold_answer(max(self.answer_bytes, self.out.get_write_buffer_size()) - account.answers)
 
@@ -179,11 +183,11 @@ class HttpServerConnection(HttpConnection):
         return self.out.written - self.out.get_write_buffer_size() != self._taken[0]
 
     def drop_answers(self) -> None:
-        """The memory is needed: a client that does not read is cut off."""
+        """Abort the connection of a client that does not read, to free its memory."""
         self.abort()
 
     def drop_silent_requests(self) -> None:
-        """The memory is needed: a client that has sent nothing for seconds is refused."""
+        """Refuse a request whose body has stalled for seconds, to free its memory."""
         if self._stage is _Stage.BODY and self._listener.tick - self._since > _SILENT_S:
             self._bad_message(HttpError(503, self._listener.memory.refusal))
 
@@ -217,7 +221,7 @@ class HttpServerConnection(HttpConnection):
         self._note_stage()
 
     def _note_stage(self) -> None:
-        """Note what the connection now waits for; a head's deadline runs from its first byte."""
+        """Update the stage; a head's deadline runs from its first byte."""
         if self.request is not None or self._stage is _Stage.CLOSED:
             return
         if self._head is not None:
@@ -228,13 +232,13 @@ class HttpServerConnection(HttpConnection):
             self._stage, self._since = _Stage.HEAD, self._listener.tick
 
     def _hold_back(self, data: bytes) -> None:
-        """A pipelined request: keep the bytes, read no more until the request in flight is answered."""
+        """Keep the bytes of a pipelined request, and stop reading until the request in flight is done."""
         self._pending += data
         self._deaf = True
         self._transport.pause_reading()
 
     def _go_on(self) -> None:
-        """Read what was held back, if nothing stands in its way any more."""
+        """Read data that was held back, if nothing blocks it any longer."""
         if self.serving or not self._pending or not self._may_read_on():
             return
         self._deaf = False
@@ -260,8 +264,9 @@ class HttpServerConnection(HttpConnection):
         return self._may_read_on()
 
     def _may_read_on(self) -> bool:
-        """Return whether the next request may be served: nothing is in flight, and the client takes its
-        answers."""
+        """Return True if the next request may be served: none is in flight, and the client reads its
+        responses.
+        """
         waits = self.request is not None or self._writing_paused or self._awaits_turn
         return not waits and self._stage is not _Stage.CLOSED
 
@@ -274,7 +279,9 @@ class HttpServerConnection(HttpConnection):
             self.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _bad_message(self, error: HttpError) -> None:
-        """Answer and close: after a framing error nobody knows where the next request begins."""
+        """Send an error response and close: after a framing error the start of the next request is
+        unknown.
+        """
         if self._stage is _Stage.CLOSED:
             return
         body = json.dumps({"error": error.message}).encode()
@@ -287,13 +294,13 @@ class HttpServerConnection(HttpConnection):
     # writing
 
     def last_answer(self) -> bool:
-        """Return True if no request will follow the one that is being answered."""
+        """Return True if no request will follow the one in flight."""
         listener = self._listener
         leaving = listener.releasing or listener.draining
         return leaving or (self._half_closed and not (self._pending or self.serving))
 
     def answered(self, *, keep_alive: bool) -> None:
-        """Read on behind an answered request, or end the connection."""
+        """Continue after a response: read on, or end the connection."""
         self.request = None
         if self._account.requests:
             self._account.release_request(self._account.requests)
@@ -305,9 +312,9 @@ class HttpServerConnection(HttpConnection):
             self._go_on()
 
     def _end(self) -> None:
-        """Nothing more will be said. Closing with unread input would reset the connection, and the client
-        might never see the answer: end our half, ignore what still comes, and close when the client does or
-        `sweep` loses patience."""
+        """End our half after the last response. Closing with unread input would reset the connection
+        and could lose the response: ignore further input until the client closes or `sweep` times out.
+        """
         if self._stage is _Stage.CLOSED:
             return
         self._stage, self._since = _Stage.CLOSED, self._listener.tick
@@ -323,7 +330,7 @@ class HttpServerConnection(HttpConnection):
     # called by the listener
 
     def sweep(self, tick: int) -> None:
-        """Enforce the deadlines; called once a second."""
+        """Enforce the deadlines; called once per second."""
         limits = self._limits
         if self._writing_paused and self._stage is not _Stage.CLOSED:
             self._note_unsent()
@@ -331,7 +338,7 @@ class HttpServerConnection(HttpConnection):
         if self._write_watch.stalled_s(self._transport, self.streamed_bytes, tick) > limits.write_timeout_s:
             self.abort()
         elif self._write_watch.owing or self._awaits_turn:
-            # the client is busy taking its answer, or we have others to serve
+            # not the client's fault: it is still reading a response, or waits for its turn
             self._since = tick
             self._body_since += 1
         else:
@@ -354,16 +361,19 @@ class HttpServerConnection(HttpConnection):
             self._bad_message(exc)
 
     def release(self) -> None:
-        """Wait for the next answer, which says `Connection: close`. A client that sends a request on an idle
-        connection while it is closed would not know what became of it."""
+        """Do nothing: the next response says `Connection: close`. Closing an idle connection could race
+        with a request, whose fate the client would not know.
+        """
 
     def drain(self) -> None:
-        """Close when idle; a request in flight is answered first, with `Connection: close`."""
+        """Close when idle; a request in flight is served first, with `Connection: close`."""
         if self._stage in (_Stage.IDLE, _Stage.HEAD):
             self._end()
 
     def abort(self) -> None:
-        """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
+        """Abort the connection. The transport must not be used afterwards, so connection_lost is called
+        directly.
+        """
         self.out.abort()
         self.connection_lost(None)
 
@@ -374,6 +384,8 @@ def connection_factory(
     serve: Callable[[HttpRequest], None],
     judge: Judge | None = None,
 ) -> Callable[[], HttpServerConnection]:
-    """Return what the listener calls for each accepted socket; all connections share one memory of heads."""
+    """Return the protocol factory that the listener calls for each accepted socket; connections share a
+    cache of heads.
+    """
     heads = HeadCache(parse_request_head)
     return lambda: HttpServerConnection(listener, heads, limits, serve, judge)
