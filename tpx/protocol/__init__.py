@@ -1,1 +1,1 @@
-"""Definitions that both ends of the wire share: datatypes, tensors, codecs, model configs, HTTP and gRPC."""
+"""Definitions shared by servers and clients: datatypes, tensors, codecs, model configs, HTTP and gRPC."""

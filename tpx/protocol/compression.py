@@ -1,4 +1,4 @@
-"""Compressed bodies and messages: gzip and deflate (zlib), inflated only up to a limit."""
+"""Compressed bodies and messages: gzip and deflate (zlib), with a limit on the decompressed size."""
 
 import gzip
 import zlib
@@ -9,18 +9,17 @@ from tpx.protocol.tensors import Buffer
 ENCODINGS = ("gzip", "deflate")
 
 SHORT_BYTES = 64 << 10
-"""Inflating to so much takes no time worth a thread."""
+"""Largest result, in bytes, that is quick enough to decompress without a thread."""
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
-"""Of zlib, for each encoding."""
+"""zlib's `wbits` for each encoding."""
 
 
 def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
     """Decompress a complete body.
 
-    Raises Unsupported for an unknown encoding, InvalidRequest for broken or truncated data or trailing
-    bytes, and
-    InvalidRequest with code RESOURCE_EXHAUSTED as soon as the result exceeds `limit` bytes.
+    Raises Unsupported for an unknown encoding, InvalidRequest for invalid or truncated data or trailing
+    bytes, and InvalidRequest with code RESOURCE_EXHAUSTED as soon as the result exceeds `limit` bytes.
     """
     check_encoding(encoding)
     if not len(data):
@@ -46,7 +45,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def too_large(limit: int) -> InvalidRequest:
-    """Return the error of a body that inflates to more than `limit` bytes."""
+    """Return the error for a body that decompresses to more than `limit` bytes."""
     return InvalidRequest(
         f"decompressed body exceeds the maximum allowed input size of {limit} bytes",
         code=Code.RESOURCE_EXHAUSTED,
@@ -54,7 +53,7 @@ def too_large(limit: int) -> InvalidRequest:
 
 
 def inflate_if_short(data: Buffer, encoding: str, limit: int) -> bytes | None:
-    """As `inflate`, for the event loop: None where the result is longer than SHORT_BYTES."""
+    """Decompress like `inflate`, but return None if the result exceeds SHORT_BYTES: for the event loop."""
     if len(data) > SHORT_BYTES:
         return None
     try:
@@ -66,7 +65,7 @@ def inflate_if_short(data: Buffer, encoding: str, limit: int) -> bytes | None:
 
 
 def deflate(data: Buffer, encoding: str, level: int = 6) -> bytes:
-    """Compress with an encoding of ENCODINGS."""
+    """Compress with one of ENCODINGS."""
     if encoding == "gzip":
         return gzip.compress(data, level, mtime=0)
     return zlib.compress(data, level)

@@ -1,6 +1,6 @@
-"""Where things are in the text of a config.pbtxt: which field a place is in, and where a field is.
+"""Locations in the text of a config.pbtxt: the field at a position, and the position of a field.
 
-It reads what is well formed and stops where it is not: what is wrong there is told by protobuf's parser.
+Reads well-formed text and stops at the first error, which protobuf's parser reports.
 """
 
 import re
@@ -28,7 +28,7 @@ _FIELDS_LISTED = re.compile(r"\s*Available Fields\(.*", re.DOTALL)
 _PARAMETER = re.compile(r"parameters\[\d+\]\.value")
 _PARAMETER_MEANT = ' (a parameter is written value { string_value: "..." })'
 _FEW = 6
-"""So many fields of a message are worth telling where none is near."""
+"""Largest number of fields of a message worth listing when none has a similar name."""
 _DEPTH = 64
 _OTHER_WORDS = {
     "dimension": "dims",
@@ -37,24 +37,24 @@ _OTHER_WORDS = {
     "warmup": "model_warmup",
 }
 _MOST_CHARACTERS = 1 << 20
-"""Longer texts are read by protobuf alone: nobody wrote them."""
+"""Longer texts are not hand-written and are read by protobuf only."""
 
 
 @dataclass(slots=True)
 class ConfigPart:
-    """A field where it stands: its path, `input[0].dims` say, and for a message what is in it."""
+    """Field with its position and its path, such as `input[0].dims`, and for a message its fields."""
 
     path: str
     name: str
     line: int
     column: int
     begins: tuple[int, int]
-    """Where its name stands; of a further value of a list, the value."""
+    """Position (line, column) of the name; for further values of a list, of the value."""
     value: str = ""
     inner: "list[ConfigPart]" = field(default_factory=list)
 
     def walk(self) -> "Iterator[ConfigPart]":
-        """This one and all below."""
+        """Yield this field and all fields below it."""
         yield self
         for part in self.inner:
             yield from part.walk()
@@ -62,14 +62,14 @@ class ConfigPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldText:
-    """A field of the outermost message as it is written, by offsets into the text."""
+    """Field of the outermost message, as offsets into the text."""
 
     name: str
     start: int
     stop: int
-    """Behind its value."""
+    """End of the value."""
     end: int
-    """Behind the comma or semicolon that may follow the value."""
+    """End of the comma or semicolon after the value, if any."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class _Token:
 
 
 class _TextReader:
-    """Reads fields as far as they are well formed."""
+    """Reads fields as long as they are well formed."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
@@ -92,7 +92,7 @@ class _TextReader:
         self._at = 0
 
     def message(self, path: str, descriptor: Any, depth: int) -> list[ConfigPart]:
-        """The fields up to what closes the message, or cannot be read."""
+        """Return the fields up to the end of the message, or to the first error."""
         out: list[ConfigPart] = []
         counts: dict[str, int] = {}
         while depth < _DEPTH:
@@ -119,7 +119,7 @@ class _TextReader:
     def _value(
         self, path: str, named: _Token, known: tuple[Any, dict[str, int]], depth: int, *, listed: bool
     ) -> ConfigPart:
-        """One value of a field, whose place is that of the name, and of a message in a list its own."""
+        """Return one value of a field. Its position is that of the name; for a message in a list, its own."""
         kind, counts = known
         number = counts.get(named.text, 0)
         counts[named.text] = number + 1
@@ -145,7 +145,7 @@ class _TextReader:
         return part
 
     def _place(self, offset: int) -> tuple[int, int]:
-        """Line and column, counted from 1 as protobuf's parser does."""
+        """Return line and column, counted from 1 like protobuf's parser."""
         line = bisect_right(self._lines, offset)
         return line, offset - self._lines[line - 1] + 1
 
@@ -161,14 +161,14 @@ class _TextReader:
 
 
 def read_parts(text: str) -> list[ConfigPart]:
-    """The fields of a ModelConfig's text, with those of the messages in them."""
+    """Return the fields of a ModelConfig's text, including nested ones."""
     if len(text) > _MOST_CHARACTERS:
         return []
     return _TextReader(text).message("", messages.ModelConfig.DESCRIPTOR, 0)
 
 
 def outer_fields(text: str) -> list[FieldText]:
-    """The fields of the outermost message in their order, one for each time that a name is written."""
+    """Return the fields of the outermost message in order, one for each occurrence of a name."""
     tokens = list(_tokens(text)) if len(text) <= _MOST_CHARACTERS else []
     out: list[FieldText] = []
     at = 0
@@ -182,7 +182,7 @@ def outer_fields(text: str) -> list[FieldText]:
 
 
 def explain(text: str, complaint: str) -> str:
-    """Return what protobuf's parser complains of, with the field it is in, and what may have been meant."""
+    """Return the parser's complaint with the path of the field, and a suggestion if there is one."""
     place = _PLACE.match(complaint)
     path = field_at(text, int(place[1]), int(place[2])) if place is not None else ""
     bare = _PARAMETER.fullmatch(path) is not None and 'Expected "{"' in complaint
@@ -192,7 +192,7 @@ def explain(text: str, complaint: str) -> str:
 
 
 def field_at(text: str, line: int, column: int) -> str:
-    """The path of the field that a place belongs to, "" for none."""
+    """Return the path of the field at a position, or "" if there is none."""
     best = ""
     for part in _all(read_parts(text)):
         if part.begins <= (line, column):
@@ -201,10 +201,10 @@ def field_at(text: str, line: int, column: int) -> str:
 
 
 def locate(text: str, complaint: str) -> ConfigPart | None:
-    """The field that a message about a configuration means, as far as its words tell.
+    """Return the field that an error message about a configuration refers to, or None.
 
-    In the part whose name the message quotes if there is one, otherwise anywhere: the field that the message
-    speaks of.
+    Searches the part whose name the message quotes, if any, and otherwise the whole text, for a field
+    that the message mentions.
     """
     parts = read_parts(text)
     words = _fields_in(complaint)
@@ -216,13 +216,13 @@ def locate(text: str, complaint: str) -> ConfigPart | None:
 
 
 def _spoken_of(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | None:
-    """The deepest field that a message names, the last of several."""
+    """Return the deepest field that the message mentions; the last of several."""
     found = [part for part in _all(parts) if part.name in words - {"name", "input", "output"}]
     return max(reversed(found), key=lambda part: part.path.count("."), default=None)
 
 
 def _fields_in(complaint: str) -> set[str]:
-    """The fields that a message speaks of, by their names or by words of its own."""
+    """Return the fields that a message mentions, by name or by synonym."""
     words = re.findall(r"[a-z_]{3,}", complaint)
     pairs = {f"{one}_{other}" for one, other in pairwise(words)}
     tensors = {"input", "output"} if "tensor" in words else set()
@@ -240,7 +240,7 @@ def _all(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:
 
 
 def _meant(complaint: str) -> str:
-    """` (did you mean 'x'?)` for a field or a value that there is not."""
+    """Return ` (did you mean 'x'?)` for an unknown field or value, or ""."""
     match = _NO_FIELD.search(complaint)
     if match is not None:
         return _field_meant(messages.message_named(match[1]), match[2])
@@ -249,14 +249,14 @@ def _meant(complaint: str) -> str:
         return ""
     in_json = _JSON_ENUM.search(complaint)
     name = in_json[2].rstrip(".") if in_json is not None else match[1]
-    if name is None:  # a value in JSON that is no word
+    if name is None:  # a JSON value that is not a word
         return ""
     values = messages.enum_named(name).values_by_name
     return f" (write {match[2]} without quotes)" if match[2] in values else nearest(match[2], values)
 
 
 def _field_meant(message: Descriptor, name: str) -> str:
-    """The field of a message that is called nearly so, or where in a configuration one of the name is."""
+    """Suggest a field of the message with a similar name, or the path to a nested field with this name."""
     known: Mapping[str, object] = message.fields_by_name
     near = nearest(name, known)
     if near:
@@ -268,7 +268,7 @@ def _field_meant(message: Descriptor, name: str) -> str:
 
 
 def _place_of(message: Descriptor, name: str) -> str:
-    """The shortest path to a field of a name below a message, "" where there is none."""
+    """Return the shortest path to a field with this name below a message, or ""."""
     level, seen = [("", message)], {message.full_name}
     while level:
         below = []
@@ -284,12 +284,12 @@ def _place_of(message: Descriptor, name: str) -> str:
 
 
 def is_repeated(kind: Any) -> bool:
-    """Return whether a field holds a list, or a map; older versions of protobuf say it by its label."""
+    """Return True for a list or map field; older protobuf versions mark it with a label."""
     return bool(kind.is_repeated if hasattr(kind, "is_repeated") else kind.label == kind.LABEL_REPEATED)
 
 
 def _behind_value(tokens: Sequence[_Token], at: int) -> int:
-    """The number of the token that follows a value; strings side by side are one value."""
+    """Return the index of the token after a value; adjacent strings are one value."""
     depth = 0
     while at < len(tokens):
         token = tokens[at]

@@ -1,4 +1,4 @@
-"""The tensor datatypes of the v2 protocol: wire names, numpy types, sizes, and their config.pbtxt names."""
+"""Tensor datatypes of the v2 protocol: wire names, numpy types, sizes, and names in config.pbtxt."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from tpx.errors import InvalidRequest
 class DataType:
     """One datatype.
 
-    `numpy` is the type of `Tensor.numpy()`: BYTES become objects; BF16, which numpy lacks, uint16 bits.
-    `size` is bytes per element, 0 for BYTES. `number` is the value in the ModelConfig DataType enum.
+    `numpy` is the type of `Tensor.numpy()`: objects for BYTES; uint16 bits for BF16, which numpy lacks.
+    `size` is in bytes per element, 0 for BYTES. `number` is the value in the ModelConfig DataType enum.
     """
 
     name: str
@@ -23,7 +23,7 @@ class DataType:
 
     @property
     def config_name(self) -> str:
-        """The name in config.pbtxt: TYPE_FP32; BYTES is TYPE_STRING there."""
+        """Name in config.pbtxt, such as TYPE_FP32; TYPE_STRING for BYTES."""
         return "TYPE_STRING" if self.name == "BYTES" else f"TYPE_{self.name}"
 
 
@@ -46,12 +46,12 @@ _ALL = (
 
 BY_NAME = {d.name: d for d in _ALL}
 BY_NUMBER = {d.number: d for d in _ALL}
-# BF16 comes last in _ALL and is left out: its bits look like UINT16.
+# without BF16, whose numpy type is that of UINT16
 _BY_NUMPY = {d.numpy: d for d in _ALL if d.name != "BF16"}
 
 
 def datatype(name: str) -> DataType:
-    """The datatype of a wire name such as FP32. Raises InvalidRequest for an unknown one."""
+    """Return the datatype for a wire name such as FP32. Raises InvalidRequest for an unknown one."""
     try:
         return BY_NAME[name]
     except KeyError:
@@ -59,7 +59,9 @@ def datatype(name: str) -> DataType:
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DataType:
-    """The datatype that carries a numpy type; strings and bytes of any width are BYTES."""
+    """Return the datatype for a numpy type; strings and bytes of any width are BYTES. Raises
+    InvalidRequest.
+    """
     if dtype.kind in "SUO":
         return BY_NAME["BYTES"]
     try:

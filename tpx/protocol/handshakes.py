@@ -1,8 +1,8 @@
-"""The sockets of a TLS endpoint until they have shaken hands.
+"""Sockets of a TLS endpoint until their handshake is done.
 
-The event loop would tell of a connection only once its handshake is done, and until then a client could hold
-as many sockets as it likes. So they are accepted here, counted from their first moment, and closed when there
-are too many.
+The event loop would report a connection only after its handshake, and until then a client could hold
+any number of sockets. They are therefore accepted here, counted from the start, and closed if over a
+limit.
 """
 
 import asyncio
@@ -14,14 +14,17 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
 BACKLOG = 4096
-"""What Linux allows by default. A client that finds the queue full tries again a second later."""
+"""Length of the accept queue; Linux's default limit. A client that finds the queue full retries a
+second later.
+"""
 HANDSHAKE_S = 10
 _WITHOUT_DESCRIPTORS_S = 0.1
 
 
 class Handshakes:
-    """Accepts, and turns sockets into connections of `factory`. `admits` judges a client before anything is
-    said to it."""
+    """Accepts sockets and turns them into connections of `factory`. `admits` checks a client before its
+    handshake begins.
+    """
 
     def __init__(
         self,
@@ -35,19 +38,19 @@ class Handshakes:
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._fresh: set[socket.socket] = set()
-        """Accepted, but nobody's yet: a task that is cancelled before it has begun closes nothing."""
+        """Accepted sockets whose task has not started: cancelling such a task would not close its socket."""
         self.count = 0
         self.clients: Counter[str] = Counter()
-        """How many of the handshakes each client is in."""
+        """Number of handshakes in progress per client."""
 
     def accept_from(self, listening: Sequence[socket.socket]) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         self._listening = list(listening)
         for sock in self._listening:
             self._own(self._accept(sock))
 
     def stop_accepting(self) -> None:
-        """Close the listening sockets, and what has not come to be a connection."""
+        """Close the listening sockets and the unfinished handshakes."""
         for task in self._tasks:
             task.cancel()
         for sock in (*self._listening, *self._fresh):
@@ -66,7 +69,7 @@ class Handshakes:
             try:
                 accepted, peer = await loop.sock_accept(listening)
             except OSError:
-                # out of descriptors, or the client has gone already: others may have more luck
+                # out of descriptors, or the client is gone already: keep serving others
                 await asyncio.sleep(_WITHOUT_DESCRIPTORS_S)
                 continue
             client = client_of(peer)
@@ -82,7 +85,7 @@ class Handshakes:
         self._fresh.discard(accepted)
         loop = asyncio.get_running_loop()
         try:
-            with suppress(OSError):  # whatever went wrong went wrong there
+            with suppress(OSError):  # a failed handshake is the client's problem
                 await loop.connect_accepted_socket(
                     self._factory, accepted, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S
                 )
@@ -94,8 +97,9 @@ class Handshakes:
 
 
 def client_of(peername: object) -> str:
-    """Return the client that a connection counts for: an IPv4 address, or of IPv6 the network, all of which
-    one client has."""
+    """Return the key by which a client's connections are counted: an IPv4 address, or an IPv6 /64
+    network, since one client has all of it.
+    """
     host = str(peername[0]) if isinstance(peername, tuple) else ""
     try:
         address = ip_address(host.partition("%")[0])
@@ -109,13 +113,12 @@ def client_of(peername: object) -> str:
 
 
 async def listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
-    """A socket for each address that the name stands for. Raises OSError."""
+    """Return one listening socket per address that the name resolves to. Raises OSError."""
     return begin_to_listen(await asyncio.to_thread(bound_sockets, address, port, reuse_port=reuse_port))
 
 
 def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
-    """Return a socket for each address that the name stands for, which does not listen yet. Raises
-    OSError."""
+    """Return one bound socket, not yet listening, per address that the name resolves to. Raises OSError."""
     found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     out: list[socket.socket] = []
     try:
@@ -129,7 +132,7 @@ def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.s
 
 
 def begin_to_listen(sockets: Sequence[socket.socket]) -> list[socket.socket]:
-    """Have bound sockets listen. Raises OSError, and closes them."""
+    """Listen on bound sockets. Closes them and raises OSError on failure."""
     try:
         for sock in sockets:
             sock.listen(BACKLOG)

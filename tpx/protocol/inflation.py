@@ -1,7 +1,7 @@
-"""One budget for the long compressed bodies and messages of all connections, inflated in threads.
+"""Decompression of long bodies and messages of all connections, in threads and within one budget.
 
-A few megabytes may inflate to gigabytes. The size of a result is known before any of it is made, so that it
-waits until there is room for it, and is refused where there will be none.
+A few megabytes may decompress to gigabytes. The size of a result is therefore determined first; it
+waits until the budget has room for it, and is refused if it never fits.
 """
 
 import asyncio
@@ -23,17 +23,20 @@ from tpx.protocol.tensors import Buffer
 
 DEFAULT_BYTES = 1 << 30
 _MODEST_BYTES = 16 << 20
-"""Longer results have a share and a thread of their own: they cannot hold up all others."""
+"""Largest result of the first share. Longer ones have their own share and thread, so that they cannot
+block all others.
+"""
 _WAIT_S = 10
 _READ_BYTES = 64 << 10
 _MADE_BYTES = 1 << 20
 _LARGEST_RATIO = 1032
-"""No deflate stream inflates to more."""
+"""Maximum compression ratio of a deflate stream."""
 
 
 class Inflater:
-    """Inflates for all connections. A result counts until its last reader has dropped it: what waits in a
-    queue of requests takes memory, too."""
+    """Decompresses for all connections. A result is charged until its last reference is dropped,
+    because queued requests take memory, too.
+    """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES, *, wait_s: float = _WAIT_S) -> None:
         self._shares = (
@@ -42,8 +45,9 @@ class Inflater:
         )
 
     def start(self, data: Buffer, encoding: str, limit: int) -> "asyncio.Task[Buffer]":
-        """Begin to decompress a complete body. The task raises as `compression.inflate` does, and Overloaded
-        where other results leave no room; it may be cancelled."""
+        """Start decompressing a complete body. The task raises like `compression.inflate`, and
+        Overloaded if the budget stays exhausted; it may be cancelled.
+        """
         return asyncio.get_running_loop().create_task(self._inflate(data, encoding, limit))
 
     async def _inflate(self, data: Buffer, encoding: str, limit: int) -> Buffer:
@@ -58,7 +62,7 @@ class Inflater:
         try:
             await share.run(partial(_fill, out, data, encoding, limit))
         except (InvalidRequest, asyncio.CancelledError) as exc:
-            # the frames of a traceback would hold the memory until the next collection
+            # the traceback's frames would hold the memory until the next garbage collection
             exc.__traceback__ = None
             del out
             raise
@@ -66,17 +70,17 @@ class Inflater:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of results that are being made or still have readers."""
+        """Bytes of results in progress or still referenced."""
         return sum(share.held_bytes for share in self._shares)
 
     def close(self) -> None:
-        """Make nothing more."""
+        """Stop accepting work."""
         for share in self._shares:
             share.close()
 
 
 class _Share:
-    """A part of the budget and the threads that use it, given in the order of asking."""
+    """Part of the budget with its threads, granted in order of request."""
 
     def __init__(self, max_bytes: int, wait_s: float, *, threads: int) -> None:
         self.max_bytes = max_bytes
@@ -87,11 +91,13 @@ class _Share:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of results that are being made or still have readers."""
+        """Bytes of results in progress or still referenced."""
         return self._held
 
     async def run(self, work: Callable[[Callable[[], bool]], int]) -> int:
-        """Do `work` in a thread; it is told whether it should stop, once nobody waits for it."""
+        """Run `work` in a thread. Its argument returns True once the caller no longer waits and it
+        should stop.
+        """
         stopped = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work, stopped.is_set)
@@ -99,7 +105,9 @@ class _Share:
             stopped.set()
 
     async def buffer(self, size: int) -> memoryview:
-        """Room for a result, which is given back when nothing refers to it any more."""
+        """Return memory for a result; it is released when the last reference is dropped. Raises
+        InvalidRequest, Overloaded.
+        """
         if size > self.max_bytes:
             raise InvalidRequest(
                 f"decompressed body of {size} bytes exceeds the {self.max_bytes} bytes that one may take "
@@ -139,7 +147,7 @@ class _Share:
             )
 
     def _leave(self, waiting: tuple[int, asyncio.Future[None]]) -> None:
-        """Wait no more; what was granted meanwhile is given back."""
+        """Stop waiting, and release a grant that arrived meanwhile."""
         if waiting in self._waiting:
             self._waiting.remove(waiting)
             self._grant()
@@ -147,7 +155,7 @@ class _Share:
             self._free(waiting[0])
 
     def _dropped(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        """The last reader has gone, in any thread."""
+        """Release a result's memory; runs in the thread that dropped the last reference."""
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._free, size)
 
@@ -166,7 +174,7 @@ class _Share:
 
 
 def _told_size(data: Buffer, limit: int) -> int:
-    """The size that a gzip stream says it has at its end. It may lie: then inflating fails there."""
+    """Return the size in a gzip stream's trailer. If it is wrong, decompression fails."""
     size = int.from_bytes(data[-4:], "little")
     if size > limit:
         raise too_large(limit)
@@ -176,7 +184,7 @@ def _told_size(data: Buffer, limit: int) -> int:
 
 
 def _count(data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:
-    """The size of a stream that does not say it."""
+    """Return the decompressed size of a stream that does not contain it, by decompressing it once."""
     size = 0
     for part in _parts(data, encoding, stopped):
         size += len(part)
@@ -199,7 +207,7 @@ def _fill(out: memoryview, data: Buffer, encoding: str, limit: int, stopped: Cal
 
 
 def _parts(data: Buffer, encoding: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
-    """Return what is inflated, piece by piece. Raises InvalidRequest."""
+    """Yield the decompressed data in pieces. Raises InvalidRequest."""
     inflater = zlib.decompressobj(WINDOW_BITS[encoding])
     view, at, full = memoryview(data), 0, False
     while not inflater.eof and not stopped():

@@ -1,8 +1,8 @@
-"""Large JSON is taken apart before it is parsed: a parser makes objects of it that take twenty times its
-size, and holds the interpreter lock for seconds while it does.
+"""Splitting of large JSON before it is parsed: parsing it at once would create objects of twenty times
+its size and hold the interpreter lock for seconds.
 
-Long lists of numbers and strings are cut out (`cut_lists`) and parsed piece by piece (`pieces`); what is left
-is small, or refused because it is nothing but structure. Small JSON is parsed as it is: it cannot hurt.
+Long lists of numbers and strings are cut out (`cut_lists`) and parsed in pieces (`pieces`); the rest is
+small, or is refused because it is mostly structure. Small JSON is parsed directly.
 """
 
 import re
@@ -18,11 +18,11 @@ from tpx.protocol.tensors import Buffer
 LARGE_BYTES = 1 << 20
 MAX_JSON_DEPTH = 100
 MAX_TENSORS = 4096
-"""Inputs, or outputs, of one request."""
+"""Maximum number of inputs, or outputs, of one request."""
 _MAX_TEXT_BYTES = 2 << 20
-"""Of the shapes, the outputs or the parameters of a request."""
+"""Maximum size of the shapes, the outputs or the parameters of a request."""
 _MAX_STRUCTURE = 50_000
-"""Lists, objects and members of a JSON text whose values are flat."""
+"""Maximum number of lists, objects and members in a JSON text with flat values."""
 _PIECE_BYTES = 128 << 10
 
 _STRUCTURE = (b"[", b"{", b":")
@@ -30,7 +30,7 @@ _NUMBER_WORDS = (b"NaN", b"-Infinity", b"Infinity")
 
 
 def _table(characters: bytes) -> bytes:
-    """For `bytes.translate`: 1 for these characters, 0 for all others."""
+    """Return a table for `bytes.translate`: 1 for these characters, 0 for all others."""
     return bytes(number in characters for number in range(256))
 
 
@@ -56,7 +56,7 @@ _item = msgspec.json.Decoder(_Item).decode
 
 
 def check_request(head: Buffer) -> None:
-    """Raise InvalidRequest for an inference request that is large, but not by the data of its inputs."""
+    """Raise InvalidRequest for an inference request that is large for reasons other than its inputs' data."""
     text = bytes(head)
     for word in _NUMBER_WORDS:
         text = text.replace(word, b"0")
@@ -66,7 +66,7 @@ def check_request(head: Buffer) -> None:
             raise InvalidRequest(f"a request has at most {MAX_TENSORS} inputs, got {len(outline.inputs)}")
         items = [_item(item) for item in outline.inputs]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # whoever reads it says what is wrong
+        return  # the decoder reports what is wrong
     for what, size in (
         ("outputs", len(outline.outputs)),
         ("parameters", len(outline.parameters) + sum(len(item.parameters) for item in items)),
@@ -77,7 +77,7 @@ def check_request(head: Buffer) -> None:
 
 
 def check_flat(body: Buffer) -> None:
-    """Raise InvalidRequest for large JSON of very many lists, objects or members."""
+    """Raise InvalidRequest for large JSON with too many lists, objects or members."""
     text = bytes(body)
     if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
         count = 0
@@ -95,7 +95,9 @@ def _too_much_structure() -> InvalidRequest:
 
 
 def pieces(text: Buffer, behind: bytes = _COMMA) -> Iterator[bytes]:
-    """Cut JSON about every 128 KiB, behind commas, or other characters, that are in no string."""
+    """Yield pieces of JSON of about 128 KiB, cut after commas, or after characters of the table
+    `behind`, outside strings.
+    """
     view, at, size = memoryview(text), 0, _PIECE_BYTES
     while at + size < len(view):
         piece = bytes(view[at : at + size])
@@ -104,12 +106,12 @@ def pieces(text: Buffer, behind: bytes = _COMMA) -> Iterator[bytes]:
             yield piece[:stop]
             at, size = at + stop, _PIECE_BYTES
         else:
-            size *= 2  # in the middle of a long string
+            size *= 2  # within a long string
     yield bytes(view[at:])
 
 
 def _last(piece: bytes, marks: bytes) -> int:
-    """The place of the last of some characters outside strings; -1 if there is none."""
+    """Return the position of the last character of the table outside strings, or -1."""
     found = piece.translate(marks)
     if b'"' not in piece:
         return found.rfind(1)
@@ -118,29 +120,30 @@ def _last(piece: bytes, marks: bytes) -> int:
 
 
 def _are(flags: bytes) -> npt.NDArray[np.bool_]:
-    """Return what a table of ours has made of characters."""
+    """View the output of `bytes.translate` with one of our tables as booleans."""
     return np.frombuffer(flags, np.bool_)
 
 
 def _outside(piece: bytes) -> npt.NDArray[np.bool_]:
-    """Which characters are in no string, in a piece that begins in none: those behind an even number of
-    quotes."""
+    """Mark the characters outside strings, in a piece that starts outside one: those after an even
+    number of quotes.
+    """
     if b"\\" in piece:
         piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     return ~np.bitwise_xor.accumulate(np.frombuffer(piece, np.uint8) == ord('"'))
 
 
 def _structure(piece: bytes) -> int:
-    """How many characters of structure are outside strings."""
+    """Return the number of structural characters outside strings."""
     characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
     return sum(int(np.count_nonzero((characters == ord(mark)) & outside)) for mark in _STRUCTURE)
 
 
 def cut_lists(text: Buffer) -> tuple[bytes, list[memoryview]]:
-    """Cut out of a JSON text the long lists that are a member's value and hold no object.
+    """Cut the long lists without objects out of a JSON text, where they are a member's value.
 
-    Returns what is left, where `mark_of` finds the place of each, and the lists, views of `text`. Raises
-    InvalidRequest for a text with very many other lists and objects.
+    Returns the rest, in which `mark_of` identifies the position of each list, and the lists as views of
+    `text`. Raises InvalidRequest for a text with too many other lists and objects.
     """
     view = memoryview(text)
     spans = [span for span in _Brackets(view).lists() if span[1] - span[0] > _PIECE_BYTES]
@@ -154,8 +157,7 @@ def cut_lists(text: Buffer) -> tuple[bytes, list[memoryview]]:
 
 
 def mark_of(value: object) -> int | None:
-    """The number of the list that was cut out here: `value` is parsed, or raw JSON, of what `cut_lists`
-    left."""
+    """Return the number of the list that was cut out at `value` (parsed or raw JSON of the rest), or None."""
     if isinstance(value, msgspec.Raw):
         found = _MARK.fullmatch(memoryview(value)) if len(value) < _LONGEST_MARK else None
         return None if found is None else int(found[1])
@@ -166,15 +168,15 @@ def mark_of(value: object) -> int | None:
 
 
 class _Brackets:
-    """Walks the brackets of a JSON text. Those within lists that hold no object are passed over together."""
+    """Walks the brackets of a JSON text; the inside of lists without objects is skipped in bulk."""
 
     def __init__(self, text: memoryview) -> None:
         self._text = text
-        self._open: list[tuple[int, bool]] = []  # where, and whether it is a list
+        self._open: list[tuple[int, bool]] = []  # position, and True for a list
         self._steps = 0
 
     def lists(self) -> Iterator[tuple[int, int]]:
-        """Where each list begins and ends that holds no object and is in none that does not."""
+        """Yield (start, end) of each outermost list without objects."""
         depth_in_list, began = 0, 0
         at = 0
         for piece in pieces(self._text, _MARKS):
@@ -187,7 +189,7 @@ class _Brackets:
                     index, depth_in_list = self._within(kinds, index, depth_in_list)
                     if depth_in_list == 0:
                         yield began, at + int(places[index - 1]) + 1
-                    elif depth_in_list < 0:  # it holds an object: its lists are looked at one by one
+                    elif depth_in_list < 0:  # it holds an object: visit its lists one by one
                         depth_in_list = 0
                         self._step()
                         index += 1
@@ -205,8 +207,9 @@ class _Brackets:
 
     @staticmethod
     def _within(kinds: npt.NDArray[np.uint8], index: int, depth: int) -> tuple[int, int]:
-        """Pass over brackets until a list ends: the next bracket, and how deep in lists it is; -1 at an
-        object."""
+        """Skip brackets to the end of a list. Returns the index of the next bracket and the list depth,
+        or -1 at an object.
+        """
         window = 64
         while index < len(kinds):
             ahead = kinds[index : index + window]
@@ -224,7 +227,7 @@ class _Brackets:
 
 
 def flat_list(name: str, piece: bytes) -> bytes:
-    """A piece of nested lists as one list. Raises InvalidRequest for objects in it."""
+    """Flatten a piece of nested lists into one list. Raises InvalidRequest if it contains objects."""
     piece = piece.removesuffix(b",")
     if b'"' not in piece:
         found, piece = b"{" in piece, piece.translate(_BLANK)

@@ -1,4 +1,4 @@
-"""Tensor elements as JSON values, both ways: nothing is rounded, wrapped or guessed."""
+"""Tensor elements to and from JSON values, without rounding, wrapping or guessing."""
 
 import json
 import math
@@ -16,18 +16,18 @@ from tpx.protocol.json_outline import MAX_JSON_DEPTH, flat_list, pieces
 from tpx.protocol.tensors import Array, Buffer, Tensor, as_array, decode_in_pieces, encode_bytes
 
 JsonValue = Any
-"""A value of JSON as a parser makes it: its type is known only after it was looked at."""
+"""JSON value as returned by a parser; its type must be checked at run time."""
 JsonObject = dict[str, Any]
-"""An object of JSON, of any members."""
+"""JSON object with any members."""
 NOT_IN_JSON = ("FP16", "BF16")
-"""Datatypes that the protocol has no JSON for: their tensors are sent as bytes."""
+"""Datatypes without a JSON form in the protocol: their tensors are sent as bytes."""
 
 _ELEMENTS_AT_ONCE = 16 << 10
-"""Encoded without letting other threads run."""
+"""Number of elements encoded before other threads may run."""
 
 
 def checked_text(what: str, text: str) -> str:
-    """A string of JSON that can be passed on as text. Raises InvalidRequest."""
+    """Return a JSON string if it can be forwarded as text. Raises InvalidRequest otherwise."""
     if "\0" in text:
         raise InvalidRequest(f"Unable to parse '{what}': it contains a NUL character")
     try:
@@ -38,7 +38,7 @@ def checked_text(what: str, text: str) -> str:
 
 
 def json_values(name: str, data: JsonValue) -> JsonValue:
-    """The Python value of an input's `data`."""
+    """Parse the `data` of an input if it is raw JSON. Raises InvalidRequest."""
     if not isinstance(data, msgspec.Raw):
         return data
     try:
@@ -56,11 +56,11 @@ def _not_json(name: str, exc: ValueError) -> InvalidRequest:
 
 
 def encode_list(name: str, datatype: str, text: Buffer, check: Callable[[int], None]) -> tuple[int, Buffer]:
-    """A long JSON list, nested or not, as the count and the raw bytes of its elements; `check` refuses too
-    many of them.
+    """Encode a long JSON list, nested or not. Returns the count and the raw bytes of its elements;
+    `check` is called with the running count to limit it.
 
-    It is parsed in pieces: other threads have the interpreter between them, and no more than one of them is
-    ever Python objects.
+    Parsing in pieces lets other threads take the interpreter lock in between, and only one piece at a
+    time exists as Python objects.
     """
     _check_json_type(name, datatype)
     count = 0
@@ -90,7 +90,7 @@ def _piece_values(name: str, piece: bytes) -> list[JsonValue]:
 
 
 def check_at_most(name: str, most: int, count: int) -> None:
-    """Raise InvalidRequest for a list of more elements than its shape has."""
+    """Raise InvalidRequest for a list with more elements than its shape."""
     if count > most:
         raise InvalidRequest(
             "Unable to parse 'data': Shape does not match true shape of 'data' field: "
@@ -99,7 +99,7 @@ def check_at_most(name: str, most: int, count: int) -> None:
 
 
 def check_count(name: str, count: int, expected: int) -> None:
-    """Raise InvalidRequest where a list has not as many elements as its shape."""
+    """Raise InvalidRequest if the number of elements differs from the shape's."""
     check_at_most(name, expected, count)
     if count < expected:
         raise InvalidRequest(
@@ -117,7 +117,7 @@ def _check_json_type(name: str, datatype: str) -> None:
 
 
 def encode_values(name: str, datatype: str, count: int, values: JsonValue) -> Buffer:
-    """JSON values as the raw bytes of `count` elements."""
+    """Return the raw bytes of `count` elements given as JSON values. Raises InvalidRequest."""
     _check_json_type(name, datatype)
     flat = values
     if datatype == "BYTES" or not (isinstance(values, list) and values and not isinstance(values[0], list)):
@@ -127,7 +127,7 @@ def encode_values(name: str, datatype: str, count: int, values: JsonValue) -> Bu
 
 
 def _encode(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
-    """The raw bytes of elements."""
+    """Return the raw bytes of a flat list of elements."""
     if datatype != "BYTES":
         return _numbers(name, datatype, flat).data.cast("B") if flat else b""
     if not set(map(type, flat)) <= {str}:
@@ -141,7 +141,7 @@ def _encode(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
 
 
 def _flatten(values: JsonValue) -> list[JsonValue]:
-    """The leaves of nested lists, row-major."""
+    """Return the leaves of nested lists in row-major order."""
     if not isinstance(values, list):
         raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
     leaves: list[JsonValue] = []
@@ -150,8 +150,7 @@ def _flatten(values: JsonValue) -> list[JsonValue]:
 
 
 def _collect(values: list[JsonValue], leaves: list[JsonValue], depth: int) -> None:
-    """Add the leaves of lists that are at most `depth` deep. Each value is looked at once, however deep
-    another one is."""
+    """Append the leaves of lists up to `depth` deep. Visits each value once, whatever the depth of others."""
     kinds = set(map(type, values))
     while kinds == {list} and depth > 1:
         values = list(chain.from_iterable(values))
@@ -178,12 +177,18 @@ _TYPE_WORDS = {
 
 
 def _numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
-    """A flat array of the datatype; nothing is rounded, wrapped or guessed."""
+    """Return a flat array of the datatype. Raises InvalidRequest instead of rounding, wrapping or
+    guessing.
+    """
     target = BY_NAME[datatype].numpy
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
     mismatch = f"Unable to parse 'data': attempt to access JSON non-{word} (input '{name}')"
     kinds = set(map(type, flat))
-    if not kinds <= {int, float, bool}:  # of a text among numbers numpy makes texts, all as long as it
+    if not kinds <= {
+        int,
+        float,
+        bool,
+    }:  # numpy would turn numbers among strings into strings as long as the longest
         raise InvalidRequest(mismatch)
     try:
         array = np.array(flat)
@@ -209,12 +214,12 @@ def _numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
 
 
 def json_data(tensor: Tensor) -> bytes:
-    """A tensor's elements as a flat JSON array."""
+    """Return a tensor's elements as a flat JSON array."""
     return b"[" + b",".join(json_pieces(tensor)) + b"]"
 
 
 def json_pieces(tensor: Tensor) -> Iterator[bytes]:
-    """The elements of a tensor as JSON, some thousands at a time."""
+    """Yield a tensor's elements as JSON, some thousands at a time."""
     if tensor.datatype in NOT_IN_JSON:
         raise InvalidRequest(
             f"sending {tensor.datatype} data via JSON is not supported. "
@@ -238,7 +243,7 @@ def _json_numbers(array: Array) -> bytes:
 
 
 def _with_words(text: bytes, array: Array) -> bytes:
-    """NaN and Infinity, which Triton's clients read by name, in the place of the nulls."""
+    """Replace nulls with NaN and Infinity, which Triton's clients read."""
     odd = array[~np.isfinite(array)].tolist()
     words = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in odd]
     pieces = text.split(b"null")

@@ -1,8 +1,8 @@
-"""The protobuf messages of the v2 protocol, built from a descriptor pool of our own.
+"""Protobuf messages of the v2 protocol, built from a private descriptor pool.
 
-In protobuf's default pool these files clash with tritonclient's when both are imported into one process; a
-private pool fed from `schema/v2.binpb` (made from `schema/*.proto` by `make schema`) clashes with nobody and
-needs no generated code, so it fits every protobuf runtime.
+In protobuf's default pool these files clash with tritonclient's when both are imported into one
+process. A private pool, filled from `schema/v2.binpb` (made from `schema/*.proto` by `make schema`),
+avoids that and needs no generated code, so it works with every protobuf runtime.
 
     from tpx.protocol import messages
     request = messages.ModelInferRequest(model_name="mnist")
@@ -17,7 +17,9 @@ from tpx.errors import NotFound
 
 
 def _read() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
-    """The pool, and by short name everything in it. A name that two packages have is the first file's."""
+    """Return the pool, and its contents by short name; if two packages share a name, the first file's
+    wins.
+    """
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
     )
@@ -40,7 +42,7 @@ _pool, _classes = _read()
 
 
 def __getattr__(name: str) -> object:
-    """A message class, service descriptor or enum descriptor by its short name."""
+    """Return a message class, service descriptor or enum descriptor by its short name."""
     try:
         return _classes[name]
     except KeyError:
@@ -48,7 +50,7 @@ def __getattr__(name: str) -> object:
 
 
 def message_named(name: str) -> Descriptor:
-    """The descriptor of a message by its full name. Raises NotFound."""
+    """Return the descriptor of a message by its full name. Raises NotFound."""
     try:
         return _pool.FindMessageTypeByName(name)
     except KeyError as exc:
@@ -56,7 +58,7 @@ def message_named(name: str) -> Descriptor:
 
 
 def enum_named(name: str) -> EnumDescriptor:
-    """The descriptor of an enum by its full name. Raises NotFound."""
+    """Return the descriptor of an enum by its full name. Raises NotFound."""
     try:
         return _pool.FindEnumTypeByName(name)
     except KeyError as exc:
@@ -64,7 +66,7 @@ def enum_named(name: str) -> EnumDescriptor:
 
 
 def file_named(name: str) -> FileDescriptor:
-    """The descriptor of a file of the schema. Raises NotFound."""
+    """Return the descriptor of a schema file. Raises NotFound."""
     try:
         return _pool.FindFileByName(name)
     except KeyError as exc:
@@ -72,8 +74,9 @@ def file_named(name: str) -> FileDescriptor:
 
 
 def file_of_symbol(symbol: str) -> FileDescriptor:
-    """The descriptor of the file that defines a message, field, enum, service or method, by its full name.
-    Raises NotFound."""
+    """Return the descriptor of the file that defines a message, field, enum, service or method, given
+    by full name. Raises NotFound.
+    """
     try:
         return _pool.FindFileContainingSymbol(symbol)
     except KeyError as exc:

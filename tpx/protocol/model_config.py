@@ -1,6 +1,6 @@
-"""config.pbtxt: the text form of ModelConfig, and the JSON form that clients read.
+"""config.pbtxt: the text form of ModelConfig, and its JSON form.
 
-The schema is Triton's, complete. An error names the file, the line and the field.
+The schema is Triton's, complete. Errors name file, line and field.
 """
 
 import json
@@ -17,13 +17,13 @@ from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 
 MAX_CONFIG_BYTES = 16 << 20
 _LONGEST_COMPLAINT = 1000
-"""Characters of a complaint of protobuf's that are told."""
+"""Maximum length, in characters, of a protobuf error that is reported."""
 _MOST_NESTED = 100
-"""Levels of JSON5; messages of a configuration are nested 8 deep at most."""
+"""Maximum nesting depth of JSON5; configuration messages are nested at most 8 deep."""
 
 
 def parse(text: str, source: str) -> ModelConfig:
-    """A ModelConfig message from protobuf text; `source` names it in errors."""
+    """Parse a ModelConfig from protobuf text; `source` names it in errors. Raises ConfigError."""
     try:
         return text_format.Parse(text, messages.ModelConfig())
     except text_format.ParseError as exc:
@@ -33,7 +33,7 @@ def parse(text: str, source: str) -> ModelConfig:
 
 
 def read(path: Path) -> ModelConfig:
-    """The ModelConfig of a config.pbtxt file."""
+    """Read the ModelConfig in a config.pbtxt file. Raises ConfigError."""
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(
@@ -48,7 +48,7 @@ def read(path: Path) -> ModelConfig:
 
 
 def to_text(config: ModelConfig) -> str:
-    """The config as config.pbtxt holds it, one field a line."""
+    """Format the config as config.pbtxt, one field per line."""
     text: str = text_format.MessageToString(config)
     return text
 
@@ -57,17 +57,17 @@ TensorConfig = ModelInput | ModelOutput
 
 
 def inputs_and_outputs(config: ModelConfig) -> list[TensorConfig]:
-    """Return all tensors of a configuration, the inputs first."""
+    """Return all tensors of a configuration, inputs first."""
     return [*config.input, *config.output]
 
 
 def from_json(
     text: str | bytes, source: str = "model configuration", *, lenient: bool = False
 ) -> ModelConfig:
-    """A ModelConfig message from its JSON form (a load request's `config` parameter, a /config answer).
+    """Parse a ModelConfig from JSON (a load request's `config` parameter, a /config response).
 
-    `lenient`: keys without quotes, single quotes and trailing commas are taken, as protobuf's C++ parser
-    does, through which Triton reads the configuration of a load request.
+    `lenient` accepts unquoted keys, single quotes and trailing commas, like protobuf's C++ parser, with
+    which Triton reads the configuration of a load request. Raises ConfigError.
     """
     try:
         value = _lenient_value(text) if lenient else json.loads(text)
@@ -75,14 +75,14 @@ def from_json(
             raise ConfigError(f"{source}: must be a JSON object, got {type(value).__name__}")
         return json_format.ParseDict(value, messages.ModelConfig())
     except (json_format.ParseError, ValueError) as exc:
-        # protobuf repeats the value that it cannot take, which may be the whole text
+        # protobuf quotes the invalid value, which may be the whole text
         raise ConfigError(f"{source}: {config_text.explain('', str(exc)[:_LONGEST_COMPLAINT])}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
 
 
 def _lenient_value(text: str | bytes) -> object:
-    """Return what JSON says, or else JSON5. Raises ValueError in the words about JSON."""
+    """Parse JSON, or else JSON5. Raises the ValueError of the JSON parser if both fail."""
     try:
         return json.loads(text)
     except ValueError:
@@ -96,9 +96,11 @@ def _lenient_value(text: str | bytes) -> object:
 
 
 def to_json(config: ModelConfig, *, defaults: bool = True) -> JsonObject:
-    """The config as clients read it: proto field names, defaults printed, 64-bit integers as numbers.
+    """Return the config as clients read it: proto field names, defaults printed, 64-bit integers as
+    numbers.
 
-    Without `defaults` it has no fields that a server with an older schema lacks, unless they are set.
+    Without `defaults`, fields that are not set are omitted, since a server with an older schema may
+    lack them.
     """
     out = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=defaults
@@ -107,13 +109,13 @@ def to_json(config: ModelConfig, *, defaults: bool = True) -> JsonObject:
 
 
 def _members(values: JsonObject, fields: Sequence[FieldDescriptor]) -> JsonObject:
-    """The members of a message in the order of its fields, which is the order that Triton prints."""
+    """Order the members of a message like its fields, as Triton prints them."""
     named = [field for field in fields if field.name in values]
     return {field.name: _with_numbers(values[field.name], field) for field in named}
 
 
 def _with_numbers(value: JsonValue, field: FieldDescriptor) -> JsonValue:
-    """Protobuf's JSON writes 64-bit integers as strings; clients read numbers (map keys stay strings)."""
+    """Convert 64-bit integers, strings in protobuf's JSON, to numbers (map keys stay strings)."""
     if isinstance(value, list):
         return [_with_numbers(item, field) for item in value]
     kind = field.message_type

@@ -1,7 +1,7 @@
-"""The tensors of a serialized ModelInferRequest: raw ones viewed, explicit contents read in pieces.
+"""Tensors of a serialized ModelInferRequest: views of raw ones, explicit contents read in pieces.
 
-The protobuf parser makes of a megabyte of short strings sixteen, and holds the interpreter lock while it
-does. A piece of an InferTensorContents message is one itself, so that each can be parsed alone.
+The protobuf parser turns one megabyte of short strings into sixteen, and holds the interpreter lock
+meanwhile. Each piece of an InferTensorContents message is such a message too, and can be parsed alone.
 """
 
 from collections.abc import Iterator
@@ -12,33 +12,35 @@ from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
 from tpx.protocol.tensors import Buffer
 
 NUMBER_BYTES = {0: 0, 1: 8, 5: 4}
-"""Bytes of a number by its wire type; 0 where it varies."""
+"""Size in bytes of a number by wire type; 0 if variable."""
 _INPUTS_TAG = 5 << 3 | 2
 _CONTENTS_TAG = 5 << 3 | 2
 RAW_INPUT_TAG = 7 << 3 | 2
 MAX_FIELDS = 4 * MAX_TENSORS
 NO_REQUEST = "Unable to parse request: it is not a ModelInferRequest"
 _FIXED_BYTES = {6: 4, 7: 8}
-"""Of the numbers in fp32_contents and fp64_contents."""
+"""Size in bytes of the numbers in fp32_contents and fp64_contents."""
 _PIECE_BYTES = 64 << 10
 _MAX_REST_BYTES = 4 << 20
-"""Of names, shapes and parameters."""
+"""Maximum size of names, shapes and parameters."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """The contents of one input, in the order of the message."""
+    """Contents of one input, in the message's order."""
 
     parts: list[memoryview] = field(default_factory=list)
 
     def pieces(self) -> Iterator[bytes]:
-        """Serialized InferTensorContents of some elements each. Raises IndexError where it is none."""
+        """Yield serialized InferTensorContents messages of some elements each. Raises IndexError if
+        malformed.
+        """
         for part in self.parts:
             yield from _pieces(part)
 
 
 def encode_varint(value: int) -> bytes:
-    """A number in protobuf's variable-length form."""
+    """Encode a number as a protobuf varint."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -48,7 +50,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
-    """A number and where it ends; IndexError where protobuf may see none in so many bytes."""
+    """Decode a varint of at most `longest` bytes. Returns the number and its end. Raises IndexError if
+    malformed.
+    """
     byte = view[at]
     if byte < 128:
         return byte, at + 1
@@ -65,7 +69,7 @@ def varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
 
 
 def past(view: memoryview, at: int, tag: int) -> int:
-    """Where the value ends that this tag precedes; IndexError for what is none."""
+    """Return the end of the value after `tag`. Raises IndexError if malformed."""
     kind = tag & 7
     if tag < 8 or (kind not in NUMBER_BYTES and kind != 2):
         raise IndexError
@@ -76,7 +80,7 @@ def past(view: memoryview, at: int, tag: int) -> int:
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """The tag of each field, where it begins and where it ends. Raises IndexError."""
+    """Yield each field's tag, start and end. Raises IndexError if malformed."""
     at, end = 0, len(view)
     while at < end:
         start = at
@@ -88,17 +92,17 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, int]]:
 
 
 def _payload(view: memoryview, start: int, stop: int) -> memoryview:
-    """The value of a field that has a length."""
+    """Return the value of a length-delimited field."""
     _, at = varint(view, start)
     _, at = varint(view, at)
     return view[at:stop]
 
 
 def cut_contents(head: Buffer, max_fields: int) -> tuple[bytes, list[Contents | None]]:
-    """Cut the contents of the inputs out of a ModelInferRequest.
+    """Cut the inputs' contents out of a ModelInferRequest.
 
-    Returns the rest, and for each input what was cut out of it. Raises IndexError where it is no such
-    message, InvalidRequest for one whose rest is large.
+    Returns the rest, and the contents cut out of each input. Raises IndexError if it is no such
+    message, and InvalidRequest if the rest is too large.
     """
     view = memoryview(head)
     rest: list[Buffer] = []
@@ -123,7 +127,7 @@ def cut_contents(head: Buffer, max_fields: int) -> tuple[bytes, list[Contents | 
 
 
 def _cut_input(view: memoryview) -> tuple[bytes, Contents | None, int]:
-    """An InferInputTensor without its contents, these, and how many fields it has."""
+    """Return an InferInputTensor without its contents, the contents, and its number of other fields."""
     rest: list[Buffer] = []
     contents: Contents | None = None
     size = 0
@@ -131,7 +135,7 @@ def _cut_input(view: memoryview) -> tuple[bytes, Contents | None, int]:
         if tag == _CONTENTS_TAG:
             contents = contents or Contents()
             contents.parts.append(_payload(view, start, stop))
-        elif size <= _MAX_REST_BYTES:  # more is refused: it need not be kept
+        elif size <= _MAX_REST_BYTES:  # over the limit it is refused anyway
             rest.append(view[start:stop])
             size += stop - start
     return b"".join(rest), contents, len(rest)
@@ -151,23 +155,23 @@ def _pieces(view: memoryview) -> Iterator[bytes]:
 
 
 def _packed(tag: int, numbers: memoryview) -> Iterator[bytes]:
-    """A packed field of numbers as several."""
+    """Split a packed field of numbers into several."""
     width = _FIXED_BYTES.get(tag >> 3, 0)
     at = 0
     while at < len(numbers):
         stop = min(at + _PIECE_BYTES, len(numbers))
         while not width and numbers[stop - 1] >= 128 and stop < len(numbers):
-            stop += 1  # not in the middle of a number
+            stop += 1  # do not cut within a number
         yield bytes((tag,)) + encode_varint(stop - at) + bytes(numbers[at:stop])
         at = stop
 
 
 def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
-    """Where the trailing run of raw_input_contents begins, and views of its entries.
+    """Return the start of the trailing run of raw_input_contents, and views of its entries.
 
-    `start` is a field boundary to walk from. A message that is not a plain sequence of fields, the tensors
-    last, is left to the protobuf parser as a whole. Raises InvalidRequest for one of so many fields, or so
-    large and malformed, that the parser would make of it a multiple of its size.
+    `start` is a field boundary from which to walk. A message that is not a plain sequence of fields
+    with the tensors last is left to the protobuf parser as a whole. Raises InvalidRequest for a message
+    with so many fields, or so large and malformed, that parsing would take a multiple of its size.
     """
     view = memoryview(data)
     end = len(view)

@@ -1,4 +1,4 @@
-"""Tensors as they travel: a name, a datatype, a shape, and the raw bytes, row-major and little-endian."""
+"""Tensors in wire form: name, datatype, shape, and raw bytes, row-major and little-endian."""
 
 import math
 import struct
@@ -14,15 +14,15 @@ from tpx.protocol.datatypes import BY_NAME, from_numpy
 
 Buffer = bytes | bytearray | memoryview
 Array = npt.NDArray[Any]
-"""An array of any datatype."""
+"""Array of any datatype."""
 
 _length = struct.Struct("<I")
 _ELEMENTS_AT_ONCE = 16 << 10
-"""Encoded without letting other threads run."""
+"""Number of elements encoded before other threads may run."""
 
 
 class Tensor:
-    """One named tensor in wire form; a BYTES tensor holds, per element, a uint32 length and the bytes."""
+    """One named tensor in wire form; each element of a BYTES tensor is a uint32 length and the bytes."""
 
     __slots__ = ("data", "datatype", "name", "shape")
 
@@ -37,17 +37,17 @@ class Tensor:
 
     @classmethod
     def from_numpy(cls, name: str, array: Array, datatype: str | None = None) -> "Tensor":
-        """A tensor over `array`'s memory where it is contiguous, over a copy where it is not."""
+        """Create a tensor over `array`'s memory, or over a copy if it is not contiguous."""
         datatype = datatype or from_numpy(array.dtype).name
         return cls(name, datatype, array.shape, raw_bytes(array))
 
     def numpy(self) -> Array:
-        """The data as an array of the tensor's shape: a view, but for BYTES, which become objects (bytes)."""
+        """Return an array of the tensor's shape: a view, except for BYTES, which become objects (bytes)."""
         return as_array(self.data, self.datatype, self.shape)
 
 
 def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> Array:
-    """Raw bytes as an array of `shape`. Raises InvalidRequest where BYTES elements do not fit the data."""
+    """View raw bytes as an array of `shape`. Raises InvalidRequest if BYTES elements do not fit the data."""
     if datatype == "BYTES":
         decoded = decode_bytes(data, math.prod(shape))
         elements = np.empty(len(decoded), dtype=np.object_)
@@ -57,7 +57,7 @@ def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 
 
 def raw_bytes(array: Array) -> Buffer:
-    """The wire bytes of an array: a view of a contiguous numeric one, a copy otherwise."""
+    """Return the wire bytes of an array: a view if it is contiguous and numeric, else a copy."""
     if array.dtype.kind in "SUO":
         return encode_bytes([_element_bytes(e) for e in array.flat])
     if array.dtype.byteorder == ">":
@@ -72,7 +72,7 @@ def _element_bytes(element: object) -> bytes:
 
 
 def encode_bytes(elements: Sequence[bytes]) -> bytes:
-    """BYTES elements in wire form."""
+    """Encode BYTES elements in wire form."""
     parts: list[bytes] = []
     for at in range(0, len(elements), _ELEMENTS_AT_ONCE):
         some = elements[at : at + _ELEMENTS_AT_ONCE]
@@ -82,12 +82,12 @@ def encode_bytes(elements: Sequence[bytes]) -> bytes:
 
 
 def decode_bytes(data: Buffer, count: int) -> list[bytes]:
-    """The `count` elements of a BYTES tensor; raises InvalidRequest where lengths and data do not agree."""
+    """Decode the `count` elements of a BYTES tensor. Raises InvalidRequest if lengths and data disagree."""
     return list(chain.from_iterable(decode_in_pieces(data, count, _ELEMENTS_AT_ONCE)))
 
 
 def decode_in_pieces(data: Buffer, count: int, at_once: int) -> Iterator[list[bytes]]:
-    """As `decode_bytes`, some elements at a time."""
+    """Decode like `decode_bytes`, yielding up to `at_once` elements at a time."""
     view = memoryview(data)
     end = len(view)
     at = done = 0

@@ -1,4 +1,4 @@
-"""An inference request and its answer as both protocols mean them, free of JSON and protobuf."""
+"""Inference request in the form common to HTTP and gRPC, independent of JSON and protobuf."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Parameter = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemoryRange:
-    """Where in a registered region of shared memory a tensor's bytes are, or shall go."""
+    """Location of a tensor's bytes in a registered shared memory region."""
 
     region: str
     offset: int
@@ -20,20 +20,22 @@ class SharedMemoryRange:
 
 @dataclass(slots=True, kw_only=True)
 class RequestedOutput:
-    """One output that the client named. `binary` says how HTTP sends it; gRPC always sends bytes."""
+    """Output that the client requested by name. `binary` selects its HTTP encoding; gRPC always sends
+    bytes.
+    """
 
     name: str
     binary: bool = True
     classification: int = 0
-    """Send this many top classes instead of the tensor."""
+    """Number of top classes to send instead of the tensor; 0 sends the tensor."""
     shared_memory: SharedMemoryRange | None = None
-    """Put the tensor there instead of into the answer."""
+    """Destination of the tensor if it is not sent in the response."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class DecodedRequest:
-    """A request as far as it can be understood without the model."""
+    """Request decoded as far as possible without the model."""
 
     model_name: str = ""
     model_version: str = ""
@@ -41,18 +43,18 @@ class DecodedRequest:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = field(default_factory=list)
-    """Those of the inputs whose data, empty here, is in shared memory."""
+    """Inputs whose data, empty here, is in shared memory."""
     regions: Sequence[object] = ()
-    """The server's own: where their data was, once it is read."""
+    """Server objects of the regions that held the data, set once it is read."""
     outputs: list[RequestedOutput] = field(default_factory=list)
-    """Empty: all outputs, sent as `default_binary` says."""
+    """Requested outputs; if empty, all outputs are sent according to `default_binary`."""
     default_binary: bool = False
     empty_final_response: bool = False
-    """Of a decoupled model, the client also wants the final response that is empty."""
+    """True if the client of a decoupled model also wants an empty final response."""
     tensor_offset: int = -1
-    """Where in the encoded request the inputs' raw bytes begin, if they are all raw, in order, and at its
-    end:
-    two requests with the same bytes before it differ in nothing but their data. -1 otherwise."""
+    """Offset of the inputs' raw bytes in the encoded request if they are all raw, in order, and at its
+    end, else -1. Requests with equal bytes before it differ only in their data.
+    """
 
 
 EXTENSIONS = (
@@ -70,7 +72,7 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
-"""Every extension of the protocol, in the order Triton lists them; a server names those it has."""
+"""All extensions of the protocol, in Triton's order; a server lists those that it supports."""
 
 
 SHARED_MEMORY_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
@@ -79,10 +81,10 @@ SHARED_MEMORY_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "sha
 def shared_memory_range(
     tensor: str, parameters: Mapping[str, object], mistyped: Callable[[str, str, type], InvalidRequest]
 ) -> SharedMemoryRange | None:
-    """The range that a tensor's parameters name, None if they name no region; whether it is there, the
-    regions know.
+    """Return the range named by a tensor's parameters, or None if they name no region. The range itself
+    is not checked here.
 
-    `mistyped(tensor, key, type)` makes the error for a parameter that is not of a type. Raises
+    `mistyped(tensor, key, type)` creates the error for a parameter of the wrong type. Raises
     InvalidRequest.
     """
     if "shared_memory_region" not in parameters:
@@ -111,8 +113,7 @@ def shared_memory_range(
 
 
 def check_string_count(tensor: str, count: int, most: int) -> None:
-    """Raise InvalidRequest for a BYTES input of more elements than the server takes: each becomes an object
-    of the interpreter."""
+    """Raise InvalidRequest for a BYTES input with too many elements: each becomes a Python object."""
     if count > most:
         raise InvalidRequest(
             f"input '{tensor}' has {count} strings, more than the {most} that this server takes. "

@@ -1,5 +1,6 @@
-"""The v2 protocol over HTTP: a JSON head, and tensors in it or as raw bytes behind it ("binary tensor
-data")."""
+"""The v2 protocol over HTTP: a JSON head, and tensors in it or as raw bytes after it ("binary tensor
+data").
+"""
 
 import json
 import math
@@ -35,7 +36,7 @@ from tpx.protocol.v2 import (
 
 MAX_ELEMENTS = 2**63 - 1
 MAX_DIMENSIONS = 4096
-"""More than any array has: the product of a hundred thousand takes seconds."""
+"""Maximum number of dimensions: computing the product of a hundred thousand would take seconds."""
 
 
 class _Input(msgspec.Struct):
@@ -72,9 +73,10 @@ _decode = msgspec.json.Decoder(_DeferredRequest).decode
 def decode_infer_request(
     model: str, body: Buffer, head_size: int | None, max_bytes: int, max_strings: int = MAX_ELEMENTS
 ) -> DecodedRequest:
-    """The request in a body whose first `head_size` bytes are JSON (None: all of it).
+    """Decode a request whose first `head_size` bytes are JSON (None: all of them).
 
-    Tensors sent as bytes are views of `body`. Raises InvalidRequest with Triton's words where it has some.
+    Tensors sent as bytes are views of `body`. Raises InvalidRequest, with Triton's wording if it has
+    one.
     """
     head = body if head_size is None else body[:head_size]
     request, lists = _parse_head(head)
@@ -119,7 +121,7 @@ def decode_infer_request(
 
 
 def _parse_head(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
-    """The JSON of a request, and the long lists that were cut out of it."""
+    """Parse the JSON of a request. Returns it with the long lists that were cut out."""
     if len(head) <= LARGE_BYTES:
         return _parse(head), ()
     rest, lists = cut_lists(head)
@@ -143,7 +145,7 @@ def _parse(head: Buffer) -> _Request:
 
 
 def _parse_with_nan(text: bytes) -> _Request:
-    """The words NaN and Infinity, which JSON has not but Triton speaks."""
+    """Parse JSON with NaN and Infinity, which the standard lacks but Triton accepts."""
     try:
         return msgspec.convert(json.loads(text), _Request)
     except RecursionError:
@@ -155,10 +157,12 @@ def _parse_with_nan(text: bytes) -> _Request:
 
 
 def _field_message(detail: str) -> str:
-    """ "Expected `str`, got `int` - at `$.inputs[0].name`" in Triton's words, which name the last field."""
+    """Translate "Expected `str`, got `int` - at `$.inputs[0].name`" into Triton's wording, which names
+    the last field.
+    """
     path = detail.rpartition("`$")[2].rstrip("`").replace("[...]", "") if "`$" in detail else ""
     name = path.rpartition(".")[2].partition("[")[0]
-    if not detail.startswith(("Expected", "Object")):  # a number that is out of all ranges
+    if not detail.startswith(("Expected", "Object")):  # a number out of any range
         return f"Unable to parse '{name or 'request'}': {detail}"
     expected = detail.split("`")[1]
     if path == ".parameters":
@@ -167,7 +171,7 @@ def _field_message(detail: str) -> str:
         return f"Unable to parse '{name}': attempt to get members for non-object"
     if expected in _JSON_WORDS:
         return f"Unable to parse '{name}': {_no(_JSON_WORDS[expected])}"
-    # a member is missing, or there is no object that could have it
+    # a member is missing, or the object that should have it
     missing = expected if "missing required field" in detail else "name" if path else "inputs"
     return f"Unable to parse '{missing}': attempt to access non-existing object member '{missing}'"
 
@@ -180,7 +184,7 @@ def _no(word: str) -> str:
 
 
 def _data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
-    """The raw bytes of an input whose elements are in the JSON, or among the lists cut out of it."""
+    """Return the raw bytes of an input whose elements are in the JSON or in a list cut out of it."""
     mark = mark_of(item.data) if lists else None
     if mark is None or mark >= len(lists):
         return encode_values(item.name, item.datatype, count, json_values(item.name, item.data))
@@ -190,7 +194,9 @@ def _data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
 
 
 def _check_size(item: _Input, max_bytes: int) -> int:
-    """The number of elements of an input, judged before a byte is allocated for them."""
+    """Return the number of elements of an input. Raises InvalidRequest before any memory is allocated
+    for them.
+    """
     name = checked_text("name", item.name)
     try:
         count = element_count(name, item.shape)
@@ -211,7 +217,7 @@ def _check_size(item: _Input, max_bytes: int) -> int:
 
 
 def _source(item: _Input, *, has_tail: bool) -> str:
-    """Where an input's data is: exactly one source must be named."""
+    """Return the source of an input's data. Raises InvalidRequest unless there is exactly one."""
     deferred = isinstance(item, _DeferredInput)
     there = []
     if len(item.data) > 0 if deferred else item.data is not None:
@@ -239,7 +245,7 @@ def _binary_size(item: _Input) -> int:
 
 
 def element_count(name: str, shape: Sequence[int]) -> int:
-    """How many elements a tensor of `shape` has. Raises InvalidRequest for what no tensor can be."""
+    """Return the number of elements of a tensor. Raises InvalidRequest for an impossible shape."""
     if len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(
             f"invalid shape for input '{name}': a tensor has at most {MAX_DIMENSIONS} dimensions, got "
@@ -249,12 +255,12 @@ def element_count(name: str, shape: Sequence[int]) -> int:
     if count * 8 > MAX_ELEMENTS or min(shape, default=0) < 0:
         _refuse_shape(name, shape)
     if not count and math.prod(filter(None, shape)) * 8 > MAX_ELEMENTS:
-        _refuse_shape(name, shape)  # nothing, of a shape that no array can have
+        _refuse_shape(name, shape)  # empty, but of a shape that no array can have
     return count
 
 
 def _refuse_shape(name: str, shape: Sequence[int]) -> NoReturn:
-    """Say what is wrong with a shape whose tensor could not be."""
+    """Raise InvalidRequest with the reason that a shape is impossible."""
     count = 1
     what = f"invalid shape for input '{name}': shape {_brackets(shape)}"
     for dim in shape:
@@ -294,7 +300,7 @@ def _output(item: _Output) -> RequestedOutput:
 
 
 def _place(item: _Input | _Output) -> SharedMemoryRange | None:
-    """Where in shared memory a tensor is or goes. Its numbers are unsigned."""
+    """Return the shared memory range of a tensor, or None. Its numbers must be unsigned."""
     place = shared_memory_range(item.name, item.parameters, _mistyped)
     if place is not None:
         for key, value in zip(SHARED_MEMORY_PARAMETERS[1:], (place.offset, place.byte_size), strict=True):
@@ -329,7 +335,7 @@ def _parameters(raw: JsonObject) -> dict[str, Parameter]:
 
 
 def _check_meanings(parameters: Mapping[str, Parameter]) -> None:
-    """The types of the parameters that mean something to the server."""
+    """Raise InvalidRequest if a parameter that the server interprets has the wrong type."""
     for key in ("sequence_id", "priority", "timeout"):
         value = parameters.get(key, 0)
         whole = type(value) is int and 0 <= value < 2**64

@@ -1,9 +1,7 @@
-"""The v2 protocol over gRPC: inference requests and responses as protobuf, and their raw tensors without
-copies.
+"""The v2 protocol over gRPC: inference requests as protobuf, with raw tensors that are not copied.
 
-The protobuf runtime copies every bytes field. Raw tensors are therefore cut out of the message by its own
-framing:
-what precedes `raw_input_contents` (field 7, the last) is parsed, what follows is viewed.
+The protobuf runtime copies every bytes field. Raw tensors are therefore cut out of the message by its
+wire format: the part before `raw_input_contents` (field 7, the last) is parsed, the rest is viewed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +41,7 @@ CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""The field of InferTensorContents that holds a datatype's values."""
+"""Field of InferTensorContents that holds a datatype's values."""
 _TYPES = {
     "bool_contents": "BOOL",
     "int_contents": "INT32",
@@ -55,13 +53,13 @@ _TYPES = {
     "bytes_contents": "BYTES",
 }
 _NO_DATATYPE = "<invalid>"
-"""What Triton calls a datatype that there is not; no model expects it."""
+"""Triton's name for an invalid datatype; no model expects it."""
 
 
 def decode_infer_request(
     data: Buffer, split: tuple[int, list[memoryview]] | None = None, max_strings: int = _MAX_INT64
 ) -> DecodedRequest:
-    """The request in a serialized ModelInferRequest, which may be `split` already. Raises InvalidRequest."""
+    """Decode a serialized ModelInferRequest; pass `split` if it was split already. Raises InvalidRequest."""
     head_size, raw = split or split_raw_inputs(data, 0)
     head: Buffer = memoryview(data)[:head_size]
     contents: list[Contents | None] = []
@@ -79,7 +77,7 @@ def decode_infer_request(
         parameters=_parameters(message.parameters),
         default_binary=True,
     )
-    # it concerns streams; clients that share their code for both send it with unary calls too
+    # meant for streams, but clients that share code for both also send it with unary calls
     wanted = decoded.parameters.pop(EMPTY_FINAL_RESPONSE, False)
     if not isinstance(wanted, bool):
         raise InvalidRequest(
@@ -99,7 +97,7 @@ def decode_infer_request(
 
 
 def request_id_of(data: Buffer) -> str:
-    """The id of a request that was refused, "" if not even that can be read."""
+    """Return the ID of a request that was refused, or "" if it cannot be read."""
     try:
         head_size, _ = split_raw_inputs(data, 0)
         head: Buffer = memoryview(data)[:head_size]
@@ -111,13 +109,13 @@ def request_id_of(data: Buffer) -> str:
     return str(message.id)
 
 
-# in quotes: nested messages are classes of their own in protobuf's compiled half only
+# quoted: nested messages are classes only in protobuf's stubs
 _Input: TypeAlias = "messages.ModelInferRequest.InferInputTensor"
 _Output: TypeAlias = "messages.ModelInferRequest.InferRequestedOutputTensor"
 
 
 class _Inputs:
-    """The inputs of one message; raw contents are taken in order by those that are not in shared memory."""
+    """Inputs of one message; those not in shared memory take the raw contents in order."""
 
     def __init__(
         self,
@@ -131,11 +129,11 @@ class _Inputs:
         self._count = len(raw)
         self._raw = iter(raw)
         self._cut = cut or [None] * len(message.inputs)
-        """What was cut out of each input before it was parsed."""
+        """Contents cut out of each input before parsing."""
         self._max_strings = max_strings
 
     def tensors(self, shared: list[tuple[Tensor, SharedMemoryRange]]) -> list[Tensor]:
-        """All of them; those in shared memory are added to `shared`. Raises InvalidRequest."""
+        """Return all inputs, and append those in shared memory to `shared`. Raises InvalidRequest."""
         out: list[Tensor] = []
         for item, cut in zip(self._message.inputs, self._cut, strict=True):
             datatype = item.datatype if item.datatype in BY_NAME else _NO_DATATYPE
@@ -169,7 +167,7 @@ class _Inputs:
         return data
 
     def _contents(self, item: _Input, datatype: str, cut: Contents | None) -> Buffer:
-        """The raw bytes of a tensor given as numbers or strings in the message."""
+        """Return the raw bytes of a tensor given as numbers or strings in the message."""
         if self._count:
             raise InvalidRequest(
                 "contents field must not be specified when using raw_input_contents "
@@ -235,7 +233,7 @@ def _output(item: _Output) -> RequestedOutput:
 
 
 def _place(item: "_Input | _Output", parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
-    """Where in shared memory a tensor is or goes. Its numbers are int64_param, as Triton wants them."""
+    """Return the shared memory range of a tensor, or None. Its numbers must be int64_param, as in Triton."""
     place = shared_memory_range(item.name, parameters, _mistyped)
     if place is not None:
         for key, value in zip(SHARED_MEMORY_PARAMETERS[1:], (place.offset, place.byte_size), strict=True):
@@ -263,7 +261,7 @@ def _parameters(raw: Mapping[str, messages.InferParameter]) -> dict[str, Paramet
 
 
 def set_parameters(target: Mapping[str, InferParameter], parameters: Mapping[str, Parameter]) -> None:
-    """Fill a map of InferParameter."""
+    """Add parameters to a map of InferParameter."""
     for key, value in parameters.items():
         if isinstance(value, bool):
             target[key].bool_param = value
@@ -284,7 +282,7 @@ def encode_infer_request(
     outputs: Sequence[str] | None = None,
     parameters: Mapping[str, Parameter] | None = None,
 ) -> bytes:
-    """A serialized ModelInferRequest with raw tensors; `outputs` None asks for all of them."""
+    """Serialize a ModelInferRequest with raw tensors; `outputs` None requests all outputs."""
     message = messages.ModelInferRequest(model_name=model, model_version=version, id=request_id)
     for tensor in inputs:
         item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
