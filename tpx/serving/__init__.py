@@ -1,6 +1,6 @@
 """The inference server: frontends, data plane, repository, models, schedulers, instances, backends.
 
-`server` builds it of its `options` and ends it (`shutdown`); `endpoints` listen for the `frontends`, which
-call the `dataplane`: every verb of the protocol once, free of transport. `repository` loads models, `model`
-and `ensemble` serve them.
+`server` builds the object graph from the `options`, and `shutdown` ends it. `endpoints` listen for the
+`frontends`, which call the `dataplane`: every protocol verb once, independent of transport.
+`repository` loads models; `model` and `ensemble` serve them.
 """

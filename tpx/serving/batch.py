@@ -1,4 +1,4 @@
-"""Requests computed together: stacked before, split afterwards."""
+"""Batches: requests that are stacked, computed together and split again."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Batch:
-    """Requests whose inputs fit together, and the times of their phases, on time.perf_counter_ns."""
+    """Requests with compatible inputs, and the times of their phases (time.perf_counter_ns)."""
 
     __slots__ = (
         "alone",
@@ -41,41 +41,39 @@ class Batch:
         self.slots = slots
         """Row of each request, if rows are the slots of sequences."""
         self.empty = empty
-        """Number of empty rows, which the model computes and nobody receives."""
+        """Number of empty rows, which are computed but belong to no request."""
         self.size = 0
         for request in requests:
             self.size += request.head.batch_size
         self.executes = True
-        """True if it counts as an execution; otherwise it is part of one."""
+        """True if the batch counts as an execution, False if it is part of another one."""
         self.responses: list[InferResponse] = []
         self.error: TpxError | None = None
-        """An error; responses tell which requests failed."""
+        """Error of the batch; the responses tell which requests failed."""
         self.alone: Sequence[Batch] = ()
-        """Its requests one by one, if they were computed or are counted separately."""
+        """Single-request batches, if the requests were computed or are counted separately."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
         self.long = False
-        """True if it may take too long for the event loop."""
+        """True if computing may block the event loop for too long."""
         self.cost_ns = 0
-        """Cost of computing it, in the executing thread."""
+        """Time it took to compute, measured in the executing thread."""
 
     @classmethod
     def of_rows(cls, rows: Sequence[InferRequest | None]) -> "Batch":
-        """Return a batch of requests of one row each, whose rows are slots of sequences; None is an
-        empty row.
-        """
+        """Return a batch of one-row requests whose rows are sequence slots; None is an empty row."""
         slots = [row for row, request in enumerate(rows) if request is not None]
         requests = [request for request in rows if request is not None]
         return cls(requests, slots, len(rows) - len(requests))
 
     def single(self, index: int) -> "Batch":
-        """Return one of its requests as a batch, in the same row."""
+        """Return one of the requests as a batch, in the same row."""
         if self.slots is None:
             return Batch([self.requests[index]])
         empty = self.empty + len(self.requests) - 1
         return Batch([self.requests[index]], [self.slots[index]], empty)
 
     def by_row(self, items: Sequence[_T]) -> Sequence[_T | None]:
-        """Return one item per row, from items per request; None in empty rows."""
+        """Spread one item per request over the rows; empty rows get None."""
         if not self.empty or self.slots is None:
             return items
         rows: list[_T | None] = [None] * (len(items) + self.empty)
@@ -84,16 +82,16 @@ class Batch:
         return rows
 
     def part_of(self, request: InferRequest) -> "Batch":
-        """Return the batch that a request was computed in: this one, or its own after this one failed."""
+        """Return the batch the request was computed in: this one, or its own if this one failed."""
         return next((single for single in self.alone if single.requests[0] is request), self)
 
     def fail(self, error: TpxError) -> None:
-        """Fail every request with the error."""
+        """Fail every request with this error."""
         self.responses = [InferResponse([], error) for _ in self.requests]
         self.end(error)
 
     def end(self, error: TpxError | None) -> None:
-        """End the batch; phases that did not happen take no time."""
+        """End the batch; phases that did not take place get a duration of 0."""
         self.error = error
         now = _clock()
         self.started_ns = self.started_ns or now
@@ -130,7 +128,7 @@ class EarlyResponse:
         self.response = response
         self.index = index
         self.size = size
-        """Bytes of its tensors."""
+        """Bytes of the response's tensors."""
         self.started_ns = batch.started_ns
         self.gathered_ns = batch.gathered_ns
         self.begun_ns = begun_ns or batch.gathered_ns

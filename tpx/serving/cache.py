@@ -1,7 +1,7 @@
-"""The response cache: answers that were given before, kept in memory up to a size, least recently used out.
+"""The response cache: responses kept in memory up to a size limit, with LRU eviction.
 
-The key has everything that an answer depends on: Triton's leaves out shapes, datatypes, outputs and
-parameters, so that different requests can get each other's answers there.
+The key covers everything a response depends on. Triton's key omits shapes, datatypes, outputs and
+parameters, so that different requests can receive each other's responses there.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from tpx.serving.statistics import ModelStatistics
 
 _clock = time.perf_counter_ns
 _ENTRY_BYTES = 512
-"""Overhead of an entry beside its tensors."""
+"""Overhead of an entry in addition to its tensors."""
 
 
 class ResponseCache:
-    """Cache shared by the models that use it; on the event loop."""
+    """Cache shared by all models that use it. Event loop only."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -34,12 +34,12 @@ class ResponseCache:
         return len(self._entries)
 
     def new_load(self) -> int:
-        """Return a number for a loaded model; a reload has a new one, so it starts with no entries."""
+        """Return a number for a loaded model. A reload gets a new one and so starts without entries."""
         self._loads += 1
         return self._loads
 
     def get(self, key: bytes) -> InferResponse | None:
-        """Return the response for a key, None if it is not cached."""
+        """Return the response for a key, or None if it is not cached."""
         began_ns = _clock()
         entry = self._entries.get(key)
         if entry is None:
@@ -51,7 +51,9 @@ class ResponseCache:
         return _copy(entry[0], entry[0].outputs) if entry is not None else None
 
     def put(self, key: bytes, response: InferResponse) -> None:
-        """Store a copy of a response unless it exceeds the whole cache; evicts older entries."""
+        """Store a copy of a response and evict older entries. A response larger than the cache is not
+        stored.
+        """
         began_ns = _clock()
         size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs)
         if response.parameters:
@@ -68,7 +70,7 @@ class ResponseCache:
 
 
 class CachedModel:
-    """The cache as used by one model, counted in its statistics."""
+    """Cache of one model, counted in its statistics."""
 
     def __init__(self, cache: ResponseCache, statistics: ModelStatistics) -> None:
         self._cache = cache
@@ -89,7 +91,7 @@ class CachedModel:
             request.cache_miss = Miss(key, now_ns - began_ns)
             return None
         self._statistics.cached(now_ns - began_ns, now_ns)
-        if len(response.outputs) != len(request.head.outputs):  # the model has left some out
+        if len(response.outputs) != len(request.head.outputs):  # the model omitted some outputs
             given = {tensor.name for tensor in response.outputs}
             outputs = [bound for bound in request.head.outputs if bound.spec.name in given]
             request.head = request.head.with_outputs(tuple(outputs))

@@ -1,6 +1,6 @@
-"""Metrics that models make themselves: families and series, on the event loop.
+"""Metrics defined by models: families and series, on the event loop.
 
-Families and series are counted by reference; both leave the page with the last one.
+Families and series are reference-counted and leave the metrics page with the last reference.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Every verb of the v2 protocol once, independent of transport: plain values in and out, errors raised."""
+"""Every verb of the v2 protocol, independent of transport: plain values in and out, errors raised."""
 
 import asyncio
 import math
@@ -45,7 +45,7 @@ from tpx.serving.tracing.tracer import Tracer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
-    """An input or output; its shape includes the batch dimension if there is one."""
+    """An input or output. The shape includes the batch dimension if there is one."""
 
     name: str
     datatype: str
@@ -74,7 +74,7 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryEntry:
-    """A version of a model in the repository index; without a version if none is known."""
+    """One version of a model in the repository index; no version if none is known."""
 
     name: str
     version: str
@@ -97,7 +97,7 @@ class Watching:
 
 
 class WireTrace(RequestTrace, Protocol):
-    """A trace as seen by frontends, which add the wire's timestamps."""
+    """A trace as frontends see it; they add the times of receiving and sending."""
 
     def stamp(self, name: str, ns: int = 0) -> None: ...
     def begin(self, request: InferRequest) -> None: ...
@@ -123,21 +123,23 @@ class TraceSource(Protocol):
 
 
 class ShortWay(Protocol):
-    """Computes requests with one head that need no scheduler, while nothing else is in their way."""
+    """Fast path for requests with one head: computes them without scheduling while the model is idle."""
 
     @property
     def bound(self) -> object:
-        """Return what has computed the last one: while it is the same, outputs have the same shapes."""
+        """Identity of the memory used by the last computation; while it is unchanged, so are output
+        shapes.
+        """
 
     def compute_one(self, tensors: Buffer) -> list[bytes] | None:
-        """Compute a request and return the data of its outputs; None: it has to go the usual way."""
+        """Compute a request and return the data of its outputs, or None if it must take the regular path."""
 
     def outputs(self) -> list[Tensor]:
-        """Return the outputs of the last request that was computed."""
+        """Return the outputs of the last request computed."""
 
 
 class InferencePlane(Protocol):
-    """Interface of inference for frontends: the data plane, or what stands for it in a process of its own."""
+    """Inference as frontends see it: the data plane, or its stand-in in a frontend process."""
 
     max_string_elements: int
     logs: LogControl
@@ -157,7 +159,7 @@ class InferencePlane(Protocol):
 
 
 class DataPlane:
-    """The verbs called by frontends. `generation` changes when a cached RequestHead may be stale."""
+    """Verbs that frontends call. `generation` changes when a cached RequestHead may be stale."""
 
     def __init__(
         self,
@@ -196,23 +198,25 @@ class DataPlane:
         return self.started
 
     def ready(self) -> bool:
-        """Return whether the server has started, is not draining, and, if strict, all models are ready."""
+        """True if the server has started, is not draining, and, with strict readiness, all models are
+        ready.
+        """
         if not self.started or self.exiting:
             return False
         return self._repository.all_ready() or not self._strict_readiness
 
     async def says_ready(self) -> bool:
-        """Return `ready` and, if strict, whether every model with a readiness hook reports ready."""
+        """Return `ready`; with strict readiness, also ask every model that has a readiness hook."""
         if not self.ready() or not self._strict_readiness:
             return self.ready()
         asked = [model.says_ready() for model in self._repository.served() if model.has_readiness_hook]
         return not asked or all(await asyncio.gather(*asked))
 
     async def model_says_ready(self, name: str, version: str) -> bool:
-        """Return whether a request would be answered, possibly after loading the model; False during
+        """Return True if a request would be answered, possibly after loading the model; False during
         shutdown.
 
-        A model with a readiness hook decides itself.
+        A model with a readiness hook decides for itself.
         """
         if self.exiting:
             return False
@@ -245,7 +249,7 @@ class DataPlane:
 
     @property
     def tasks(self) -> Tasks:
-        """Return the owner of tasks that respond later."""
+        """Owner of the tasks that answer requests later."""
         return self.control.tasks
 
     def check_explicit(self) -> None:
@@ -395,7 +399,9 @@ class DataPlane:
         raise self._postponed(request, inputs, size)
 
     def _postponed(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
-        """Read inputs beside the event loop; the request is then bound again."""
+        """Return an exception to raise: inputs are read in another thread, then the request is bound
+        again.
+        """
 
         def read() -> DecodedRequest:
             for there in inputs:
@@ -405,12 +411,12 @@ class DataPlane:
         return Postponed(self.offload, size, read)
 
     def _reads_later(self, head: RequestHead) -> bool:
-        """Return whether instances read a request's inputs; traces need them earlier."""
+        """Return True if instances read a request's inputs; tracing needs them earlier."""
         later = cast("Served", head.model).reads_inputs and head.total_size > CHECKED_AT_ONCE_BYTES
         return later and not self.tracer.on
 
     def _fill(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
-        """Read inputs, or leave that to the instance, off the event loop."""
+        """Read inputs off the event loop, or leave that to the instance."""
         if self._reads_later(head):
             head.unread = inputs
             return
@@ -418,14 +424,14 @@ class DataPlane:
             there.read()
 
     def _check_strings(self, head: RequestHead) -> None:
-        """Raise InvalidRequest for more strings than a request may have."""
+        """Raise InvalidRequest if the request has more strings than allowed."""
         for bound in head.inputs:
             if bound.size < 0:
                 check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
     def model(self, name: str, version: str) -> Served:
-        """Return the model that serves. Raises NotFound, NotReady, InvalidRequest; NotLoaded if a
-        request loads it.
+        """Return the model that serves. Raises NotFound, NotReady, InvalidRequest, and NotLoaded if a
+        request would load it.
         """
         try:
             return self._repository.get(name, version)
@@ -444,8 +450,10 @@ class DataPlane:
         return regions
 
     def short_way(self, head: RequestHead) -> ShortWay | None:
-        """Return the short way of requests with this head, where each is computed alone and answered with
-        its outputs as they are; it must not be used while the server stops, or traces requests."""
+        """Return the fast path for requests with this head, or None. It exists if each request is
+        computed alone and its outputs need no conversion. Do not use it while the server stops or
+        traces requests.
+        """
         model = head.model
         if head.converted or not isinstance(model, ServedModel):
             return None
@@ -453,7 +461,7 @@ class DataPlane:
         return express if express is not None and express.most == 1 else None
 
     def infer(self, request: InferRequest) -> None:
-        """Submit a request; responses come through its `reply`. Raises NotReady, Overloaded."""
+        """Submit a request; responses arrive through its `reply`. Raises NotReady, Overloaded."""
         head, used = request.head, None
         if head.regions:
             request.reply = used = RegionsInUse(head.regions, request.reply)
@@ -482,7 +490,7 @@ class DataPlane:
         parameters = head.parameters
         if has_sequences and parameters.get("sequence_id") and not parameters.get("sequence_start"):
             return
-        # Triton's sequence batcher leaves the id out
+        # Triton's sequence batcher omits the request id
         of_sequences = model.config.HasField("sequence_batching")
         prefix = "" if of_sequences else f"[request id: {head.request_id or '<id_unknown>'}] "
         raise NotReady(
@@ -545,5 +553,5 @@ def _model_statistics(model: Served) -> dict[str, object]:
             }
             for size, batch in sorted(statistics.batches.items())
         ],
-        "memory_usage": [],  # no backend here can tell what is one model's
+        "memory_usage": [],  # no backend can measure the memory of a single model
     }

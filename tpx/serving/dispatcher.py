@@ -1,8 +1,8 @@
-"""From a scheduler to the instances: hands over batches that may leave, or computes them on the event loop.
+"""Dispatcher: moves batches from a scheduler to instances, or computes them on the event loop.
 
-Everything here runs on the event loop, except where a method says otherwise. An *instance
-queue* feeds the instances that take the same batches: all of a model, or one, where requests stick to it or
-instances take turns.
+Everything here runs on the event loop unless a method says otherwise. An *instance queue* feeds
+instances that take the same batches: all instances of a model, or a single one if requests are bound to
+instances or a rate limiter is used.
 """
 
 import asyncio
@@ -24,28 +24,28 @@ from tpx.serving.scheduling.inline import Arrivals, InlinePolicy, LonePolicy
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
 _BATCHES_AT_ONCE = 64
-"""Computed on the event loop before it turns to anything else."""
+"""Maximum number of batches computed on the event loop before it handles other events."""
 _LONE = 10
-"""Times the limit of short executions: what a lone request may take on the event loop."""
+"""Limit for a lone request on the event loop, as a multiple of the limit for short executions."""
 _PURGE_S = 0.05
-"""Between purges of cancelled requests: clients leave many at a time, and queues are long."""
+"""Delay before a purge of cancelled requests: clients cancel many at once, and queues are long."""
 
 
 class AnswerSink(Protocol):
-    """Takes what comes of requests, on the event loop."""
+    """Receives the results of requests, on the event loop."""
 
     def answered(self, batch: Batch) -> None:
-        """A batch was computed, or failed."""
+        """Handle a batch that was computed or has failed."""
 
     def responded(self, early: EarlyResponse) -> None:
-        """A request has a response before its batch has ended."""
+        """Handle a response that a request has before its batch has ended."""
 
     def refused(self, request: InferRequest, error: TpxError) -> None:
-        """A request is not computed: it was cancelled, or has waited longer than it may."""
+        """Handle a request that will not be computed because it was cancelled or timed out in the queue."""
 
 
 class InstanceQueue:
-    """Instances that take the same batches, and the batches that they hold; implements CompletionSink."""
+    """Instances that take the same batches, and the batches they hold (implements CompletionSink)."""
 
     __slots__ = (
         "_dispatcher",
@@ -67,27 +67,29 @@ class InstanceQueue:
         self.index = index
         self.admission = admission
         self.threads: ThreadQueue = ThreadQueue()
-        """Shared by those of the instances that are threads."""
+        """Queue shared by those instances that are threads."""
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
         self.held_long = 0
-        """How many of them may take long, for which the loop does not wait."""
+        """Number of held batches that may take long; the loop does not wait for these."""
         self._waiting: deque[Batch] = deque()
-        """Batches of `held` that no instance can take before a process has been restarted."""
+        """Held batches that no instance can take until a process has restarted."""
         self._dispatcher = dispatcher
         self.answered = answers.answered
         self.responded = answers.responded
         self.again = dispatcher.again
 
     def submit(self, batch: Batch) -> None:
-        """Hand a batch to the instances."""
+        """Hand a batch to an instance."""
         self.held.add(batch)
         self.held_long += batch.long
         self._waiting.append(batch)
         self.look()
 
     def look(self) -> None:
-        """Hand waiting batches to the instances that hold fewest: one may have become alive, or failed."""
+        """Hand waiting batches to the least loaded instances. Called when an instance may have become
+        alive or failed.
+        """
         while self._waiting:
             best = None
             for instance in self.instances:
@@ -104,7 +106,7 @@ class InstanceQueue:
                 return
 
     def computed(self, batch: Batch) -> None:
-        self.released(batch)  # first give the instance work, then answer
+        self.released(batch)  # keep the instance busy before answering
         self.answered(batch)
 
     def released(self, batch: Batch) -> None:
@@ -113,12 +115,12 @@ class InstanceQueue:
         self._dispatcher.released(self, batch)
 
     def returned(self, batch: Batch) -> None:
-        """Have another instance compute a batch before all that wait; `look` is called then."""
+        """Requeue a batch at the front, for another instance; the caller then calls `look`."""
         self._waiting.appendleft(batch)
 
 
 class Dispatcher:
-    """Gives each batch of a scheduler to a queue that has room, or to the event loop."""
+    """Hands each batch of a scheduler to a queue with free capacity, or computes it on the event loop."""
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class Dispatcher:
         arrivals: Arrivals,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`arrivals` counts the requests to all models, before they come here."""
+        """`arrivals` counts the requests to all models before they reach a dispatcher."""
         self._scheduler = scheduler
         self._clock = clock
         self._affinity = scheduler.affinity
@@ -142,12 +144,12 @@ class Dispatcher:
         self._lone = LonePolicy(_LONE * inline_below_ns, arrivals)
         self._arrivals = arrivals
         self._immediate = False
-        """Every request goes alone, to whichever instance is free."""
+        """True if every request is computed alone, by any free instance."""
         self._numbers = itertools.count()
         self._shared = self._new_queue(FREE)
         self._queues: list[InstanceQueue] = []
         self._closing: list[tuple[InstanceQueue, Instance]] = []
-        """Instances that leave with the last of their sequences."""
+        """Instances that leave once their last sequence has ended."""
         self._look_scheduled = False
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -167,7 +169,7 @@ class Dispatcher:
         return InstanceQueue(next(self._numbers), admission, self, self._answers)
 
     def join(self, queue: InstanceQueue, instance: Instance) -> None:
-        """Have one more instance compute; on the event loop, once there are requests."""
+        """Add an instance. Call on the event loop once there are requests; before that, from any thread."""
         if queue not in self._queues:
             self._queues.append(queue)
             scheduler = self._scheduler
@@ -179,20 +181,20 @@ class Dispatcher:
         self._loop.call_soon_threadsafe(self._look_soon)
 
     def part(self, instance: Instance) -> None:
-        """Have an instance leave after what it holds, with the last of its sequences; then close it."""
+        """Remove an instance after the batches it holds and its last sequence. The caller then closes it."""
         queue = next(queue for queue in self._queues if instance in queue.instances)
         self._closing.append((queue, instance))
         self._close_vacant()
 
     def _close_vacant(self) -> None:
-        """Have those instances leave whose last sequence has ended."""
+        """Remove the closing instances whose last sequence has ended."""
         for queue, instance in list(self._closing):
             if self._affinity.close_instance(queue.index):
                 self._closing.remove((queue, instance))
                 self._remove(queue, instance)
 
     def end_closing(self) -> None:
-        """Have the instances leave that wait for their last sequences; nothing may be in flight."""
+        """Remove the instances that wait for their last sequences. Nothing may be in flight."""
         for queue, instance in self._closing:
             queue.instances.remove(instance)
             instance.leave()
@@ -204,16 +206,17 @@ class Dispatcher:
         self._drop(queue)
 
     def _drop(self, queue: InstanceQueue) -> None:
-        """Forget a queue of its own whose instance has left, once it holds nothing."""
+        """Drop an instance's own queue once the instance has left and the queue holds no batch."""
         if queue is not self._shared and not queue.instances and not queue.held:
-            # another list: the loop over the old one may be what has led here
+            # build a new list: the caller may be iterating over the old one
             self._queues = [other for other in self._queues if other is not queue]
             queue.admission.leave()
 
     def close(self) -> None:
-        """End the instances after what they hold; nothing may be in flight. May be called from any thread.
+        """Close the instances after the batches they hold; nothing may be in flight. May be called from
+        any thread.
 
-        Instances that were parted are closed by the caller of `part`.
+        Instances removed by `part` are closed by its caller.
         """
         self.end_closing()
         instances = self.instances
@@ -222,7 +225,7 @@ class Dispatcher:
         close_together(instances)
         for queue in self._queues:
             queue.instances.clear()
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
@@ -234,24 +237,24 @@ class Dispatcher:
 
     @property
     def sequences(self) -> int:
-        """Return how many sequences have begun and not ended."""
+        """Number of sequences that have begun and not ended."""
         return self._affinity.live
 
     @property
     def instances(self) -> list[Instance]:
-        """Return all instances that have joined and not left."""
+        """Instances that have joined and not left."""
         return [instance for queue in self._queues for instance in queue.instances]
 
     @property
     def pending(self) -> int:
-        """Return how many requests wait for an instance, in the queue or in a batch that was not begun."""
+        """Number of requests waiting for an instance, in the scheduler or in a batch that has not started."""
         held = [batch for queue in self._queues for batch in queue.held]
         return len(self._scheduler) + sum(len(batch.requests) for batch in held if not batch.started_ns)
 
     # requests
 
     def add(self, request: InferRequest) -> None:
-        """Take a request; it may be answered before this returns. Raises RequestError."""
+        """Take a request. It may be answered before this returns. Raises RequestError."""
         scheduler = self._scheduler
         if self._immediate and self._computed_at_once(request):
             return
@@ -259,13 +262,14 @@ class Dispatcher:
         if not scheduler.waits:
             self._look()
         elif not self._look_scheduled:
-            # after everything that has arrived with this request was read
+            # dispatch after reading all requests that arrived together, so that they can share a batch
             self._look_scheduled = True
             self._loop.call_soon(self._look)
 
     def _computed_at_once(self, request: InferRequest) -> bool:
-        """Compute a request on the event loop, if it may be and nothing is in its way: the short form of
-        `_look`."""
+        """Compute a request on the event loop if the model is idle and the request short: a fast form
+        of `_look`. Return False if it must be scheduled.
+        """
         queue = self._shared
         row_size = request.head.row_size
         policy: InlinePolicy | LonePolicy = self._inline
@@ -291,14 +295,14 @@ class Dispatcher:
         return True
 
     def again(self, request: InferRequest) -> None:
-        """Take a request once more, because its model wants it."""
+        """Schedule a request once more, as its model requested."""
         try:
             self.add(request)
         except TpxError as error:
             self._answers.refused(request, error)
 
     def cancelled(self) -> None:
-        """Purge the queue soon: some request was cancelled."""
+        """Schedule a purge of the queue, because a request was cancelled."""
         if self._purging is None and len(self._scheduler):
             self._purging = self._loop.call_later(_PURGE_S, self._purge)
 
@@ -309,7 +313,7 @@ class Dispatcher:
         self._look()
 
     def released(self, queue: InstanceQueue, batch: Batch) -> None:
-        """Look for more work: an instance of a queue is done with a batch."""
+        """Dispatch more work, because an instance of a queue has finished a batch."""
         row_size = batch.requests[0].head.row_size if batch.requests else 0
         self._inline.measured_in_thread(batch.cost_ns, row_size)
         alone = not queue.held and len(batch.requests) == 1
@@ -321,27 +325,28 @@ class Dispatcher:
             self._look()
 
     def _finished(self, queue: InstanceQueue, batch: Batch) -> None:
-        """Let those go on that wait for a batch of a queue of its own."""
+        """Release what waited for this batch: requests bound to its instance, and the rate limiter."""
         self._affinity.finished(batch.requests, self._clock())
         queue.admission.done(self._scheduler)
 
-    # requests that are computed as they come
+    # requests that bypass the scheduler
 
     @property
     def rows_at_once(self) -> int:
-        """Return the most rows that `idle` is asked for; 0 where batches are the scheduler's to make."""
+        """Maximum rows that may bypass the scheduler with `idle`; 0 if only the scheduler forms batches."""
         return self._scheduler.rows_at_once
 
     def idle(self, row_size: int) -> bool:
-        """Return whether a batch of rows of so many bytes, which is here now, may be computed on the loop
-        without asking the scheduler: nothing waits, no instance computes."""
+        """Return True if a batch with this many bytes per row may be computed on the loop now,
+        bypassing the scheduler: nothing is queued or being computed.
+        """
         queue = self._shared
         if queue.held or row_size > self._inline.row_size or len(self._scheduler):
             return False
         return bool(queue.instances)
 
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
-        """Note what such a batch has cost; return whether the next one may be computed so, too."""
+        """Record the cost of such a batch. Return True if the next one may bypass the scheduler too."""
         inline = self._inline
         self._arrivals.count += 1
         if cost_ns >= inline.usual_ns:
@@ -356,9 +361,9 @@ class Dispatcher:
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """Hand to instances what may leave now, or compute it here."""
+        """Dispatch every batch that is ready, to an instance or on the event loop."""
         if self._looking:
-            return  # an answer has brought another request: the loop below takes it next
+            return  # re-entered from a reply that submitted a request: the outer call dispatches it
         self._look_scheduled = False
         self._looking = True
         timed = self._scheduler.timed
@@ -374,7 +379,7 @@ class Dispatcher:
             self._wake_later(looked_ns)
 
     def _fill(self, queue: InstanceQueue) -> None:
-        """Keep the instances of a queue busy, or the event loop."""
+        """Keep the instances of a queue, or the event loop, busy."""
         scheduler = self._scheduler
         left = _BATCHES_AT_ONCE
         while len(scheduler):
@@ -390,14 +395,14 @@ class Dispatcher:
             queue.admission.withdraw()
 
     def _refuse_late(self) -> int:
-        """Refuse requests that have waited too long. Return the time of it."""
+        """Refuse requests that have waited too long. Return the current time in ns."""
         now_ns = self._clock()
         for request, error in self._scheduler.expire(now_ns):
             self._answers.refused(request, error)
         return now_ns
 
     def _wake_later(self, looked_ns: int) -> None:
-        """Look again when the scheduler may give something that it did not give at that time."""
+        """Set a timer for when the scheduler may yield something that it did not yield at `looked_ns`."""
         wake_ns = self._scheduler.wake_ns(looked_ns)
         if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
             return
@@ -411,12 +416,12 @@ class Dispatcher:
         self._look()
 
     def _dispatch(self, queue: InstanceQueue) -> bool:
-        """Compute or hand over one batch, if there is one and an instance for it."""
+        """Compute or hand over one batch. Return False if there is no batch or no free instance."""
         held, inline = queue.held, self._inline
         if len(held) >= len(queue.instances):
             return False
         if held and inline.open and not queue.held_long:
-            return False  # what the instances hold is soon back; then the loop computes
+            return False  # the held batch is short: wait for it, then compute on the loop
         if not queue.admission.stage():
             return False
         requests = self._scheduler.take(self._clock(), idle=True, instance=queue.index)
@@ -445,7 +450,7 @@ class Dispatcher:
         return True
 
     def _prefetch(self, queue: InstanceQueue) -> None:
-        """Keep batches in hand, so that no instance waits for the loop; none where instances take turns."""
+        """Hand over batches in advance, so that no instance waits for the loop; not with a rate limiter."""
         if queue.admission.limited or not queue.instances:
             return
         most = queue.instances[0].depth * len(queue.instances)
@@ -459,13 +464,13 @@ class Dispatcher:
                 queue.submit(batch)
 
     def _batch(self, rows: Sequence[InferRequest | None]) -> Batch | None:
-        """Make a batch of the requests that were not cancelled."""
+        """Build a batch from the requests that are not cancelled; None if there are none."""
         if self._affinity.slotted:
             return self._batch_of_wanted(rows)
         for request in rows:
             if request is None or request.cancelled:
                 return self._batch_of_wanted(rows)
-        return Batch(rows)  # type: ignore[arg-type]  # none is empty; cast() would cost every batch a call
+        return Batch(rows)  # type: ignore[arg-type]  # no row is None here; cast() would cost a call per batch
 
     def _batch_of_wanted(self, rows: Sequence[InferRequest | None]) -> Batch | None:
         wanted = [None if request is None or request.cancelled else request for request in rows]

@@ -1,8 +1,8 @@
-"""The short way of requests that come together and that the event loop can compute at once.
+"""Fast path for requests that the event loop can compute immediately.
 
-A model with kept bindings and nothing to wait for needs neither requests, batches nor responses: the tensors
-are copied from where they came into the bound memory, and the outputs from there to where they go. Whenever
-anything is not as simple as that, requests take the usual way through scheduler and dispatcher.
+A model with kept bindings that is idle needs no request, batch or response objects: tensors are copied
+from the read buffer into the bound memory, and outputs from there to their destination. In all other
+cases requests take the regular path through scheduler and dispatcher.
 """
 
 import time
@@ -19,11 +19,11 @@ _clock = time.perf_counter_ns
 
 
 Answer = Callable[[BoundRows, int, int, int], None]
-"""Takes the memory with the outputs of requests: the index of the first, how many they are, and the time."""
+"""Receives the memory with the outputs, the index of the first request, their number, and the time in ns."""
 
 
 class Express:
-    """The short way of requests with one head."""
+    """Fast path for requests with one head."""
 
     __slots__ = ("_bound", "_cuts", "_dispatcher", "_kept", "_statistics", "bound", "head", "most", "size")
 
@@ -35,18 +35,18 @@ class Express:
         kept: KeptBindings,
         most: int,
     ) -> None:
-        """At most `most` requests are computed together."""
+        """Compute at most `most` requests at once."""
         self.head = head
         self.size = head.total_size
-        """Bytes of the tensors of a request, which lie one behind the other."""
+        """Bytes of a request's tensors, which are contiguous."""
         self.most = most
         self.bound: BoundRows | None = None
-        """What computed the last request that `compute_one` was asked for."""
+        """Bound memory used by the last call of `compute_one`."""
         self._dispatcher = dispatcher
         self._statistics = statistics
         self._kept = kept
         self._bound: dict[int, BoundRows] = {}
-        """What computes so many requests."""
+        """Bound memory by number of requests."""
         self._cuts: list[slice] = []
         at = 0
         for bound in head.inputs:
@@ -54,9 +54,9 @@ class Express:
             at += bound.size
 
     def compute(self, tensors: Sequence[memoryview], came_ns: int, answer: Answer) -> int:
-        """Compute requests of `size` bytes each that came at that time, and have `answer` copy outputs.
+        """Compute requests of `size` bytes each, received at `came_ns`; `answer` copies their outputs.
 
-        Returns how many: the others have to go the usual way.
+        Returns the number computed; the remaining requests must take the regular path.
         """
         total, most = len(tensors), self.most
         done = self._compute_alike(tensors, 0, most, total // most, came_ns, answer) if total >= most else 0
@@ -65,8 +65,9 @@ class Express:
         return done
 
     def compute_one(self, tensors: Buffer) -> list[bytes] | None:
-        """Compute a request that has just come and return the data of its outputs; None: it has to go the
-        usual way."""
+        """Compute a request that was just received and return the data of its outputs, or None if it
+        must take the regular path.
+        """
         bound, head, dispatcher = self.bound, self.head, self._dispatcher
         if bound is None or not bound.alive:
             bound = self.bound = self._find(1)
@@ -94,7 +95,7 @@ class Express:
         return outputs
 
     def outputs(self) -> list[Tensor]:
-        """Return the outputs of the last request of `compute_one`."""
+        """Return the outputs of the last request computed by `compute_one`."""
         assert self.bound is not None
         return self.tensors(self.bound)
 
@@ -112,7 +113,9 @@ class Express:
         came_ns: int,
         answer: Answer,
     ) -> int:
-        """Compute `count` requests so many times, from the first on. Returns how many it were."""
+        """Compute up to `times` batches of `count` requests, beginning at `first`. Return the number of
+        requests computed.
+        """
         head, dispatcher = self.head, self._dispatcher
         bound = self._bound.get(count)
         if bound is None or not bound.alive:
@@ -134,7 +137,7 @@ class Express:
                 gathered_ns = _clock()
                 run()
             except (ExecutionError, ValueError):
-                bound.alive = False  # the usual way tells what is wrong, if anything is
+                bound.alive = False  # the regular path reports the error, if it persists
                 break
             computed_ns = _clock()
             answer(bound, index, count, computed_ns)
@@ -164,7 +167,7 @@ class Express:
         return bound
 
     def _gather(self, bound: BoundRows, tensors: Sequence[memoryview]) -> None:
-        """Copy the tensors into the bound memory. Raises ValueError where they do not fill it."""
+        """Copy the tensors into the bound memory. Raises ValueError if the sizes differ."""
         if len(self._cuts) == 1:
             bound.inputs[0][:] = b"".join(tensors)
         else:

@@ -1,6 +1,4 @@
-"""Classes found by name and imported late: tpx's own in a table, those of installed packages by entry
-point.
-"""
+"""Classes looked up by name and imported lazily: tpx's own from a table, others by entry point."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,8 +58,8 @@ def names(kind: ExtensionKind) -> list[str]:
 
 
 def make(kind: ExtensionKind, name: str) -> object:
-    """Return an object of this name, None if there is none. Raises LoadError with what is missing or
-    wrong.
+    """Create an object of this name; return None if the name is unknown. Raises LoadError naming what
+    is missing or wrong.
     """
     if name in kind.known:
         return _made(kind, name, kind.known[name])
@@ -70,7 +68,7 @@ def make(kind: ExtensionKind, name: str) -> object:
 
 
 def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = ()) -> str:
-    """Return an error for an unknown name, with the known ones and the most similar."""
+    """Return an error message for an unknown name, listing the known ones and the most similar."""
     there = [*names(kind), *others]
     return f"{fault} (tpx has: {', '.join(there)}){nearest(name, there)}"
 

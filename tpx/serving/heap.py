@@ -15,19 +15,19 @@ from tpx.protocol.memory_budget import MemoryBudget
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _WORTH_BYTES = 48 << 20
-"""Freed memory worth returning to the system."""
+"""Minimum freed memory that is worth returning to the system."""
 _VAIN_S = (30, 600)
-"""Seconds until the next attempt after a useless one: first and maximum."""
+"""Seconds until the next attempt after one that freed little: first and maximum."""
 _POOLS = 2
-"""One arena for the event loop and one for all other threads, since instances compute in memory of
-their runtimes.
+"""Number of malloc arenas: one for the event loop, one for all other threads, since instances compute
+in memory of their runtimes.
 """
 
 
 def keep_few_pools() -> None:
-    """Make threads share arenas, instead of keeping several megabytes of freed memory each.
+    """Limit the number of malloc arenas, each of which would keep several megabytes of freed memory.
 
-    MALLOC_ARENA_MAX in the environment takes precedence. Call it before threads are started.
+    MALLOC_ARENA_MAX in the environment takes precedence. Call before starting threads.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
         _call("mallopt", _M_ARENA_MAX, _POOLS)
@@ -45,7 +45,7 @@ def keep_freed_memory() -> None:
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system; the C library would keep it for later allocations.
+    """Return freed memory to the system, which the C library would otherwise keep.
 
     Objects excluded from collection by `gc.freeze` are skipped, which keeps this short: a closed model
     must not leave a reference cycle behind.
@@ -57,8 +57,8 @@ def give_memory_back() -> None:
 class Trimmer:
     """Returns memory to the system once the requests and responses that used it are gone.
 
-    `held` returns how many bytes of them there are. While there are many, freed memory will be needed
-    again and is kept.
+    `held` returns the bytes they occupy. While that is much, freed memory will be reused soon and is
+    kept.
     """
 
     def __init__(self, held: Callable[[], int], resident: Callable[[], int] | None = None) -> None:
@@ -84,7 +84,7 @@ class Trimmer:
         before = self._resident()
         self._held_then = max(self._lately)
         _call("malloc_trim", 0)
-        # memory in use, mostly by models, cannot be returned, so do not retry soon
+        # most memory is in use, by models: do not retry soon
         in_vain = before - self._resident() < _WORTH_BYTES // 4
         self._vain_s = min(_VAIN_S[1], max(_VAIN_S[0], 2 * self._vain_s)) if in_vain else 0
         self._pause_s = self._vain_s or 2

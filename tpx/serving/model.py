@@ -1,4 +1,4 @@
-"""One version of a model, ready to serve: requests in, answers out, and what it has done."""
+"""One loaded version of a model: takes requests, sends responses, counts statistics."""
 
 import asyncio
 import logging
@@ -46,36 +46,36 @@ _clock = time.perf_counter_ns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Parts of a model."""
+    """Components of a model."""
 
     signature: Signature
     scheduler: Scheduler
     stacking: Stacking
     opened: OpenModel
     cache: ResponseCache | None = None
-    """Where its answers are kept, if they are."""
+    """Cache for responses; None if disabled."""
     preserve_ordering: bool = False
     namespace: str = ""
     limiter: Limiter = field(default_factory=NoLimiter)
     arrivals: Arrivals = field(default_factory=Arrivals)
-    """Of all models of the server."""
+    """Request counter shared by all models of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """An instance, what it is, and where it takes its batches from."""
+    """An instance, its spec, and the queue it takes batches from."""
 
     spec: InstanceSpec
     instance: Instance
     queue: InstanceQueue
     kept: KeptBindings | None = None
-    """Its bindings, if it computes with some."""
+    """Kept bindings of an instance that supports them."""
 
 
 def plan_regroup(
     present: Sequence[InstanceSpec], wanted: Sequence[InstanceSpec]
 ) -> tuple[list[InstanceSpec], list[InstanceSpec]]:
-    """The instances to add and those to end, where the others go on as they are, whatever they are called."""
+    """Return the instances to add and to end; instances that differ only in name are kept."""
     add = []
     left = list(present)
     for spec in wanted:
@@ -92,7 +92,7 @@ def _alike(one: InstanceSpec, other: InstanceSpec) -> bool:
 
 
 class ServedModel:
-    """Owns the instances and the statistics of one model version."""
+    """Owner of the instances and statistics of one model version."""
 
     composed_of: frozenset[ModelId] = frozenset()
     levels = 0
@@ -113,10 +113,10 @@ class ServedModel:
         self.signature = parts.signature
         self.max_batch_size = parts.signature.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
-        """A request gets any number of responses."""
+        """True if a request may get any number of responses."""
         self.statistics = ModelStatistics()
         self.retired = False
-        """Takes no new requests: unloaded, or replaced by a newer load."""
+        """True once the model takes no new requests: unloaded, or replaced by a newer load."""
         self._opened = parts.opened
         self.reads_inputs = False
         self._placed: list[Placed] = []
@@ -144,8 +144,9 @@ class ServedModel:
     def prepare(
         self, specs: Sequence[InstanceSpec], config: ModelConfig, completions: Completions
     ) -> list[Placed]:
-        """Create instances, all or none, which take no batches yet; `config` is the ModelConfig that they are
-        part of. Raises LoadError. May be called from any thread."""
+        """Create instances, all or none, that take no batches yet; `config` is the ModelConfig they
+        belong to. Raises LoadError. May be called from any thread.
+        """
         prepared: list[Placed] = []
         try:
             for spec in specs:
@@ -158,14 +159,15 @@ class ServedModel:
         return prepared
 
     def join(self, prepared: Sequence[Placed]) -> None:
-        """These compute from now on; on the event loop, once there are requests."""
+        """Let these instances compute. Call on the event loop once there are requests."""
         for one in prepared:
             self._dispatcher.join(one.queue, one.instance)
         self._placed += prepared
 
     def part(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
-        """These compute no longer than what they have begun, and the sequences that they have; each is to be
-        closed when it is leaving and drained."""
+        """Remove instances after the batches and sequences they have begun. Return them; the caller
+        closes each once it has left.
+        """
         parted = [one for one in self._placed if one.spec in specs]
         for one in parted:
             self._dispatcher.part(one.instance)
@@ -173,17 +175,18 @@ class ServedModel:
         return [one.instance for one in parted]
 
     def give_up_sequences(self) -> None:
-        """End the sequences whose instance has left."""
+        """End sequences that belong to removed instances."""
         self._dispatcher.end_closing()
 
     @property
     def specs(self) -> list[InstanceSpec]:
-        """Return what its instances are."""
+        """Specs of the current instances."""
         return [one.spec for one in self._placed]
 
     def may_regroup(self, config: ModelConfig) -> bool:
-        """Return whether it can become what `config` says, which differs in its instance groups, as it
-        serves: a backend may have divided the machine among its instances."""
+        """Return True if the instance groups of `config` can be applied while serving. A backend that
+        divides cores or memory among its instances decides itself.
+        """
         return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
     def _prepare(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
@@ -202,34 +205,35 @@ class ServedModel:
                 if isinstance(executor, Binds) and isinstance(self._stacking, PlainStacking):
                     kept = KeptBindings(executor, batched=self.max_batch_size > 0)
                 work = BatchWork(spec.name, executor, self._stacking, kept)
-                self.reads_inputs = self._cache is None  # which looks at them before
+                self.reads_inputs = self._cache is None  # the cache must read them first, to compute its key
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
         return Placed(spec=spec, instance=instance, queue=queue, kept=kept)
 
     @property
     def healthy(self) -> bool:
-        """Some instance of it takes work: processes may have died."""
+        """True if some instance accepts work; False if all processes have died."""
         instances = self._dispatcher.instances
         return not instances or any(instance.alive for instance in instances)
 
     @property
     def has_readiness_hook(self) -> bool:
-        """The model itself is asked whether it is ready."""
+        """True if the model itself must be asked whether it is ready."""
         return any(instance.has_readiness_hook for instance in self.instances)
 
     async def says_ready(self) -> bool:
-        """Return whether the model itself says that it can answer, where it has an opinion."""
+        """Ask the model whether it is ready; True if it has no readiness hook."""
         return all(await asyncio.gather(*(instance.ready() for instance in self.instances)))
 
     @property
     def instances(self) -> list[Instance]:
-        """Return those that compute."""
+        """Instances that compute."""
         return self._dispatcher.instances
 
     def close(self) -> None:
-        """End the instances after what they hold; nothing may be in flight. May be called from any thread.
+        """Close the instances after the batches they hold; nothing may be in flight. May be called from
+        any thread.
 
-        Whoever still remembers the model, a frontend say, does not hold its weights.
+        Cached heads are dropped, so that references from frontends do not keep the weights in memory.
         """
         self._dispatcher.close()
         self.signature.forget_heads()
@@ -237,28 +241,29 @@ class ServedModel:
 
     @property
     def pending(self) -> int:
-        """Requests that wait for an instance."""
+        """Number of requests waiting for an instance."""
         return self._dispatcher.pending
 
     @property
     def in_flight(self) -> int:
-        """Requests taken and not yet answered."""
+        """Number of requests taken and not yet answered."""
         return self._in_flight
 
     @property
     def sequences(self) -> int:
-        """Sequences that have begun and not ended."""
+        """Number of sequences that have begun and not ended."""
         return self._dispatcher.sequences
 
     @property
     def abandoned(self) -> bool:
-        """Return whether all that is in flight is with processes, and nobody waits for it: they may never
-        return."""
+        """True if all requests in flight were cancelled and are held by processes, which may never
+        return them.
+        """
         return 0 < self._in_flight == sum(instance.abandoned for instance in self.instances)
 
     @property
     def busy(self) -> bool:
-        """Return whether it computes a request, or keeps the state of a sequence."""
+        """True if a request is in flight or a sequence has not ended."""
         return self._in_flight > 0 or self.sequences > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
@@ -266,7 +271,7 @@ class ServedModel:
         return self.signature.bind(self, request)
 
     def submit(self, request: InferRequest) -> None:
-        """Take a request; its `reply` is called later, or before this returns. Raises RequestError."""
+        """Take a request; `reply` is called later, or before this returns. Raises RequestError."""
         if self.retired:
             raise NotReady(
                 f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
@@ -282,21 +287,21 @@ class ServedModel:
             raise
 
     def express(self, head: RequestHead) -> Express | None:
-        """Return the short way of requests with this head, None if they have to go the usual one."""
+        """Return the fast path for requests with this head, or None if they must take the regular path."""
         kept = self._placed[0].kept if self._placed else None
         if not self._plain or kept is None or head.total_size < 0 or self.statistics.latencies is not None:
             return None
         most = self._dispatcher.rows_at_once // head.batch_size
         if not most and self._dispatcher.rows_at_once == 1:
-            most = 1  # no batches: a request of several rows goes alone
+            most = 1  # no batching: a request of several rows is computed alone
         return Express(head, self._dispatcher, self.statistics, kept, most) if most else None
 
     def cancelled(self) -> None:
-        """Note that one of its requests was cancelled."""
+        """Schedule a purge of cancelled requests."""
         self._dispatcher.cancelled()
 
     def _look_up(self, request: InferRequest) -> None:
-        """Give a request its place among the answers, and have it computed unless its answer is cached."""
+        """Register a request for in-order replies, and compute it unless its response is cached."""
         if self._order is not None:
             self._order.enter(request)
         known = self._cache.answer(request) if self._cache is not None else None
@@ -313,10 +318,10 @@ class ServedModel:
                 self._order.leave(request)
             raise
 
-    # what comes of requests
+    # results of requests
 
     def answered(self, batch: Batch) -> None:
-        """Answer the requests of a batch that was computed, or has failed."""
+        """Answer the requests of a batch that was computed or has failed."""
         now = _clock()
         if batch.error is None:
             self.statistics.executed(batch, now)
@@ -332,7 +337,7 @@ class ServedModel:
             finish(request, response)
 
     def responded(self, early: EarlyResponse) -> None:
-        """Pass on a response before its batch has ended, which counts as executed later."""
+        """Send a response whose batch has not ended; the execution is counted at its end."""
         request, response = early.request, early.response
         now = _clock()
         if self.decoupled:
@@ -353,7 +358,7 @@ class ServedModel:
             request.backpressure.delivered(early.size)
 
     def refused(self, request: InferRequest, error: TpxError) -> None:
-        """Answer a request that no instance has seen."""
+        """Answer a request that reached no instance with an error."""
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
         self._in_flight -= 1
         response = InferResponse([], error)
@@ -362,7 +367,7 @@ class ServedModel:
         self._reply(request, response)
 
     def _count_failed(self, batch: Batch, now_ns: int) -> None:
-        """Count every request of a batch that failed as computed alone, as most of them were."""
+        """Count the requests of a failed batch one by one, since most were computed again alone."""
         for part in batch.alone or (batch,):
             if part.error is None:
                 self.statistics.executed(part, now_ns)
@@ -375,7 +380,7 @@ class ServedModel:
         self._reply(request, response)
 
     def _send_in_turn(self, request: InferRequest, response: InferResponse) -> None:
-        """Send a response that was held back, and let its model, which does not run far ahead, go on."""
+        """Send a response that was held back, and let a decoupled model that waits for it continue."""
         self._send(request, response)
         if self.decoupled and request.backpressure is not None:
             request.backpressure.delivered(sum(len(tensor.data) for tensor in response.outputs))
@@ -383,5 +388,5 @@ class ServedModel:
     def _send(self, request: InferRequest, response: InferResponse) -> None:
         try:
             request.reply(request, response)
-        except Exception:  # one request's boundary: the others get their answers
+        except Exception:  # one request's boundary: the others must still be answered
             log.exception("answering a request to model '%s' failed", self.name)

@@ -1,4 +1,4 @@
-"""The options of `tpx serve` about models: where they are, when they are loaded, how they are completed."""
+"""Options of `tpx serve` about models: repositories, loading, completion of configurations."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def _port_range(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatibilitySpec:
-    """Options of tritonserver that change nothing in tpx: each is accepted with one warning."""
+    """Options of tritonserver that have no effect in tpx: each is accepted with one warning."""
 
     cache_directory: Path = option(Path("/opt/tritonserver/caches"), "caches are built in", inert=True)
     http_thread_count: int = option(8, "one event loop serves all connections", minimum=1, inert=True)
@@ -91,7 +91,7 @@ class CompatibilitySpec:
 
 
 def _config_name(text: str) -> str:
-    """The part of a file's name before `.pbtxt`."""
+    """Validate a file name given without `.pbtxt`."""
     if not text.strip():
         raise ValueError("empty argument for --model-config-name")
     if text.startswith(".") or any(not part.isprintable() or part in " /" for part in text):

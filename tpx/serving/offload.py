@@ -1,8 +1,9 @@
-"""Decoding and encoding that takes long: in threads beside the event loop, or on it in short steps.
+"""Long decoding and encoding: in threads, or on the event loop in short steps.
 
-What runs in a thread lets the interpreter lock go every few milliseconds: it works in pieces. There are few
-threads, since each of them competes with the event loop for the lock. Answers about all models are made
-on the event loop, which owns what they tell: a step at a time, and once for all requests that wait for one.
+Threaded work proceeds in pieces, so that it releases the interpreter lock every few milliseconds. There
+are few threads, because each competes with the event loop for the lock. Responses about all models are
+built on the event loop, which owns the data: in steps, and once for all requests waiting for the same
+one.
 """
 
 import asyncio
@@ -17,9 +18,11 @@ from tpx.errors import Cancelled, TpxError
 log = logging.getLogger(__name__)
 
 LONG_BYTES = 128 << 10
-"""Size of JSON or strings from which decoding takes too long for the event loop."""
+"""Minimum size of JSON or strings whose decoding would block the event loop for too long."""
 COPIED_AT_ONCE_BYTES = 1 << 20
-"""Size of tensors from which even a plain copy to or from shared memory takes too long for the event loop."""
+"""Minimum size of tensors for which even a plain copy to or from shared memory would block the event
+loop for too long.
+"""
 _VERY_LONG_BYTES = 2 << 20
 _STEP_S = 0.002
 
@@ -27,8 +30,9 @@ _T = TypeVar("_T")
 
 
 class Offload:
-    """Runs work in the order in which it comes: very long decoding, long decoding, and encoding each have a
-    thread, so that none of them waits for another."""
+    """Runs work in FIFO order in three threads, for very long decoding, long decoding, and encoding, so
+    that these do not delay each other.
+    """
 
     def __init__(self) -> None:
         self._decoding, self._long_decoding, self._encoding = (
@@ -39,27 +43,27 @@ class Offload:
     def decode(
         self, size: int, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
     ) -> Callable[[], None]:
-        """Run `work` on `size` bytes in a thread and pass its result to `then`, or its exception to
-        `fail`, on the event loop.
+        """Run `work` on `size` bytes in a thread, then call `then` with its result or `fail` with its
+        exception on the event loop.
 
-        Returns a function that cancels it, which also calls `fail`.
+        Returns a function that cancels the work; `fail` is then called too.
         """
         return _start(self._long_decoding if size > _VERY_LONG_BYTES else self._decoding, work, then, fail)
 
     def encode(
         self, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
     ) -> Callable[[], None]:
-        """Run `work` in the thread for responses, in order; otherwise as `decode`."""
+        """Run `work` in the encoding thread, in FIFO order; otherwise like `decode`."""
         return _start(self._encoding, work, then, fail)
 
     def close(self) -> None:
-        """Accept no more work; running work ends by itself."""
+        """Accept no more work. Running work is not interrupted."""
         for pool in (self._decoding, self._long_decoding, self._encoding):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Postponed(Exception):
-    """Raised when a request needs long work first, which `then` does beside the event loop."""
+    """Raised when a request first needs long work; `then` starts it in another thread."""
 
     def __init__(self, offload: Offload, size: int, work: Callable[[], Any]) -> None:
         super().__init__("work that takes long")
@@ -73,7 +77,7 @@ class Postponed(Exception):
 
 
 async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_counter) -> list[_T]:
-    """Return the pieces, produced one by one; the event loop gets a turn every few milliseconds."""
+    """Return the pieces, produced one by one; yields to the event loop every few milliseconds."""
     made = []
     step_ends = clock() + _STEP_S
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""The options of `tpx serve`; tritonserver's spellings are names of the same fields."""
+"""Options of `tpx serve`; tritonserver's spellings are aliases of the same fields."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tpx.serving.tracing.settings import Level, TraceSetting
 
 
 def _verbosity(text: str) -> int:
-    """A level, or whether there is one."""
+    """Parse a level; 'true' is 1, 'false' is 0."""
     level = {"true": "1", "false": "0"}.get(text.lower(), text)
     if not level.isdecimal():
         raise ValueError("expected an integer, at least 0")
@@ -285,7 +285,7 @@ class TracingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
-    """Everything that a server can be told, in the order of the help."""
+    """All options of a server, in the order of the help."""
 
     repository: ModelSpec = group(ModelSpec, "Models")
     server: ServerLimitsSpec = group(ServerLimitsSpec, "Server")
@@ -298,7 +298,7 @@ class ServeConfig:
 
     @property
     def metrics_host(self) -> str:
-        """Where the metrics endpoint listens."""
+        """Address of the metrics endpoint."""
         return self.metrics.metrics_address or (
             self.http.http_address if self.http.allow_http else "127.0.0.1"
         )

@@ -1,4 +1,4 @@
-"""Responses in the order of their requests, regardless of which instance was faster (`preserve_ordering`)."""
+"""Replies in request order, regardless of which instance finishes first (`preserve_ordering`)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class _Place:
 
     def __init__(self, request: InferRequest) -> None:
         self.request: InferRequest | None = request
-        """The request; None if it was answered before its turn because it was cancelled."""
+        """The request; None if it was cancelled and answered before its turn."""
         self.responses: deque[tuple[InferResponse, RequestHead]] = deque()
         """Responses, each with the head that describes its outputs."""
 
@@ -38,7 +38,9 @@ class ReplyOrder:
         self._row.pop()
 
     def reply(self, request: InferRequest, response: InferResponse) -> None:
-        """Send a response now, or when it is the request's turn; a cancelled request keeps an empty place."""
+        """Send a response now, or when it is the request's turn. A cancelled request leaves an empty
+        place.
+        """
         if response.final and request.cancelled:
             place = self._by_request.pop(id(request))
             place.request = None

@@ -1,8 +1,7 @@
 """An inference request inside the server.
 
-A request is a head and buffers. The head is everything but the tensors' bytes: validated once against the
-model, and
-shared by all requests that a client sends with the same head.
+A request consists of a head and buffers. The head is everything except the tensors' bytes; it is
+validated once against the model and shared by all requests that a client sends with the same head.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +26,13 @@ class Servant(Protocol):
 
     def submit(self, request: "InferRequest") -> None: ...
     def cancelled(self) -> None:
-        """Note that one of its requests was cancelled."""
+        """Schedule a purge of cancelled requests."""
 
 
 class Computation(Protocol):
-    """When what happened to a request in its model; ns of time.perf_counter_ns, 0 for what did not happen."""
+    """Timestamps of a request's phases in its model, by time.perf_counter_ns; 0 for phases that did not
+    take place.
+    """
 
     @property
     def started_ns(self) -> int: ...
@@ -44,51 +45,50 @@ class Computation(Protocol):
 
 
 class _NotComputed:
-    """Nothing has happened."""
+    """All timestamps are 0."""
 
     started_ns = gathered_ns = computed_ns = ended_ns = 0
 
 
 NOT_COMPUTED: Computation = _NotComputed()
-"""Of a request that no instance has seen: refused, answered from the cache, or by other models."""
+"""Times of a request that reached no instance: refused, cached, or computed by other models."""
 
 
 class RequestTrace(Protocol):
-    """Takes note of what happens to one request."""
+    """Records the events of one request."""
 
     @property
     def context(self) -> str:
-        """Return what OpenTelemetry calls the context, as JSON; "" where traces do not become spans."""
+        """OpenTelemetry context as JSON; "" if traces are not exported as spans."""
 
     def computed(self, request: "InferRequest", times: Computation, response: "InferResponse") -> None:
-        """The model has a response."""
+        """Record a response of the model."""
 
     def refused(self) -> None:
-        """The model has not taken it."""
+        """Record that the model did not accept the request."""
 
     def child(self, request: "InferRequest") -> "RequestTrace":
-        """For a request that this one gives rise to, and that now goes to its model."""
+        """Return the trace of a request that this one causes, which is about to be submitted."""
 
 
 class Holder(Protocol):
-    """The reader of a request's responses."""
+    """Backpressure on the producer of a request's responses."""
 
     def delivered(self, size: int) -> None:
-        """A response of `size` bytes is with whoever sends it to the client."""
+        """Note that a response of `size` bytes was handed to the frontend."""
 
     def stall(self, stalled: bool) -> None:
-        """The client does not take what was sent, or does again."""
+        """Pause or resume, as the client has stopped or resumed reading."""
 
     def end(self) -> None:
-        """Note that responses are not wanted any more."""
+        """End the request: no more responses are needed."""
 
 
 class TensorSpec:
-    """One input or output as the model's configuration has it.
+    """An input or output as configured.
 
-    `dims` are without the batch dimension, -1 where they vary; `model_dims` are what the model file itself
-    takes,
-    where `reshape` makes them differ.
+    `dims` exclude the batch dimension, with -1 for variable ones; `model_dims` are those of the model
+    file, which differ if there is a `reshape`.
     """
 
     __slots__ = ("datatype", "dims", "dtype", "labels", "model_dims", "name", "optional", "ragged")
@@ -111,35 +111,37 @@ class TensorSpec:
         self.model_dims = dims if model_dims is None else model_dims
         self.optional = optional
         self.ragged = ragged
-        """Requests with different shapes of it can be computed together."""
+        """True if requests with different shapes of this input may share a batch."""
         self.labels = labels
 
 
 class UnreadInput(Protocol):
-    """An input whose buffer is filled by `read`, where the model computes."""
+    """An input whose buffer is filled by `read` just before it is computed."""
 
     def read(self) -> None:
-        """Fill it; in any thread. Raises InvalidRequest."""
+        """Fill the buffer. May run in any thread. Raises InvalidRequest."""
 
 
 class SharedTensors(Protocol):
-    """The shared memory of a head that is remembered."""
+    """Shared memory inputs of a remembered head."""
 
     def again(self, head: "RequestHead") -> "list[Buffer] | None":
-        """Return the buffers of one more request, or None where the head is to be bound anew. Raises
-        InvalidRequest, Overloaded."""
+        """Return the buffers for another request, or None if the head must be bound again. Raises
+        InvalidRequest, Overloaded.
+        """
 
 
 class Placement(Protocol):
-    """A range of shared memory that an output goes to."""
+    """A range of shared memory to write an output to."""
 
     def put(self, output: str, data: Buffer) -> None:
-        """Write it. Raises InvalidRequest where it does not fit."""
+        """Write the output. Raises InvalidRequest if it does not fit."""
 
 
 class BoundInput:
-    """An input of a request: its spec, the shape for the model, and its size in bytes (-1: BYTES, which
-    vary)."""
+    """An input of a request: its spec, the shape for the model, and its size in bytes (-1 for BYTES,
+    whose size varies).
+    """
 
     __slots__ = ("data_size", "dtype", "shape", "size", "spec")
 
@@ -148,12 +150,12 @@ class BoundInput:
         self.shape = shape
         self.size = size
         self.data_size = data_size
-        """What came, also of BYTES."""
+        """Bytes received, for BYTES too."""
         self.dtype = None if size < 0 else spec.dtype
 
 
 class BoundOutput:
-    """An output that the client gets, and how."""
+    """A requested output and its form."""
 
     __slots__ = ("binary", "classification", "placement", "spec")
 
@@ -162,11 +164,11 @@ class BoundOutput:
         self.binary = binary
         self.classification = classification
         self.placement: Placement | None = None
-        """Where it goes instead of into the answer."""
+        """Shared memory to write to instead of the response."""
 
 
 class RequestHead:
-    """A validated request without its data."""
+    """A validated request without its tensor data."""
 
     __slots__ = (
         "batch_key",
@@ -204,59 +206,60 @@ class RequestHead:
         self.inputs = inputs
         self.outputs = outputs
         self.batch_size = batch_size
-        """Of the request; 1 where the model has no batch dimension."""
+        """Batch size of the request; 1 if the model has no batch dimension."""
         self.parameters = parameters
         self.priority = int(parameters.get("priority", 0)) if parameters else 0
-        """1 is the highest; 0 and levels that the model has not mean its default."""
+        """Priority level, 1 being the highest. 0 and unknown levels mean the model's default."""
         self.timeout_ns = int(parameters.get("timeout", 0)) * 1000 if parameters else 0
         self.empty_final_response = False
-        """The client wants the empty final response of a decoupled model, too."""
+        """True if the client wants the empty final response of a decoupled model."""
         self.placed = False
-        """Some output goes into shared memory."""
+        """True if some output goes to shared memory."""
         self.origin: object = None
-        """A frontend process' own: how the engine gets to know the request."""
+        """Data of a frontend process: how the engine identifies the request."""
         self.regions: Sequence[Any] = ()
-        """The shared memory's own: what it must keep for the request."""
+        """Shared memory regions to hold until the request has ended."""
         self.shared: SharedTensors | None = None
-        """Finds the inputs of another request with this head, which are in shared memory."""
+        """Finds the inputs of further requests with this head in shared memory."""
         self.unread: Sequence[UnreadInput] = ()
-        """Inputs of the request that is bound just now."""
+        """Inputs of the request that is currently being bound."""
         self.converted = any(not output.binary or output.classification for output in outputs)
-        """Some output does not go into the answer as it is: as JSON, as classes, into shared memory."""
+        """True if some output needs conversion: to JSON, classes, or shared memory."""
         rows = 1 if model.max_batch_size else 0
         self.batch_key: tuple[Any, ...] = tuple(
             (i.spec.name, () if i.spec.ragged else i.shape[rows:]) for i in inputs
         )
-        """Requests with equal keys can be stacked; without a batch dimension they have the same shapes."""
+        """Key of the requests that can be stacked; without a batch dimension these have equal shapes."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
         self.row_size = sum(i.data_size for i in inputs) // batch_size
-        """Bytes of one row of all inputs; tells how much work a request is."""
+        """Bytes of one row of all inputs, an estimate of the work per row."""
         self.rendered: dict[Any, Any] = {}
-        """What a frontend has made of the response's constant part, by the shapes of the outputs."""
+        """Constant parts of responses as rendered by a frontend, by output shapes."""
 
     @property
     def reusable(self) -> bool:
-        """Return whether another request with the same words before its tensors has the same head. One with
-        an id seldom comes again; one that is placed would hold its region."""
+        """True if another request with the same bytes before its tensors has the same head. A request
+        id seldom repeats, and a head with placed outputs would hold its region.
+        """
         return self.total_size >= 0 and not self.request_id and not self.placed and self.shared is None
 
     def in_shared_memory(self, tensors: SharedTensors) -> "RequestHead":
-        """The same request as one that has its inputs in shared memory, and is remembered."""
+        """Return a copy of this head to remember, whose inputs are in shared memory."""
         other = self._varied(self.outputs, self.parameters)
         other.shared = tensors
         other.rendered = self.rendered
         return other
 
     def with_outputs(self, outputs: tuple[BoundOutput, ...]) -> "RequestHead":
-        """The same request as one that wants other outputs: a model has not given those that it wants."""
+        """Return a copy with other outputs, for a model that did not produce all requested ones."""
         return self._varied(outputs, self.parameters)
 
     def with_parameters(self, parameters: dict[str, Parameter]) -> "RequestHead":
-        """The same request as one that has other parameters."""
+        """Return a copy with other parameters."""
         return self._varied(self.outputs, parameters)
 
     def with_states(self, shapes: tuple[tuple[int, ...], ...]) -> "RequestHead":
-        """The same request as one that is stacked only with others whose states have these shapes, too."""
+        """Return a copy that is stacked only with requests whose states have the same shapes."""
         other = self._varied(self.outputs, self.parameters)
         other.batch_key = (other.batch_key, shapes)
         other.rendered = self.rendered
@@ -270,7 +273,7 @@ class RequestHead:
         return other
 
     def remember_rendered(self, key: object, rendered: object) -> None:
-        """Keep what is the same in every response with these output shapes; the memory is bounded."""
+        """Cache the constant part of responses with these output shapes, in bounded memory."""
         if len(self.rendered) >= _RENDERED_SHAPES:
             self.rendered.clear()
         self.rendered[key] = rendered
@@ -279,20 +282,20 @@ class RequestHead:
 def rendering_key(
     frontend: str, outputs: Sequence[Tensor], parameters: Mapping[str, Parameter] | None
 ) -> tuple[object, ...]:
-    """Return the key of `RequestHead.rendered` for the constant part of a response."""
-    if len(outputs) == 1 and not parameters:  # most answers, and less work
+    """Return the key in `RequestHead.rendered` for the constant part of a response."""
+    if len(outputs) == 1 and not parameters:  # the common case, with a cheaper key
         return frontend, outputs[0].shape
     key: tuple[object, ...] = (frontend, *[tensor.shape for tensor in outputs])
     if parameters:
-        # True and 1 are equal, but not the same parameter
+        # True == 1, but they are different parameters: include the types
         key += (*parameters.items(), *map(type, parameters.values()))
     return key
 
 
 class InferRequest:
-    """One request on its way through a model. Its answers come through `reply`, on the event loop: one, or
-    of a
-    decoupled model any number and then one that is final."""
+    """A request in progress. `reply` is called on the event loop with each response: one, or for a
+    decoupled model any number, the last marked final.
+    """
 
     __slots__ = (
         "arrived_ns",
@@ -320,35 +323,36 @@ class InferRequest:
         """Raw tensors, in the order of `head.inputs`."""
         self.reply = reply
         self.context = context
-        """The frontend's own: whom to answer."""
+        """Frontend data that identifies the connection or stream to answer."""
         self.arrived_ns = 0
         self.cancelled = False
         self.cache_miss: Any = None
-        """The cache's own: where its answer is to be kept."""
+        """Cache data: key under which to store the response."""
         self.sequence: Any = None
-        """Its sequence, where the model has a sequence batcher."""
+        """Its sequence, if the model has a sequence batcher."""
         self.trace: RequestTrace | None = None
         self.unread: Sequence[UnreadInput] = ()
-        """Inputs whose buffers are not filled yet: their instance does that."""
+        """Inputs whose buffers the instance must fill."""
         self.backpressure: Holder | None = None
-        """Of a decoupled model: what keeps it from running ahead of the client. Of an ensemble: its steps."""
+        """Limits how far a decoupled model runs ahead of the client; for an ensemble, that of its steps."""
 
     def cancel(self) -> None:
-        """Cancel the request: its answer is not wanted any more."""
+        """Cancel the request: its response is no longer needed."""
         self.cancelled = True
         if self.backpressure is not None:
             self.backpressure.end()
         self.head.model.cancelled()
 
     def stall(self, stalled: bool) -> None:
-        """The client does not take the responses that it has, or does again."""
+        """Pause or resume the model, as the client has stopped or resumed reading."""
         if self.backpressure is not None:
             self.backpressure.stall(stalled)
 
 
 class InferResponse:
-    """Outputs in the order of `head.outputs`, or an error. A decoupled model's last one, marked final, is
-    empty."""
+    """Outputs in the order of `head.outputs`, or an error. The final response of a decoupled model is
+    empty.
+    """
 
     __slots__ = ("error", "final", "outputs", "parameters")
 
@@ -357,24 +361,25 @@ class InferResponse:
         self.error = error
         self.final = True
         self.parameters: dict[str, Parameter] | None = None
-        """What the model says besides."""
+        """Response parameters set by the model."""
 
     @property
     def says_something(self) -> bool:
-        """Return whether there is a response: of a decoupled model's last one often only that it is the
-        last."""
+        """True if there is content to send; the final response of a decoupled model often has none."""
         return bool(self.outputs or self.parameters) or not self.final
 
 
 CHECKED_AT_ONCE_BYTES = 64 << 10
-"""Up to this size a BYTES tensor is checked when its request comes. Walking the elements of a large one takes
-seconds: that happens where the model computes, not on the event loop."""
+"""Maximum size of a BYTES tensor that is validated on the event loop. Parsing the elements of a large
+one takes seconds and is left to the instance.
+"""
 
 
 def elements_of(model: str, name: str, data: Buffer, count: int) -> list[bytes]:
     """Return the `count` elements of input `name`.
 
-    Raises InvalidRequest in Triton's words (core/src/infer_request.cc) where lengths and data do not agree.
+    Raises InvalidRequest, with Triton's wording (core/src/infer_request.cc), if lengths and data
+    disagree.
     """
     try:
         return decode_bytes(data, count)
@@ -384,5 +389,5 @@ def elements_of(model: str, name: str, data: Buffer, count: int) -> list[bytes]:
 
 
 def with_request_id(error: InvalidRequest, request_id: str) -> InvalidRequest:
-    """Return the error with the prefix that all errors of validating a request have."""
+    """Return the error with the prefix that all validation errors have."""
     return InvalidRequest(f"[request id: {request_id or '<id_unknown>'}] {error.message}")

@@ -11,7 +11,7 @@ from tpx.serving.statistics import ModelStatistics
 
 
 class Served(Servant, Protocol):
-    """A model as seen by the repository, the data plane, and the frontends."""
+    """A model as the repository, the data plane, and the frontends see it."""
 
     model_id: ModelId
     config: ModelConfig
@@ -19,7 +19,7 @@ class Served(Servant, Protocol):
     signature: Signature
     statistics: ModelStatistics
     composed_of: frozenset[ModelId]
-    """The models that its requests need, directly or not."""
+    """Models that its requests depend on, directly or indirectly."""
     reads_inputs: bool
     """True if its instances fill the buffers of `unread` inputs."""
     levels: int
@@ -27,34 +27,34 @@ class Served(Servant, Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Return whether it can respond: its processes may have died."""
+        """True if it can respond; False if its processes have died."""
 
     @property
     def has_readiness_hook(self) -> bool:
-        """Return whether `says_ready` asks the model."""
+        """True if `says_ready` asks the model."""
 
     async def says_ready(self) -> bool:
-        """Ask the model whether it can answer."""
+        """Ask the model whether it is ready."""
 
     @property
     def pending(self) -> int:
-        """Return the number of requests waiting for an instance."""
+        """Number of requests waiting for an instance."""
 
     @property
     def in_flight(self) -> int:
-        """Return the number of unanswered requests."""
+        """Number of unanswered requests."""
 
     @property
     def sequences(self) -> int:
-        """Return the number of sequences that have begun and not ended."""
+        """Number of sequences that have begun and not ended."""
 
     @property
     def abandoned(self) -> bool:
-        """Return whether all requests in flight were cancelled, so that it can be closed anyway."""
+        """True if all requests in flight were cancelled, so that the model can be closed anyway."""
 
     @property
     def busy(self) -> bool:
-        """Return whether requests are in flight or sequences have not ended."""
+        """True if a request is in flight or a sequence has not ended."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head. Raises InvalidRequest."""

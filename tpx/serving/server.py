@@ -98,7 +98,7 @@ class InferenceServer:
             SharedMemory(cuda.opener(), shared_memory_limits(config)),
             Watching(self.tracer, self.logs),
             config.server.id,
-            # what one client asks for and cannot be loaded is no reason for others to go elsewhere
+            # with load on demand, one model that fails to load must not make the server unready
             strict_readiness=config.repository.strict_readiness
             and config.repository.model_control_mode != "lazy",
             max_string_elements=config.server.max_string_elements,
@@ -112,8 +112,8 @@ class InferenceServer:
         self.logs.watch(lambda _: self._tell_state())
 
     def status(self) -> list[RepositoryEntry]:
-        """Return every known version of every model, for the startup table; after a failed start, as of
-        then.
+        """Return every known version of every model, for the startup table. After a failed start,
+        return its state at that time.
         """
         return self._failed_start or self.plane.index(ready_only=False)
 
@@ -129,7 +129,7 @@ class InferenceServer:
             await self._end()
             raise
         self._memory_watch.start()
-        # objects made so far stay: the collector need not visit them again
+        # the objects created so far are permanent: exempt them from garbage collection
         gc.collect()
         gc.freeze()
         return endpoints
@@ -228,7 +228,9 @@ class InferenceServer:
 
 
 def _hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub:
-    inflater = Inflater(config.server.max_inflated_bytes)  # frontends inflate: nothing gets here compressed
+    inflater = Inflater(
+        config.server.max_inflated_bytes
+    )  # frontends inflate: requests arrive here uncompressed
     http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
     return FrontendHub(plane, seat.listening, seat.count, http, GrpcFrontend(plane))
 

@@ -30,13 +30,12 @@ class Accepting(Protocol):
 
 
 class Shutdown:
-    """Ends what `listeners` serve; the models are unloaded afterwards.
+    """Shuts down the `listeners`; the models are unloaded afterwards.
 
-    1. Not ready: load balancers begin to look away. For `drain_s` seconds everything is still served, in the
-       second half with the request to connect anew.
-    2. Stopping: new requests are refused. What is in flight and sequences that have begun may end, for
-       `exit_timeout_s` seconds; ports and connections stay open.
-    3. Closing: connections end once their answers are taken.
+    1. Not ready: load balancers start to remove the server. All requests are served for `drain_s`
+    seconds; in the second half clients are asked to reconnect. 2. Stopping: new requests are refused.
+    Requests in flight and started sequences may finish within `exit_timeout_s` seconds; ports and
+    connections stay open. 3. Closing: connections end once their responses are read.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Shutdown:
         self._exit_timeout_s = exit_timeout_s
 
     async def run(self) -> float | None:
-        """Shut down; return the seconds left, None if time ran out while something still computes,
+        """Shut down. Return the seconds left, or None if time ran out while something still computes,
         loads, or unloads.
         """
         self._plane.exiting = True
@@ -72,8 +71,8 @@ class Shutdown:
         await asyncio.sleep(self._drain_s / 2)
 
     async def _finished(self, ends: float) -> bool:
-        """Wait for requests in flight and sequences; return False at the deadline, after abandoning
-        sequences.
+        """Wait for requests in flight and sequences. Return False at the deadline if requests or loads
+        are left; sequences are abandoned then.
         """
         log.info("Waiting for in-flight requests to complete.")
         control, told_s = self._plane.control, -1
@@ -90,12 +89,12 @@ class Shutdown:
             await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
 
     async def _closed(self, ends: float) -> float:
-        """Close connections and wait until they have ended, at most until the deadline."""
+        """Close connections and wait for them to end, at most until the deadline. Return the seconds left."""
         for listener in self._listeners:
             listener.stop_accepting()
         loop = asyncio.get_running_loop()
         patience = min(ends, loop.time() + _LINGER_S)
-        while sum(listener.connections for listener in self._listeners) and loop.time() < patience:  # noqa: ASYNC110 (an event would cost every connection a test)
+        while sum(listener.connections for listener in self._listeners) and loop.time() < patience:  # noqa: ASYNC110 (an event would add a check to every connection)
             await asyncio.sleep(_LOOK_EVERY_S)
         return max(0.0, ends - loop.time())
 

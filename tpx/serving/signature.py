@@ -33,11 +33,11 @@ _PLAIN_HEADS = 256
 
 
 class _Nameless(InvalidRequest):
-    """An error found before the request has its id, as in Triton: the message has no id."""
+    """Raised for an error found before the request id is known: as in Triton, the message has no id."""
 
 
 class Signature:
-    """The tensors of a model and its batch dimension."""
+    """Tensors of a model and its batch dimension."""
 
     def __init__(
         self, name: str, max_batch_size: int, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
@@ -65,11 +65,11 @@ class Signature:
     def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
         """Return the head of a valid request.
 
-        Raises InvalidRequest in Triton's words, with the request's id.
+        Raises InvalidRequest with Triton's wording and the request id.
         """
         if request.request_id or request.parameters or request.outputs or request.empty_final_response:
             return self._bind(model, request)
-        # a request that says nothing but its tensors: the same names, types and shapes have the same head
+        # requests without id and parameters: the same names, types and shapes share a head
         tensors = request.inputs
         key = (request.default_binary, *[(t.name, t.datatype, t.shape) for t in tensors])
         known = self._plain_heads.get(key)
@@ -96,7 +96,7 @@ class Signature:
             raise
         except InvalidRequest as exc:
             raise with_request_id(exc, request.request_id) from exc
-        # raw bytes are taken in the order of the request, which may differ from the model's
+        # raw bytes follow the order of the request, which may differ from the model's
         head = RequestHead(model, request.request_id, inputs, outputs, batch_size, parameters)
         head.empty_final_response = request.empty_final_response
         return head

@@ -1,6 +1,6 @@
-"""Counts and durations of the statistics extension, kept as plain integers.
+"""Counts and durations of the statistics extension, as plain integers.
 
-Durations are measured where they occur, in nanoseconds, and added once per batch.
+Durations are in nanoseconds, measured where they occur and added once per batch.
 """
 
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """A count and a sum, as in the statistics extension."""
+    """A count and a sum of durations, as in the statistics extension."""
 
     count: int
     ns: int
@@ -69,7 +69,7 @@ class ResponseStatistics:
 
 
 _LAST_INDEX = 1000
-"""Responses from this index on are counted together, since their number is unbounded."""
+"""Index from which on responses are counted together, since their number is unbounded."""
 _RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
@@ -84,8 +84,7 @@ class PhaseTimes(Protocol):
 
 
 class ModelStatistics:
-    """Counters of one model version. Requests count once in `success`, batch elements in
-    `inference_count`.
+    """Counters of one model version. `success` counts requests, `inference_count` batch elements.
 
     Each request of a batch is charged the compute times of the whole batch, as in Triton.
     """
@@ -283,12 +282,12 @@ class ModelStatistics:
 
     @property
     def last_used_ns(self) -> int:
-        """Return when the last request was answered, on the clock of durations; 0 before the first."""
+        """Time of the last answered request, on the clock of durations; 0 before the first."""
         return self._last_ns
 
     @property
     def last_inference_ms(self) -> int:
-        """Return when the last request was answered, in ms since the epoch; 0 before the first."""
+        """Time of the last answered request in ms since the epoch; 0 before the first."""
         if not self._last_ns:
             return 0
         return (self._epoch_ns + self._last_ns) // 1_000_000
