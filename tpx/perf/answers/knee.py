@@ -129,6 +129,7 @@ def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | N
     found = _least_squares(columns, n / x)
     if found is None:
         return None
+    # a coefficient that is only rounding noise would predict a peak at an absurd load
     found[found * columns.max(axis=0) < ROUNDING * found[0]] = 0.0
     law = Scalability(
         rate=float(1 / found[0]),

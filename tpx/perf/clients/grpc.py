@@ -27,6 +27,7 @@ from tpx.protocol.v2_protobuf import set_parameters
 log = logging.getLogger(__name__)
 SLOTS_PER_CONNECTION = 16
 """Fewer connections cost the client less; more let a server with one thread per connection use its cores."""
+# ModelInferRequest.parameters is a map<string, InferParameter>: in an entry, field 1 is the key, 2 the value
 _PARAMETERS_TAG = bytes((4 << 3 | 2,))
 _SEQUENCE_KEY = b"\x0a\x0bsequence_id\x12"
 _INT64_TAG = bytes((2 << 3,))

@@ -40,7 +40,9 @@ _ID_BYTES = 8
 _ID_HEAD = bytes((3 << 3 | 2, _ID_BYTES))
 _ONLY_ID = b"%08x" % 1
 """Id of a request that has a stream to itself."""
+# fields of ModelStreamInferResponse
 _ERROR_TAG, _RESPONSE_TAG = 1 << 3 | 2, 2 << 3 | 2
+# fields of ModelInferResponse
 _PARAMETER_TAG, _OUTPUT_TAG = 4 << 3 | 2, 5 << 3 | 2
 _FINAL_KEY = b"\x0a\x15triton_final_response"
 _TRUE = b"\x08\x01"
@@ -103,6 +105,7 @@ class StreamedRequest:
 
     def take(self, data: Buffer, error: bytes, *, null: bool, now_ns: int) -> bool:
         """Record a message, with `null` set for an empty final one; return True if it is a response."""
+        # an empty final message after a response does not count toward the latency
         if not (null and self.arrivals):
             self.first_byte_ns = self.first_byte_ns or now_ns
             self.end_ns = now_ns
@@ -324,6 +327,7 @@ class GrpcStreamClient(StreamSlots):
         if isinstance(call, bytes):
             broken.forget(call)
         async with self._replacing_stream:
+            # another slot of the stream may have replaced it already
             if not slot.connection.closing:
                 return
             connection = broken.connection

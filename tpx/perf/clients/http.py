@@ -93,6 +93,7 @@ class HttpSlots:
                 await self.renew(slot, None)
         while missing := count - len(self._slots):
             batch = (self._add() for _ in range(min(missing, CONNECTS_AT_ONCE)))
+            # wait for all, so that no connection opens after the first error is raised
             for failed in await asyncio.gather(*batch, return_exceptions=True):
                 if failed is not None:
                     raise failed

@@ -88,6 +88,7 @@ class HttpAsker:
         verb, parts = ("GET", []) if body is None else ("POST", [json.dumps(body).encode()])
         host, headers = host_header(self._endpoint), user_headers(self._endpoint)
         request = encode_request(verb, path, host, headers, parts)
+        # HTTP/1.1 without pipelining: one request at a time on the connection
         async with self._turn:
             if self._connection is None or self._connection.closing:
                 self._connection = await self._connector.connect()

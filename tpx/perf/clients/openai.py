@@ -103,6 +103,7 @@ class OpenAiAnswer:
         if self.error and self.status == OpenAiClient.success:
             self.refuse(self.error)
         arrivals = self.arrivals
+        # no usage reported: count the pieces of a stream
         self.units = self.units or len(arrivals) * self.streamed
         self.first_byte_ns, self.end_ns = (arrivals[0], arrivals[-1]) if arrivals else (now_ns, now_ns)
         self._on_response(self)

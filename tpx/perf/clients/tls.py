@@ -87,6 +87,7 @@ def _key_label(der: bytes) -> str:
 
     All are a sequence that begins with a version; the type of the next element tells them apart.
     """
+    # skip the sequence's tag and its length, which may take several bytes
     at = 2 + (der[1] & 127 if len(der) > 1 and der[1] > 127 else 0)
     labels = {0x30: "PRIVATE KEY", 0x02: "RSA PRIVATE KEY", 0x04: "EC PRIVATE KEY"}
     if len(der) < at + 4 or der[0] != 0x30 or der[at : at + 2] != b"\x02\x01" or der[at + 3] not in labels:

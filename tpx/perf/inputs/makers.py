@@ -211,6 +211,7 @@ def maker_of_file(spec: TensorDescription, dims: Dims, path: Path, where: str = 
 
 def _array(path: Path, where: str) -> Array:
     try:
+        # mapped, so that rows are read on demand; a pickle could run code
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as exc:
         raise UsageError(

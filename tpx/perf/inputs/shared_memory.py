@@ -73,6 +73,7 @@ class SystemMemory:
 
     def region(self, byte_size: int) -> Region:
         try:
+            # allocate now: on a full /dev/shm, later writes of the server would end in SIGBUS
             os.posix_fallocate(self._fd, 0, byte_size)
         except OSError as exc:
             raise self._full(byte_size, exc) from exc
@@ -168,6 +169,7 @@ class TensorRegions:
             try:
                 await self._registrar.unregister(region)
             except TpxError as exc:
+                # without a connection, another attempt cannot succeed
                 if attempt == ATTEMPTS or isinstance(exc, WireError):
                     log.warning("the region '%s' stays registered: %s", region.name, exc.message)
                     return

@@ -130,7 +130,9 @@ def _checked(array: Array, datatype: str, where: str) -> Array:
 def bf16_bits(array: Array) -> npt.NDArray[np.uint16]:
     """Round FP32 values to the nearest BF16, ties to even, and return its bits."""
     bits = np.ascontiguousarray(array, dtype="<f4").view(np.uint32)
+    # add just under half of the last kept bit, or exactly half if that bit is set: ties to even
     rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    # rounding could turn a NaN into infinity; 0x40 keeps its mantissa nonzero
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 

@@ -52,6 +52,7 @@ class PageReader:
         """`wanted` are regular expressions, searched for in the names of series including their labels."""
         names = "|".join(map(re.escape, _ALWAYS))
         asked = "".join(f"|(?=[^\\n]*(?:{text}))[^\\s#{{]+" for text in wanted)
+        # known names, or any name on a line that matches a wanted expression (by lookahead); labels; value
         pattern = f"^((?:(?:{names})(?=[ {{])|(?!){asked})(?:\\{{[^\\n]*\\}})?)[ \\t]+(\\S+)"
         self._series = re.compile(pattern.encode(), re.MULTILINE)
         self._wanted = [re.compile(text) for text in wanted]
@@ -139,6 +140,7 @@ class Scraper:
                     f"no metrics from {self._place}: {exc}; measuring goes on without",
                 )
                 return
+        # parsing costs this process, not the server: it is timed separately
         took = perf_counter_ns() - began
         busy = thread_time_ns()
         scrape = self._reader.read(page, perf_counter_ns(), took)
@@ -194,6 +196,7 @@ def summarize(
     first one after, and rates are over the time between those two scrapes.
     """
     start, end = span_ns
+    # without a scrape in the interval, the last one stands for it
     inside = [s for s in scrapes if start <= s.time_ns <= end] or list(scrapes[-1:])
     before = [s for s in scrapes if s.time_ns <= start][-1:]
     after = [s for s in scrapes if s.time_ns >= end][:1]

@@ -69,6 +69,7 @@ def _of_one_server() -> Iterator[OptionRule]:
         )
 
 
+# in order: the message of the first rule that is broken is the one that the user sees
 RULES: tuple[OptionRule, ...] = (
     OptionRule(
         lambda s: not (s.pace.self_test or s.target.model or s.target.models),

@@ -67,10 +67,12 @@ def cut(
     """Divide the requests that ended in `span_ns` into batches; `ok` marks those that succeeded."""
     start, end = span_ns
     k = count or batch_count(int(ok.sum()))
+    # a request that ended exactly at `end` belongs to the last batch
     place: Integers = np.minimum((end_ns - start) * k // max(end - start, 1), k - 1).astype(np.int64)
     good = place[ok]
     latencies = latency_ns[ok]
     bins, column = _distinct(bin_of(latencies))
+    # a histogram per batch from one bincount over (batch, bin) pairs
     cells = np.bincount(good * max(len(bins), 1) + column, minlength=k * len(bins))
     return Batches(
         start_ns=start,

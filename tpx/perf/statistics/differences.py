@@ -72,6 +72,7 @@ def deviations(
     known = np.isfinite(drawn)
     drawn[~known] = drawn[known].mean()
     side = 0.5 + confidence / 2
+    # t instead of normal quantiles, and n - 1 degrees of freedom instead of the bootstrap's n
     few = t_quantile(side, count - 1) / normal_quantile(side) * np.sqrt(count / (count - 1))
     widened: Floats = (drawn - drawn.mean()) * few
     return widened
@@ -109,6 +110,7 @@ def change(
         after=after,
         low=float(np.expm1(observed + low)),
         high=float(np.expm1(observed + high)),
+        # the observation counts as one of the resamples, so p is never 0
         p_value=(reached + 1) / (resamples + 1),
     )
 
@@ -117,6 +119,7 @@ def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Float
     """Draw the error that a histogram's bins may add to a quantile; zero for the rate."""
     if figure is rate_figure:
         return np.zeros(resamples)
+    # up to half a bin in either direction, in terms of the logarithm
     hidden: Floats = rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE
     return hidden
 

@@ -27,10 +27,12 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     """
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
+    # the fraction converges quickly only below this; above, use the symmetry of I_x
     if x > (a + 1) / (a + b + 2):
         return 1.0 - incomplete_beta(b, a, 1.0 - x)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     log_front += a * math.log(x) + b * math.log1p(-x)
+    # exp would underflow
     if log_front < -700:
         return 0.0
     return math.exp(log_front) / (a * _fraction(a, b, x))

@@ -18,7 +18,9 @@ SAFE_CONFIDENCE = 0.99
 reported as unknown.
 """
 NOTICED_CORRELATION = 0.2
+"""Correlation up to which batches count as independent."""
 GREATEST_CORRELATION = 0.9
+"""Upper limit of the correlation, which limits the widening to a factor of 4.4."""
 NORMAL_ABOVE = 100.0
 """Variance of a count above which the normal distribution approximates the binomial."""
 
@@ -123,6 +125,7 @@ def design_effect(inside: Array, requests: Array, confidence: float = CONFIDENCE
     residuals = inside - share * requests
     variance = float(np.dot(residuals, residuals)) * count / (count - 1) / total**2
     side = 0.5 + confidence / 2
+    # few batches leave the variance itself uncertain: widen as t does over the normal
     few = (t_quantile(side, count - 1) / normal_quantile(side)) ** 2
     return max(1.0, variance * widening(residuals) ** 2 * few / independent)
 
