@@ -1,5 +1,5 @@
-"""DALI: pipelines that decode, resize and normalise, served as models.
+"""DALI pipelines that decode, resize and normalize, served as models.
 
-`definition.py` reads a serialized pipeline, or has one serialized; `backend.py` makes a model of it;
-`execution.py` runs it.
+`definition.py` reads a serialized pipeline, or serializes one; `backend.py` opens it as a model and
+runs it.
 """

@@ -1,6 +1,6 @@
-"""Models that are DALI pipelines: a serialized one, or Python that defines one (Triton: dali_backend).
+"""Models that are DALI pipelines: serialized, or Python code that defines one (Triton: dali_backend).
 
-A batch is a list of samples, whose shapes may differ from request to request.
+A batch is a list of samples, whose shapes may differ between requests.
 """
 
 import re
@@ -33,15 +33,15 @@ from tpx.serving.backends.dali.definition import (
     serialize,
 )
 
-# DALI raises plain RuntimeErrors, its binding what Python's conversions raise
+# DALI raises RuntimeError; its Python binding raises conversion errors
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError, OverflowError)
 _SAID = re.compile(r"^(Error in .*|.*[Aa]ssert.*|encountered:)$")
 
 
 class PipelineExecutor:
-    """A pipeline, built for up to `batch_size` samples on one device.
+    """A pipeline built for up to `batch_size` samples on one device.
 
-    A pipeline is of no more use after an error, so that a new one is built then.
+    A pipeline is unusable after an error, so a new one is built.
     """
 
     def __init__(
@@ -53,11 +53,14 @@ class PipelineExecutor:
         device_id: int | None,
         threads: int,
     ) -> None:
-        """`outputs` name the outputs in the pipeline's order; `threads` 0 are as many as it was serialized
-        with. Raises LoadError."""
+        """Build the pipeline. Raises LoadError.
+
+        `outputs` are names in the pipeline's order; `threads` 0 keeps the number of threads in the
+        serialized pipeline.
+        """
         self._outputs = outputs
         self._serialized = serialized
-        # one batch is fed, computed and read before the next: nothing is computed ahead
+        # one batch is fed, computed and read before the next: no prefetching
         self._settings: dict[str, Any] = {
             "batch_size": batch_size,
             "device_id": device_id,
@@ -94,7 +97,7 @@ class PipelineExecutor:
 
 
 def _to_host(result: Any) -> Any:
-    """A copy of an output, since the pipeline writes the next batch to the same memory."""
+    """Return a copy of an output, because the next batch overwrites the pipeline's memory."""
     samples = result.as_cpu()
     if samples.is_dense_tensor():
         return np.array(samples.as_array())
@@ -119,7 +122,7 @@ _JOINED = "split_along_outer_axis"
 
 
 class DaliBackend:
-    """Opens `model.dali`, or the `dali.py` that serializes itself."""
+    """Opens `model.dali`, or a `dali.py` that is serialized first."""
 
     default_filename = "model.dali"
     gpus_only = False
@@ -157,7 +160,7 @@ def _definition(files: ModelFiles, name: str) -> PipelineDefinition:
 
 
 class DaliModel:
-    """One open version; every instance builds a pipeline of its own."""
+    """One open version; each instance builds its own pipeline."""
 
     inline = False
 
@@ -168,10 +171,10 @@ class DaliModel:
         self._threads = self._thread_count(config)
         listed = config.parameters[_JOINED].string_value if _JOINED in config.parameters else ""
         self.joined_outputs = frozenset(filter(None, listed.split(":")))
-        """Outputs whose samples are laid end to end."""
+        """Outputs whose samples are concatenated."""
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
-        """Fill in the pipeline's batch size, and what it declares of its inputs and outputs."""
+        """Fill in the pipeline's batch size, and the types and dimensions that it declares."""
         config.max_batch_size = config.max_batch_size or self._definition.batch_size
         configured = {item.name: item for item in config.input}
         inputs = [tensor.name for tensor in self._definition.inputs]
@@ -188,7 +191,7 @@ class DaliModel:
             self._fill(output, tensor, 1 if output.name in self.joined_outputs else 0)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise ConfigError where the configuration does not fit the pipeline."""
+        """Raise ConfigError if the configuration does not match the pipeline."""
         if config.HasField("sequence_batching") or config.batch_input or config.batch_output:
             raise ConfigError(
                 f"model '{self._name}': a DALI pipeline keeps no state and takes no batch inputs: remove "
@@ -217,7 +220,9 @@ class DaliModel:
             raise LoadError(f"model '{self._name}', instance {spec.name}: {exc.message}") from exc
 
     def close(self) -> None:
-        """Give memory back where that is wanted; pipelines were closed by their instances."""
+        """Release unused memory if `release_after_unload` is set; the instances have closed their
+        pipelines.
+        """
         if self._releases:
             dali.backend.ReleaseUnusedMemory()
 
@@ -239,7 +244,7 @@ class DaliModel:
                 raise self._undeclared(item, "ndim", "dims")
             item.dims.extend([-1] * (tensor.ndim - joined) or [1])
             if tensor.ndim == joined:
-                item.reshape.SetInParent()  # a scalar for each sample
+                item.reshape.SetInParent()  # each sample is a scalar
 
     def _undeclared(self, item: ModelInput | ModelOutput, declared: str, field: str) -> ConfigError:
         return ConfigError(

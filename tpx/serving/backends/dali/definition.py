@@ -1,6 +1,6 @@
-"""Definitions of DALI pipelines, read from serialized ones: inputs, its outputs, and how it is run.
+"""Definitions of DALI pipelines, read from serialized ones: inputs, outputs and batch size.
 
-The format is DALI's (dali/pipeline/dali.proto); only the fields that are needed here are declared.
+The format is DALI's (dali/pipeline/dali.proto); only the required fields are declared here.
 """
 
 import subprocess
@@ -30,10 +30,10 @@ _DATATYPES = (
     "FP64",
     "BOOL",
 )
-"""By the numbers of DALI's data types; a pipeline may have others only inside."""
+"""Datatypes by DALI's numbers; other types can only occur inside a pipeline."""
 _INT, _STRING, _MESSAGE = 3, 9, 11  # FieldDescriptorProto.Type
 _MESSAGES: Mapping[str, tuple[tuple[str, int, int, str], ...]] = {
-    # name, number, type, message: repeated where there is a message
+    # name, number, type, message; fields with a message are repeated
     "Pipeline": (
         ("num_threads", 1, _INT, ""),
         ("batch_size", 2, _INT, ""),
@@ -63,17 +63,17 @@ _TOLD_LINES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTensor:
-    """An input or output of a pipeline; what it does not declare is "" or None."""
+    """An input or output of a pipeline; an undeclared property is "" or None."""
 
     name: str
     datatype: str = ""
     ndim: int | None = None
-    """Dimensions of a sample."""
+    """Number of dimensions of a sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDefinition:
-    """A serialized pipeline, and what it says."""
+    """A serialized pipeline and the properties read from it."""
 
     serialized: bytes
     batch_size: int
@@ -101,9 +101,9 @@ def read_definition(path: Path) -> PipelineDefinition:
 
 
 def serialize(module: Path, target: Path) -> None:
-    """Serialize the pipeline that a Python file marks with `@autoserialize`, in a process of its own.
+    """Serialize the pipeline that a Python file marks with `@autoserialize`, in a separate process.
 
-    Raises LoadError with the last lines of what Python says.
+    Raises LoadError with the last lines of its stderr.
     """
     words = [sys.executable, "-c", _AUTOSERIALIZE, str(module.absolute()), str(target.absolute())]
     try:
@@ -140,7 +140,7 @@ def _tensor(name: str, dtype: int, ndim: int) -> PipelineTensor:
 
 @cache
 def _pipeline_class() -> Any:
-    """The message class of a serialized pipeline, in a pool of its own."""
+    """Return the message class of a serialized pipeline, in its own descriptor pool."""
     file = descriptor_pb2.FileDescriptorProto(name="pipeline.proto", package="dali", syntax="proto2")
     for message, fields in _MESSAGES.items():
         described = file.message_type.add(name=message)

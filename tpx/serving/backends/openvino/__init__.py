@@ -1,1 +1,1 @@
-"""Models on OpenVINO: its own format, and whatever else it reads."""
+"""Models that run on OpenVINO, in its own format or another one that it reads."""

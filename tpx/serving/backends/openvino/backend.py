@@ -1,7 +1,7 @@
 """Models that OpenVINO reads: its own format, ONNX, TensorFlow, TensorFlow Lite, PaddlePaddle.
 
-A version is compiled once; its instances are infer requests of the one compiled model, which have the weights
-in common. Large inputs are not copied: OpenVINO reads them where they lie.
+A version is compiled once. Its instances are infer requests of the one compiled model and share the
+weights. Large inputs are passed to OpenVINO without a copy.
 """
 
 import logging
@@ -55,7 +55,7 @@ _TOLD = (
 
 
 class OpenVinoBackend:
-    """Opens `model.xml`, or what `default_model_filename` says that OpenVINO can read."""
+    """Opens `model.xml`, or the file in `default_model_filename` if OpenVINO can read it."""
 
     default_filename = "model.xml"
 
@@ -76,7 +76,7 @@ class OpenVinoBackend:
 
 
 class OpenVinoModel:
-    """One open version. It is read when it is opened, and compiled for its first instance."""
+    """One open version; read when it is opened, and compiled for its first instance."""
 
     inline = True
 
@@ -147,7 +147,9 @@ class OpenVinoModel:
         )
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Without other words from the configuration there are as many streams as instances."""
+        """Return whether the settings remain the same; the default number of streams is the number of
+        instances.
+        """
         return settings_of(config) == self._settings
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class OpenVinoModel:
             raise LoadError(f"openvino cannot {what} for model '{self._name}': {reason(exc)}") from exc
 
     def _tensors(self, config: ModelConfig) -> tuple[list[ModelTensor], list[ModelTensor]]:
-        """Inputs and outputs of the model. One that has several names goes by the one that is configured."""
+        """Return the model's inputs and outputs. A tensor with several names has the configured one."""
         wanted = {item.name for item in inputs_and_outputs(config)}
         wanted |= {*added_inputs(config), *taken_outputs(config)}
         return (
@@ -170,7 +172,9 @@ class OpenVinoModel:
         )
 
     def _takes_batches(self, inputs: list[ModelTensor], outputs: list[ModelTensor]) -> bool:
-        """The first dimension of every tensor varies, or is called a batch by the model's layouts."""
+        """Return whether all first dimensions are variable, or are batch dimensions in the model's
+        layouts.
+        """
         if all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs)):
             return True
         nodes = [*self._model.get_parameters(), *self._model.get_results()]
@@ -180,8 +184,7 @@ class OpenVinoModel:
         )
 
     def _reshape(self, config: ModelConfig) -> None:
-        """Give the inputs the batch dimension that they need and, where it is asked for, the configured
-        dims."""
+        """Set the batch dimension of the inputs and, with RESHAPE_IO_LAYERS, the configured dims."""
         shapes = {}
         rows = config.max_batch_size if self._settings.fixed_batch else -1
         dims = {
@@ -252,7 +255,7 @@ def _tensor(port: ov.Output, wanted: set[str]) -> ModelTensor:
 
 
 def _variable(tensor: ModelTensor, rows: int) -> ModelTensor:
-    """As requests see a tensor of so many rows: with those that they have."""
+    """Return a tensor of `rows` rows with a variable batch dimension, as requests see it."""
     if tensor.shape[:1] != (rows,):
         return tensor
     return replace(tensor, shape=(-1, *tensor.shape[1:]))

@@ -1,4 +1,4 @@
-"""An instance of an OpenVINO model: one infer request, and how tensors get into it and out of it."""
+"""One instance of an OpenVINO model: an infer request, and the conversion of its tensors."""
 
 from collections.abc import Mapping
 
@@ -10,21 +10,21 @@ from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.model_tensors import ModelTensor, from_model, to_model
 
-# OpenVINO raises plain RuntimeErrors, its binding what Python's conversions raise
+# OpenVINO raises RuntimeError; its Python binding raises conversion errors
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError)
 _KEPT_BELOW_BYTES = 64 << 10
 
 
 class BatchRows:
-    """How many rows an execution has: as many as there are, or as many as the model was compiled for."""
+    """Number of rows of an execution: that of its requests, or the one that the model was compiled for."""
 
     def __init__(self, fixed: int, *, padded: bool) -> None:
-        """`fixed` is 0 where the model takes any number."""
+        """`fixed` is the compiled number of rows, 0 if it is variable."""
         self._fixed = fixed
         self._padded = padded
 
     def missing(self, inputs: Arrays) -> int:
-        """How many rows are to be added. Raises ExecutionError where none may."""
+        """Return the number of rows to add. Raises ExecutionError if padding is disabled."""
         if not self._fixed:
             return 0
         rows = max(len(array) for array in inputs.values())
@@ -38,7 +38,7 @@ class BatchRows:
 
 
 class InferRequestExecutor:
-    """An infer request. What it gives is copied: OpenVINO writes the next outputs to the same place."""
+    """Computes with one infer request. Outputs are copied, because the next run overwrites them."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class InferRequestExecutor:
             name for name, (_, tensor) in inputs.items() if narrow and tensor.datatype in ("INT64", "UINT64")
         ]
         self._own = {name: request.get_input_tensor(index) for name, (index, _) in inputs.items()}
-        """What is read again once a large input is done with, so that its memory is not kept."""
+        """Initial input tensors, restored after a run with a large input so that its memory can be freed."""
 
     def execute(self, inputs: Arrays) -> Arrays:
         missing = self._rows.missing(inputs)
@@ -91,7 +91,7 @@ def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
         return ov.Tensor(np.ascontiguousarray(array), ov.Shape(array.shape), ov.Type.bf16)
     if array.flags.writeable:
         return ov.Tensor(array, shared_memory=True)
-    return ov.Tensor(array)  # OpenVINO shares no memory that it may not write to
+    return ov.Tensor(array)  # copies: OpenVINO shares only writable memory
 
 
 def _padded(array: Array, rows: int) -> Array:
@@ -99,7 +99,7 @@ def _padded(array: Array, rows: int) -> Array:
 
 
 def _check_narrow(name: str, array: Array) -> None:
-    """OpenVINO's CPU device computes 64-bit integers in 32 bits: values beyond them would be others.
+    """Check that 64-bit integers fit into 32 bits, in which OpenVINO's CPU device computes them.
 
     Raises InvalidRequest.
     """
@@ -110,6 +110,6 @@ def _check_narrow(name: str, array: Array) -> None:
 
 
 def reason(exc: Exception) -> str:
-    """Return what OpenVINO says, without the lines that only say where in its sources it was."""
+    """Return OpenVINO's message without source locations."""
     lines = [line.strip() for line in str(exc).splitlines()]
     return " ".join(line for line in lines if line and not line.startswith("Exception from ")) or str(exc)

@@ -1,6 +1,6 @@
-"""Settings of OpenVINO in a configuration's `parameters`, in the words of Triton's backend.
+"""OpenVINO settings in a configuration's `parameters`, with the names of Triton's backend.
 
-A parameter that is none of ours is a property of OpenVINO's device, by OpenVINO's own name, and goes there.
+Any other parameter is passed on as a property of OpenVINO's device.
 """
 
 import logging
@@ -23,28 +23,28 @@ _EARLIER_NAMES = {
     "ENFORCE_BF16": "HINT_BF16",
     "SKIP_DYNAMIC_BATCHSIZE": "SKIP_OV_DYNAMIC_BATCHSIZE",
 }
-"""Of Triton's backend before OpenVINO 2022."""
+"""Names in Triton's backend before OpenVINO 2022."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenVinoSettings:
-    """How a model is compiled, and how its batches are made."""
+    """Settings for compiling a model and forming its batches."""
 
     device: str = "CPU"
     properties: Mapping[str, str] = field(default_factory=dict)
-    """OpenVINO's, by its names."""
+    """OpenVINO properties by name."""
     extension: str = ""
-    """A library with operators of the model's own."""
+    """Library with custom operators."""
     fixed_batch: bool = False
-    """Every execution has max_batch_size rows."""
+    """True if every execution has max_batch_size rows."""
     padded: bool = False
-    """Rows are added to batches that are smaller than a fixed one."""
+    """True if smaller batches are padded to the fixed size."""
     reshaped: bool = False
-    """The model takes the configured dims, instead of having to have them."""
+    """True if the model is reshaped to the configured dims instead of having to match them."""
 
 
 def settings_of(config: ModelConfig) -> OpenVinoSettings:
-    """The settings of a ModelConfig. Raises ConfigError, naming the parameter."""
+    """Return the settings of a ModelConfig. Raises ConfigError that names the parameter."""
     given = {}
     for key, value in config.parameters.items():
         given[_EARLIER_NAMES.get(key, key)] = value.string_value
@@ -74,10 +74,10 @@ def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict
             continue
         properties[key] = _CHECKS.get(key, _as_it_is)(config.name, key, text)
     if device == "CPU":
-        # what a model computes is not to depend on whether the machine at hand is quick with bfloat16
+        # results must not depend on whether this machine's CPU supports bfloat16
         if not {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & properties.keys():
             properties["INFERENCE_PRECISION_HINT"] = "f32"
-        # a stream computes one request at a time: instances without one of their own would wait
+        # a stream computes one request at a time, so each instance needs its own
         if not {"NUM_STREAMS", "PERFORMANCE_HINT"} & properties.keys():
             properties["NUM_STREAMS"] = str(len(instance_specs(config)))
     return properties

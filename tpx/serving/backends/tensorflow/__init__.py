@@ -1,1 +1,1 @@
-"""Models of TensorFlow: SavedModels and frozen graphs."""
+"""TensorFlow models: SavedModels and frozen graphs."""

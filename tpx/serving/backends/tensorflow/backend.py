@@ -1,7 +1,8 @@
-"""TensorFlow models: a SavedModel by one of its signatures, or a frozen graph by the names of its operations.
+"""TensorFlow models: a SavedModel with one of its signatures, or a frozen graph with the names of its
+operations.
 
-Each instance has a session, and so variables, of its own, unless MAX_SESSION_SHARE_COUNT lets several share
-one.
+Each instance has its own session, and therefore its own variables, unless MAX_SESSION_SHARE_COUNT lets
+several instances share one.
 """
 
 import logging
@@ -83,10 +84,12 @@ class TensorFlowBackend:
 
 
 class TensorFlowModel:
-    """One open version. Opening it makes the session that auto-completion asks and the first instance has."""
+    """One open version; the session created by opening completes the configuration and serves the first
+    instance.
+    """
 
     inline = False
-    """Operations may wait: for files, for queues."""
+    """False, because operations may block on files or queues."""
 
     def __init__(self, path: Path, files: ModelFiles, config: ModelConfig) -> None:
         self._path, self._name = path, files.model_name
@@ -108,7 +111,7 @@ class TensorFlowModel:
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         if self._graph:
-            return  # a graph does not tell which of its operations are inputs and outputs
+            return  # a graph does not declare its inputs and outputs
         inputs, outputs = _tensors(self._inputs), _tensors(self._outputs)
         tensors = [*inputs, *outputs]
         possible = all(tensor.shape[:1] == (-1,) for tensor in tensors)
@@ -154,7 +157,7 @@ class TensorFlowModel:
         self._used.clear()
 
     def _take(self, spec: InstanceSpec) -> "_Used":
-        """A session of the device that has room for another instance, or one more."""
+        """Return a session on the instance's device with room for another instance, or a new one."""
         place = spec.kind, spec.device_id
         with self._lock:
             there = [used for used in self._used if used.place == place]
@@ -166,7 +169,7 @@ class TensorFlowModel:
         return taken
 
     def _leave(self, taken: "_Used") -> None:
-        """One instance less: a session that has none is let go, but for the first one."""
+        """Release an instance's use of a session; an unused session is closed unless it is the first."""
         with self._lock:
             taken.instances -= 1
             if not taken.instances and taken.session is not self._first and taken in self._used:
@@ -192,7 +195,7 @@ class TensorFlowModel:
         return session
 
     def _find_in_graph(self, config: ModelConfig) -> None:
-        """The tensors that a configuration names in a graph: outputs of its operations."""
+        """Look up the configured tensors, which are outputs of the graph's operations."""
         inputs = {*(item.name for item in config.input), *added_inputs(config)}
         outputs = {*(item.name for item in config.output), *taken_outputs(config)}
         self._inputs = self._tensors_in_graph("input", sorted(inputs))
@@ -221,7 +224,7 @@ class TensorFlowModel:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Used:
-    """A session and how many instances it has."""
+    """A session and the number of instances that use it."""
 
     session: GraphSession
     place: tuple[str, int]
@@ -233,7 +236,7 @@ def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
 
 
 class _CallExecutor:
-    """A session's function. Its outputs are TensorFlow's own memory, which is not written to again."""
+    """Calls a session's function. Outputs are in TensorFlow's memory, which is not overwritten."""
 
     def __init__(
         self,
@@ -277,7 +280,7 @@ def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
 
 
 def _is_read(operation: Any) -> bool:
-    """Return whether another operation takes what this one gives, or it gives nothing."""
+    """Return whether another operation consumes this one's output, or it has no outputs."""
     return not operation.outputs or any(output.consumers() for output in operation.outputs)
 
 

@@ -1,7 +1,8 @@
-"""Sessions of TensorFlow: a loaded graph with its variables, its threads and its device.
+"""TensorFlow sessions: a loaded graph with its variables, threads and device.
 
-They are those of TensorFlow 1, into which TensorFlow 2 loads SavedModels of any age. A call costs less than
-half of what a concrete function of TensorFlow 2 does, and Triton's parameters are properties of sessions.
+They are TensorFlow 1 sessions, into which TensorFlow 2 loads SavedModels of any age. A call takes less
+than half the time of a TensorFlow 2 concrete function, and Triton's parameters are properties of
+sessions.
 """
 
 import json
@@ -20,7 +21,7 @@ from tpx.serving.backends.contract import InstanceSpec, inside
 from tpx.serving.backends.model_tensors import ModelTensor
 from tpx.serving.backends.tensorflow.settings import TensorFlowSettings
 
-# says at every load that there is a newer way to load, which is the slower one
+# silence a warning at every load: the newer loader that it recommends is slower
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 ERRORS = (tf.errors.OpError, RuntimeError, ValueError, TypeError, KeyError, OSError)
@@ -30,7 +31,7 @@ Call = Callable[..., Sequence[Any]]
 
 
 class GraphSession:
-    """A graph that can compute, for any number of threads."""
+    """A graph that can compute in any number of threads."""
 
     def __init__(self, settings: TensorFlowSettings, spec: InstanceSpec) -> None:
         self._own_thread = settings.inter_threads is None
@@ -39,13 +40,13 @@ class GraphSession:
         self._session = tf.compat.v1.Session(graph=self.graph, config=_config(settings, spec))
 
     def load_saved_model(self, path: Path, tag: str) -> dict[str, Any]:
-        """Load a SavedModel with its variables and tables; returns its signatures by name."""
+        """Load a SavedModel with its variables and tables; return its signatures by name."""
         with self.graph.as_default(), self._placement():
             meta = tf.compat.v1.saved_model.load(self._session, [tag], str(path))
         return dict(meta.signature_def)
 
     def load_graph(self, path: Path, init_ops: Sequence[str]) -> None:
-        """Load a GraphDef, and run the operations that initialise it, in turn."""
+        """Load a GraphDef, and run its initialization operations in order."""
         definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
         with self.graph.as_default(), self._placement():
             tf.import_graph_def(definition, name="")
@@ -53,9 +54,11 @@ class GraphSession:
             self._session.run(self.graph.get_operation_by_name(name))
 
     def call(self, feeds: Sequence[str], fetches: Sequence[str]) -> Call:
-        """A function of arrays for the tensors `feeds`, in their order, that gives the tensors `fetches`."""
+        """Return a function that takes arrays for the tensors `feeds`, in order, and returns the
+        tensors `fetches`.
+        """
         make = getattr(self._session, "_make_callable_from_options", None)
-        if make is None:  # a TensorFlow that has lost what it does not promise to keep
+        if make is None:  # a private method, which a TensorFlow release may remove
             slow: Call = self._session.make_callable(list(fetches), list(feeds))
             return slow
         options = config_pb2.CallableOptions(feed=feeds, fetch=fetches)
@@ -68,19 +71,20 @@ class GraphSession:
         self._session.close()
 
     def _placement(self) -> Any:
-        """Where the operations go that the model does not place itself."""
+        """Return the context that places operations without an explicit device."""
         return nullcontext() if self._device is None else tf.device(self._device)
 
 
 def gpu_count() -> int:
-    """How many GPUs TensorFlow sees."""
+    """Return the number of GPUs that TensorFlow sees."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
 def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> list[str]:
-    """The operations that TF_INIT_OPS_FILE names, beside the version's files or beside its versions.
+    """Return the operations listed in TF_INIT_OPS_FILE, a file in the version's directory or the
+    model's.
 
-    Raises LoadError.
+    Raises LoadError, ConfigError.
     """
     name = settings.init_ops_file
     if not name:
@@ -136,7 +140,7 @@ DATATYPES = {
     22: "UINT32",
     23: "UINT64",
 }
-"""By TensorFlow's DataType (tensorflow/core/framework/types.proto)."""
+"""Datatype names by TensorFlow's DataType (tensorflow/core/framework/types.proto)."""
 
 _DEFAULT = "serving_default"
 _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
@@ -144,14 +148,14 @@ _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """An input or output, and the tensor of the graph that it is."""
+    """An input or output, and its tensor's name in the graph."""
 
     place: str
     tensor: ModelTensor
 
 
 def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
-    """The SignatureDef to serve: the wanted one, the default one, or the only one. Raises ConfigError."""
+    """Return the SignatureDef to serve: the requested, the default, or the only one. Raises ConfigError."""
     there = sorted(name for name in signatures if name not in _INTERNAL)
     if not wanted and _DEFAULT not in there and len(there) == 1:
         wanted = there[0]
@@ -165,9 +169,9 @@ def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
 
 
 def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
-    """Inputs or outputs of a signature, in the order of the names that clients use.
+    """Return the inputs or outputs of a signature, sorted by the names that clients use.
 
-    Raises LoadError for what no client could send.
+    Raises LoadError for a tensor that the protocol cannot represent.
     """
     tensors = []
     for name, info in sorted(infos.items()):
@@ -182,7 +186,10 @@ def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
 
 
 def model_tensor(model: str, name: str, datatype: int, sizes: Iterable[int | None] | None) -> ModelTensor:
-    """A tensor of a type and of dimensions as TensorFlow tells them; `sizes` None: of any rank."""
+    """Return a tensor with TensorFlow's type and dimensions; `sizes` None means unknown rank.
+
+    Raises LoadError for a type that the protocol lacks.
+    """
     known = DATATYPES.get(datatype)
     if known is None:
         raise LoadError(

@@ -1,5 +1,6 @@
-"""Settings of TensorFlow in a configuration and in --backend-config, in the words of Triton's backend
-(tensorflow_backend/README.md)."""
+"""TensorFlow settings in a configuration and in --backend-config, with the names of Triton's backend
+(tensorflow_backend/README.md).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,28 +27,30 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowSettings:
-    """How a model's sessions are made."""
+    """Settings of a model's sessions."""
 
     intra_threads: int = 0
-    """Threads of one operation, of the whole process; 0: TensorFlow's choice."""
+    """Threads of one operation, for the whole process; 0 leaves the choice to TensorFlow."""
     inter_threads: int | None = None
-    """Operations at the same time; 0: TensorFlow's choice, None: the instance's own thread computes."""
+    """Concurrent operations; 0 leaves the choice to TensorFlow, None computes in the instance's own
+    thread.
+    """
     per_session_threads: bool = False
     signature: str = ""
-    """Empty: serving_default, or the only one that there is."""
+    """Name of the signature; empty for serving_default, or the only one."""
     tag: str = "serve"
     init_ops_file: str = ""
     sharing: int = 1
-    """How many instances share a session at most."""
+    """Maximum number of instances that share a session."""
     jit: JitLevel = "DEFAULT"
     mixed_precision: bool = False
     soft_placement: bool = True
     gpu_memory_fraction: float = 0.0
-    """0: memory is taken as it is needed."""
+    """Fraction of GPU memory to reserve; 0 allocates on demand."""
 
 
 def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSettings:
-    """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
+    """Return the settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
     parameters, options = GivenParameters.of_model(config), GivenParameters.of_backend("tensorflow", backend)
     parameters.warn_of_others(_KNOWN, "has no effect")
     given = parameters.words
@@ -71,7 +74,7 @@ def _whole(model: str, given: Mapping[str, str], key: str, least: int = 0) -> in
     text = given.get(key, str(least))
     expected = "positive number" if least else "non-negative number"
     if text.isascii() and text.isdigit():
-        if len(text) > 10 or int(text) >= 2**31:  # what TensorFlow takes
+        if len(text) > 10 or int(text) >= 2**31:  # TensorFlow takes 32-bit signed integers
             expected = "less than 2^31"
         elif int(text) >= least:
             return int(text)

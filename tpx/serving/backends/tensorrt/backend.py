@@ -1,7 +1,7 @@
-"""Serialized engines of TensorRT, `model.plan`, on GPUs.
+"""Serialized TensorRT engines, `model.plan`, on GPUs.
 
-It calls only what TensorRT 10 and 11 have in common. An engine, with its weights, is in the memory of a
-device once; each instance has execution contexts of its own, one for each profile that its group names.
+Only calls that TensorRT 10 and 11 have in common are used. A device holds an engine and its weights
+once; each instance has its own execution contexts, one for each profile that its group names.
 """
 
 import logging
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 
 class TensorRtBackend:
-    """Opens `model.plan`, or the plan that `cc_model_filenames` has for the device at hand."""
+    """Opens `model.plan`, or the plan that `cc_model_filenames` has for the device's compute capability."""
 
     default_filename = "model.plan"
 
     def __init__(self, trt: ModuleType | None = None, library: str = LIBRARY) -> None:
-        """`trt` is the module tensorrt, imported when the first model needs it."""
+        """`trt` is the tensorrt module, by default imported when the first model needs it."""
         self._trt = trt
         self._library = library
 
@@ -54,7 +54,7 @@ class TensorRtBackend:
         return TensorRtModel(trt, driver, files, config)
 
     def describe(self) -> Description:
-        """TensorRT's version and its GPUs; without one it can load nothing."""
+        """Return TensorRT's version and its GPUs; it cannot load anything without a GPU."""
         trt = self._trt or import_module("tensorrt")
         try:
             driver = CudaDriver(self._library)
@@ -68,7 +68,7 @@ class TensorRtBackend:
     gpus_only = True
 
     def gpus(self) -> list[int]:
-        """The devices that there are."""
+        """Return the available devices."""
         return CudaDriver.devices(self._library)
 
 
@@ -76,7 +76,7 @@ class TensorRtModel:
     """One open version; its engine is loaded on the device of its first instance."""
 
     inline = False
-    """A device may hang, and the event loop with it."""
+    """False, because waiting for a device could block the event loop."""
 
     def __init__(self, trt: ModuleType, driver: CudaDriver, files: ModelFiles, config: ModelConfig) -> None:
         self._trt, self._driver = trt, driver
@@ -155,12 +155,12 @@ class TensorRtModel:
         return path
 
     def _profiles(self, specs: Sequence[InstanceSpec]) -> list[int]:
-        """All that instances have."""
+        """Return all profiles that the instances use."""
         chosen = (profiles_of(self._name, spec.profiles, self._facts.profiles) for spec in specs)
         return sorted({index for indexes in chosen for index in indexes})
 
     def _most(self, specs: Sequence[InstanceSpec]) -> int:
-        """How many rows the profiles of instances take."""
+        """Return the maximum number of rows that the profiles of the instances accept."""
         return max_batch_size(self._facts, self._profiles(specs))
 
     def _check_batching(self, config: ModelConfig) -> None:
@@ -171,7 +171,9 @@ class TensorRtModel:
             )
 
     def _check_kinds(self, config: ModelConfig) -> None:
-        """Raise ConfigError for what engines have and clients cannot be served with yet."""
+        """Raise ConfigError for tensor formats that cannot be served, and for flags that contradict the
+        engine.
+        """
         for each in (*self._facts.inputs, *self._facts.outputs):
             if not each.linear:
                 raise ConfigError(

@@ -1,5 +1,8 @@
-"""Engines in memory: one per device, which all instances there share, and the settings that they are loaded
-with, in the words of Triton's backend (tensorrt_backend/README.md)."""
+"""Engines in memory, one per device and shared by all instances there, and the settings for loading
+them.
+
+The settings have the names of Triton's backend (tensorrt_backend/README.md).
+"""
 
 import logging
 import threading
@@ -25,20 +28,22 @@ _POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRtSettings:
-    """How engines are loaded, and contexts made."""
+    """Settings for loading engines and creating execution contexts."""
 
     strategy: Strategy = "STATIC"
-    """STATIC: each context has memory for its largest shapes; ON_PROFILE_CHANGE: for those of its profile."""
+    """Memory of a context: STATIC for the largest shapes of any profile, ON_PROFILE_CHANGE for those of
+    its profile.
+    """
     priority: Priority = "DEFAULT"
-    """Of the streams."""
+    """Priority of the streams."""
     plugins: tuple[Path, ...] = ()
-    """Libraries with layers that engines were built with."""
+    """Libraries with the plugin layers of engines."""
     version_compatible: bool = False
-    """Engines may bring a runtime of their own, which is code."""
+    """True if engines may contain their own runtime, which is executable code."""
 
 
 def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSettings:
-    """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
+    """Return the settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
     given = GivenParameters.of_model(config)
     strategy = given.one_of(_STRATEGY, _STRATEGIES) or "STATIC"
     given.warn_of_others([_STRATEGY], "has no effect")
@@ -53,7 +58,9 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
             log.warning("optimization.cuda.%s of model '%s' has no effect", name, config.name)
     _check_policy(backend)
     options = GivenParameters.of_backend("tensorrt", backend)
-    options.switch("coalesce-request-input", default=False)  # inputs of a batch always come as one
+    options.switch(
+        "coalesce-request-input", default=False
+    )  # only validated: the inputs of a batch are always coalesced
     return TensorRtSettings(
         strategy=cast("Strategy", strategy),
         priority=_PRIORITIES[config.optimization.priority],
@@ -63,7 +70,9 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
 
 
 def _check_policy(backend: Mapping[str, str]) -> None:
-    """Instances are threads, which overlap, whatever is wanted; raises ConfigError for other words."""
+    """Validate `execution-policy`, which has no effect: instances are threads and always overlap.
+    Raises ConfigError.
+    """
     policy = backend.get("execution-policy", _POLICIES[0])
     if policy not in _POLICIES:
         raise ConfigError(
@@ -89,14 +98,14 @@ _VERSION_AT = (
     24  # four bytes, in the only layout that has the tag (TensorRT: samples/common/sampleEngines.cpp)
 )
 _one_at_a_time = threading.Lock()
-"""TensorRT makes engines in one thread at a time."""
+"""Lock for loading: TensorRT deserializes engines in one thread at a time."""
 
 
 class Engines:
-    """The engines of one file."""
+    """The engines of one model, by device."""
 
     def __init__(self, trt: ModuleType, driver: CudaDriver, model: str, settings: TensorRtSettings) -> None:
-        """`trt` is the module tensorrt. Raises LoadError for plugins that cannot be loaded."""
+        """Load the plugins. `trt` is the tensorrt module. Raises LoadError if a plugin cannot be loaded."""
         self._trt = trt
         self._driver = driver
         self._model = model
@@ -112,7 +121,9 @@ class Engines:
                 raise LoadError(f"tensorrt cannot load the plugin '{path}': {exc}") from exc
 
     def engine(self, device: int, path: Path) -> Any:
-        """The engine on a device. Raises LoadError that explains what does not fit."""
+        """Return the engine on a device, loaded on first use. Raises LoadError that names a version
+        mismatch.
+        """
         if device not in self._engines:
             try:
                 plan = path.read_bytes()
@@ -137,7 +148,7 @@ class Engines:
         return engine
 
     def close(self) -> None:
-        """Let go of the engines, then of what made them."""
+        """Release the engines, each before the runtime that created it."""
         for device in list(self._engines):
             with self._driver.on(device):
                 del self._engines[device]
@@ -145,14 +156,14 @@ class Engines:
 
 
 def plan_version(plan: bytes) -> str:
-    """The version of TensorRT that a plan was built with, or an empty string where it does not tell."""
+    """Return the TensorRT version that built a plan, or an empty string if the plan does not contain it."""
     if plan[:4] != _PLAN_TAG or plan[4:8] != bytes(4) or len(plan) < _VERSION_AT + 4:
         return ""
     return ".".join(str(number) for number in plan[_VERSION_AT : _VERSION_AT + 4])
 
 
 def mismatch(plan: bytes, installed: str) -> str:
-    """Return what the versions of a plan and of TensorRT have to do with it that a plan cannot be loaded."""
+    """Return the probable reason why a plan cannot be loaded, from its version and the installed one."""
     if plan[:4] != _PLAN_TAG:
         return " (the file is not a TensorRT plan)"
     built = plan_version(plan)
@@ -166,7 +177,9 @@ def mismatch(plan: bytes, installed: str) -> str:
 
 
 def _logger(trt: Any) -> Any:
-    """TensorRT's log in ours; it remembers the last error, which calls that fail do not tell."""
+    """Return a TensorRT logger that forwards to `logging` and keeps the last error, which failed calls
+    do not return.
+    """
     levels = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.WARNING}
 
     class Log(trt.ILogger):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""An instance of an engine: a stream, memory on its device, an execution context for each of its profiles."""
+"""One instance of an engine: a stream, device memory, and one execution context per profile."""
 
 import ctypes
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import tensorrt
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_LEAST_BYTES = 256  # an address is wanted of empty tensors, too
+_LEAST_BYTES = 256  # TensorRT needs an address for empty tensors, too
 
 
 class DeviceBuffer:
-    """Memory that grows with what it is asked to hold; its device is current wherever it is used."""
+    """Device memory that grows on demand; its device must be current in every call."""
 
     def __init__(self, driver: CudaDriver) -> None:
         self._driver = driver
@@ -34,7 +34,7 @@ class DeviceBuffer:
         self.address = 0
 
     def hold(self, size_bytes: int) -> int:
-        """Have room for so many bytes; returns the address. What was there is lost where it grows."""
+        """Return the address of at least `size_bytes` bytes. Growing discards the content."""
         if not self.address or size_bytes > self._size:
             self.free()
             self._size = max(size_bytes, _LEAST_BYTES)
@@ -50,7 +50,9 @@ class DeviceBuffer:
 
 
 class CudaStream:
-    """Work that is done in turn. Copies are done when `wait` returns; until then their arrays must live."""
+    """Operations executed in order. Arrays must stay alive until `wait` returns, because copies are
+    asynchronous.
+    """
 
     def __init__(self, driver: CudaDriver, priority: Priority) -> None:
         self._driver = driver
@@ -62,11 +64,11 @@ class CudaStream:
 
     @property
     def handle(self) -> int:
-        """As TensorRT wants it."""
+        """Stream handle as an integer, for TensorRT."""
         return self._handle.value or 0
 
     def copy_in(self, address: int, array: Array) -> None:
-        """From a contiguous array to the device."""
+        """Start copying a contiguous array to the device."""
         if array.nbytes:
             self._driver.call(
                 "cuMemcpyHtoDAsync_v2",
@@ -77,7 +79,7 @@ class CudaStream:
             )
 
     def copy_out(self, array: Array, address: int) -> None:
-        """From the device to a contiguous array."""
+        """Start copying from the device to a contiguous array."""
         if array.nbytes:
             self._driver.call(
                 "cuMemcpyDtoHAsync_v2",
@@ -95,7 +97,7 @@ class CudaStream:
 
 
 def free_quietly(*buffers: DeviceBuffer) -> None:
-    """Free what can be freed, when something else has gone wrong already."""
+    """Free buffers and ignore CUDA errors, because the instance may have failed already."""
     for buffer in buffers:
         try:
             buffer.free()
@@ -105,21 +107,21 @@ def free_quietly(*buffers: DeviceBuffer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDevice:
-    """Where an instance computes, and with what."""
+    """Device, profiles and settings of an instance."""
 
     trt: ModuleType
-    """The module tensorrt."""
+    """The tensorrt module."""
     driver: CudaDriver
     device: int
     profiles: tuple[int, ...]
     settings: TensorRtSettings
     model: str
     logger: "tensorrt.ILogger"
-    """TensorRT's, which knows the last error."""
+    """TensorRT's logger, which keeps the last error."""
 
 
 class EngineExecutor:
-    """Computes in one thread at a time, on one device."""
+    """Computes on one device; used by one thread at a time."""
 
     def __init__(self, engine: "tensorrt.ICudaEngine", facts: EngineFacts, place: EngineDevice) -> None:
         self._facts = facts
@@ -168,7 +170,7 @@ class EngineExecutor:
             except RuntimeError as exc:
                 raise ExecutionError(f"tensorrt error: {exc}") from exc
             finally:
-                self._stream.wait()  # nothing may still be on its way when arrays are let go
+                self._stream.wait()  # copies must end before their arrays are freed
         return {name: np.atleast_1d(array) for name, array in outputs.items()}
 
     def close(self) -> None:
@@ -190,7 +192,7 @@ class EngineExecutor:
     def _feed(
         self, context: "tensorrt.IExecutionContext", profile: int, each: EngineTensor, array: Array
     ) -> None:
-        """Say where an input is and what shape it has; its data are on their way."""
+        """Set the shape and address of an input, and start copying its data."""
         if -1 in each.shape and not context.set_input_shape(each.name, tuple(array.shape)):
             raise self._failed(f"take input '{each.name}' with shape {list(array.shape)}")
         if each.is_shape:
@@ -203,9 +205,12 @@ class EngineExecutor:
             raise self._failed(f"take the memory of input '{each.name}'")
 
     def _prepare(self, context: "tensorrt.IExecutionContext", each: EngineTensor) -> Array | None:
-        """Say where an output goes; returns what it will be copied to, None while its shape is unknown."""
+        """Set the address of an output; return the array to copy it to.
+
+        Returns None if the shape depends on data; TensorRT then allocates memory while it computes.
+        """
         shape = tuple(context.get_tensor_shape(each.name))
-        if -1 in shape:  # its data decide: TensorRT asks for memory while it computes
+        if -1 in shape:  # depends on data: TensorRT allocates it during the run
             allocator = self._allocators[each.name]
             allocator.shape = None
             if not context.set_output_allocator(each.name, allocator):
@@ -235,7 +240,7 @@ class EngineExecutor:
 
 
 def _allocator(trt: Any, buffer: DeviceBuffer) -> Any:
-    """Return the allocator of an output whose shape depends on data."""
+    """Return the allocator for an output whose shape depends on data."""
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -246,7 +251,7 @@ def _allocator(trt: Any, buffer: DeviceBuffer) -> Any:
             try:
                 return buffer.hold(size)
             except CudaError:
-                return 0  # TensorRT then fails to execute
+                return 0  # makes TensorRT's execution fail
 
         def reallocate_output_async(
             self,

@@ -1,7 +1,7 @@
-"""Facts of an engine, read once: its tensors, and its optimization profiles: which of them an instance has,
-how many rows they take, which one suits a batch.
+"""Properties of an engine, read once: its tensors, its optimization profiles, and the profile to use
+for a batch.
 
-Only names are used that the Python API of TensorRT 10 and 11 have in common.
+Only names that the Python APIs of TensorRT 10 and 11 have in common are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _DATATYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeRange:
-    """Shapes of an input that a profile takes: the smallest, the best, the largest."""
+    """Shapes of an input that a profile accepts: the smallest, the optimal and the largest."""
 
     least: tuple[int, ...]
     best: tuple[int, ...]
@@ -42,13 +42,13 @@ class EngineTensor(ModelTensor):
 
     is_input: bool
     is_shape: bool = False
-    """Its values say how other tensors are shaped: an input of that kind is read in the host's memory."""
+    """True if its values determine the shapes of other tensors; such a tensor is in host memory."""
     linear: bool = True
-    """It lies in memory row by row."""
+    """True if it is stored in row-major order."""
     spans: tuple[ShapeRange, ...] = ()
-    """Of an input's shape, by profile."""
+    """Accepted shapes of an input, by profile."""
     values: tuple[ShapeRange | None, ...] = ()
-    """Of a shape input's values, by profile."""
+    """Accepted values of a shape input, by profile; None if the engine does not specify them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class EngineFacts:
     inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
     profiles: int
-    """How many optimization profiles it has."""
+    """Number of optimization profiles."""
 
     @property
     def has_shape_tensors(self) -> bool:
@@ -66,7 +66,7 @@ class EngineFacts:
 
 
 def facts_of(engine: "tensorrt.ICudaEngine", model: str) -> EngineFacts:
-    """Read an ICudaEngine. Raises LoadError for types that no client can send."""
+    """Read an engine. Raises LoadError for a datatype that the protocol lacks."""
     profiles = engine.num_optimization_profiles
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     found = [_tensor_of(engine, model, name, profiles) for name in names]
@@ -88,7 +88,7 @@ def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: 
     ]
     values: list[ShapeRange | None] = []
     if is_input and is_shape:
-        # the binding takes the profile first, whatever its documentation calls the two
+        # the binding takes the profile first, contrary to its documentation
         values = [_values(engine.get_tensor_profile_values(index, name)) for index in range(profiles)]
     return EngineTensor(
         name=name,
@@ -115,7 +115,9 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def profiles_of(model: str, written: Sequence[str], there: int) -> tuple[int, ...]:
-    """The profiles that an instance group names, or the first. Raises ConfigError for one that is missing."""
+    """Return the profiles that an instance group names, or the first. Raises ConfigError for an unknown
+    one.
+    """
     numbers = []
     for text in written:
         if not (text.isascii() and text.isdigit() and int(text) < there):
@@ -128,8 +130,9 @@ def profiles_of(model: str, written: Sequence[str], there: int) -> tuple[int, ..
 
 
 def max_batch_size(facts: EngineFacts, profiles: Sequence[int]) -> int:
-    """The most rows that one of these profiles takes; 0 where not every tensor has a first dimension that
-    varies."""
+    """Return the maximum rows that any of these profiles accepts; 0 if not every first dimension is
+    variable.
+    """
     if facts.has_shape_tensors:
         return 0
     if not all(tensor.shape[:1] == (-1,) for tensor in (*facts.inputs, *facts.outputs)):
@@ -138,9 +141,9 @@ def max_batch_size(facts: EngineFacts, profiles: Sequence[int]) -> int:
 
 
 def suiting(facts: EngineFacts, profiles: Sequence[int], shapes: Shapes, model: str) -> int:
-    """The profile that takes these shapes and was made for the nearest ones.
+    """Return the profile that accepts these shapes and whose optimal shapes are nearest to them.
 
-    Raises InvalidRequest that says what the first profile takes.
+    Raises InvalidRequest that says what the first profile accepts.
     """
     if len(profiles) == 1:
         check_shapes(facts, profiles[0], shapes, model)
@@ -152,7 +155,7 @@ def suiting(facts: EngineFacts, profiles: Sequence[int], shapes: Shapes, model: 
 
 
 def check_shapes(facts: EngineFacts, profile: int, shapes: Shapes, model: str) -> None:
-    """Raise InvalidRequest for the first input whose shape the profile does not take."""
+    """Raise InvalidRequest for the first input whose shape the profile does not accept."""
     misfit = _misfit(facts, profile, shapes)
     if misfit is not None:
         each, why = misfit
@@ -164,7 +167,7 @@ def check_shapes(facts: EngineFacts, profile: int, shapes: Shapes, model: str) -
 def check_dims(
     tensor: EngineTensor, profile: int, dims: Sequence[int], model: str, *, batching: bool
 ) -> None:
-    """Raise ConfigError where no request of the configured dims could fit a profile."""
+    """Raise ConfigError if no request with the configured dims could fit a profile."""
     start = 1 if batching else 0
     why = misfit_of(tensor.spans[profile], [-1] * start + list(dims), start)
     if why:
@@ -175,7 +178,7 @@ def check_dims(
 
 
 def check_values(tensor: EngineTensor, profile: int, values: Sequence[int], model: str) -> None:
-    """Raise InvalidRequest where a shape tensor's values are not what the profile takes."""
+    """Raise InvalidRequest if the profile does not accept a shape tensor's values."""
     span = tensor.values[profile]
     if span is None:
         return
@@ -194,8 +197,10 @@ def check_values(tensor: EngineTensor, profile: int, values: Sequence[int], mode
 
 
 def misfit_of(span: ShapeRange, shape: Sequence[int], start: int = 0) -> str:
-    """Return what is wrong with a shape, from dimension `start` on; empty where it fits. -1 fits
-    everywhere."""
+    """Return why a shape does not fit, starting at dimension `start`; an empty string if it fits.
+
+    A dimension of -1 always fits.
+    """
     if len(shape) != len(span.most):
         return (
             f"model expected {len(span.most) - start} dimensions but received {len(shape) - start} dimensions"
@@ -220,7 +225,7 @@ def _misfit(facts: EngineFacts, profile: int, shapes: Shapes) -> tuple[EngineTen
 
 
 def _distance(facts: EngineFacts, profile: int, shapes: Shapes) -> int:
-    """How far shapes are from those that a profile was made for (Triton: GetMostOptimizedProfile)."""
+    """Return the distance of shapes from a profile's optimal ones (Triton: GetMostOptimizedProfile)."""
     return sum(
         abs(size - best)
         for each in facts.inputs
