@@ -25,7 +25,7 @@ from tpx.perf.records import Records
 from tpx.protocol.tensors import Buffer, Tensor
 
 SPOOL_BUFFER_BYTES = 1 << 20
-_FIELDS = 4
+_FIELDS = 4  # integers per entry: row, request key, form and head size, first body
 
 
 class Capture:
@@ -95,6 +95,7 @@ class Capture:
     def read(self, place: int) -> ResponseParts:
         """Return the response at a place."""
         entries, bodies = self._entries, self._bodies
+        # the bodies end where those of the next entry begin
         following = place + _FIELDS + 3
         last = entries[following] if following < len(entries) else len(bodies)
         first, how = entries[place + 3], entries[place + 2]

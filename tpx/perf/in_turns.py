@@ -151,6 +151,7 @@ def differences(levels: Sequence[Rounds], server: int, strictness: Strictness) -
 def _paired(level: Rounds, server: int, figure: FigureName, strictness: Strictness) -> Difference:
     base = np.array([blocks[0][figure] for blocks in level.blocks])
     other = np.array([blocks[server][figure] for blocks in level.blocks])
+    # logarithms treat a factor and its inverse alike
     ratios = np.log(other / base)
     count, mean = len(ratios), float(ratios.mean())
     error = float(ratios.std(ddof=1)) / math.sqrt(count)

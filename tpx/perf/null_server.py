@@ -82,6 +82,7 @@ class GrpcNull(asyncio.Protocol):
         message = frame_message(messages.ModelInferResponse(model_name="null").SerializeToString())
         head = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
         trailers = encode_stateless([(b"grpc-status", b"0")])
+        # everything is prebuilt but the last 4 bytes of each frame header, the stream number
         self._head = frames.frame_header(HEADERS, END_HEADERS, 0, len(head))[:5]
         self._data = head + frames.frame_header(DATA, 0, 0, len(message))[:5]
         flags = END_HEADERS | END_STREAM

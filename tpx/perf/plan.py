@@ -191,6 +191,7 @@ class Share:
         """Return this worker's part of `whole` requests if each of `things`, split the same way, sends
         equally many.
         """
+        # differences of cumulative shares, so that the parts add up to `whole`
         before = sum(Share(i, self.of).part(things) for i in range(self.number))
         return whole * (before + self.part(things)) // things - whole * before // things
 

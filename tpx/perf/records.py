@@ -110,6 +110,7 @@ class Records:
         sequence: int = 0,
         units: int = 0,
     ) -> None:
+        # packing into the block costs less than assigning a row of the array
         offset, pack = self._offset, self._pack
         pack(
             self._buffer,

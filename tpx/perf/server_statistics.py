@@ -71,6 +71,7 @@ class ServerStatistics:
             return None
         every = len(self.trees) > 1 or self.trees[0].composing
         try:
+            # the empty name requests the statistics of all models at once
             counters = await self._control.statistics(ModelKey("") if every else self.trees[0].key)
         except TpxError as exc:
             self._notice(f"no server-side statistics for a while: {exc}")

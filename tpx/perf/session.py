@@ -191,6 +191,7 @@ class Session:
     def _check_highest(self) -> None:
         """Raise UsageError if the run's highest level is more than this machine can open."""
         levels = self.spec.levels
+        # with a limit or objectives the run may end long before the highest level
         ends_early = levels.end is not None and bool(
             self.spec.windows.latency_threshold or self.spec.answers.slo
         )

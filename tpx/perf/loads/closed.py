@@ -57,6 +57,7 @@ class ClosedLoop(SlotLoad):
         try:
             sender.send()
         except WireError:
+            # nothing was sent: the request follows once the slot is renewed
             self.allowance += 1
             self.renew(sender)
 
@@ -158,7 +159,7 @@ class SessionLoad(ClosedLoop):
         super().cease()
         for sender, pause in list(self._pauses.items()):
             pause.cancel()
-            self._resume(sender)
+            self._resume(sender)  # goes idle, since the allowance is 0
 
     def ready(self, sender: Sender) -> None:
         """Send the next turn when its delay is over, or go idle if no conversation is left."""

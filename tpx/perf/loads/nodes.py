@@ -142,6 +142,7 @@ class NodeWorker:
 
     def say(self, command: LoadRequest | Go | Stop) -> None:
         if isinstance(command, Go):
+            # to the node's clock
             command = replace(command, origin_ns=command.origin_ns - self._offset_ns)
         task = asyncio.ensure_future(self._send(command))
         self._commands.add(task)

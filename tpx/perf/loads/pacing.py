@@ -137,6 +137,7 @@ class TimerfdAlarm:
             self._approach.begin(self._due_ns)
         else:
             self._callback()
+        # nothing reads the descriptor: setting the timer is what clears its readiness
         if not self._armed and self._descriptor >= 0:
             self._arm(0)
 

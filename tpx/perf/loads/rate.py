@@ -208,6 +208,7 @@ class RateLoad(SlotLoad):
         if self._timetable.due_ns == NEVER:
             self._notice_rest()  # the last request may have been skipped while every slot was free
         elif self._alarm is not None:
+            # a time that has passed fires in the loop's next turn, after responses were read
             self._alarm.set(self._timetable.due_ns)
 
     def _send_on(self, sender: Sender) -> None:
@@ -215,7 +216,7 @@ class RateLoad(SlotLoad):
         try:
             sender.send()
         except WireError:
-            self.renew(sender)
+            self.renew(sender)  # the request stays due, for another slot
         else:
             self._timetable.advance()
 

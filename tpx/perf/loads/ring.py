@@ -62,7 +62,7 @@ class Circle:
         at = read % capacity
         first = min(count, capacity - at)
         items = np.concatenate((self._items[at : at + first], self._items[: count - first]))
-        self._seen[_READ] = read + count
+        self._seen[_READ] = read + count  # only now may the writer overwrite these items
         return items
 
 
@@ -144,6 +144,7 @@ class Telling:
         records, arrivals = self._records, self._records.arrivals
         self._times += self._ring.times.put(arrivals.times(self._times, len(arrivals)))
         rows = records.since(self._rows)
+        # write only rows whose response times are all in the ring
         behind = self._responses + np.cumsum(rows["responses"])
         rows = rows[: int(np.searchsorted(behind, self._times, side="right"))]
         count = self._ring.rows.put(rows)
@@ -220,6 +221,7 @@ class Gathering:
         """Read what is new, and append in order what all workers have completed; with `everything`, all
         of it.
         """
+        # read before the rows, so that no row that ended by then can be missing
         complete_ns = min(reader.ring.said("complete_ns") for reader in self._readers)
         self._pending += [batch for reader in self._readers if len((batch := reader.take()).rows)]
         if self._pending:

@@ -1,5 +1,6 @@
 """The parts that all loads of one process share: senders on connection slots, the rows and failures of
-requests, and stopping."""
+requests, and stopping.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -25,17 +26,17 @@ from tpx.perf.records import SUCCESS, Records
 
 LOOKS = 10
 LONGEST_LOOK_S = 0.1
-"""The number of checks for expired requests within `--timeout`, and the longest time between two checks."""
+"""Checks for expired requests per `--timeout`, and the maximum time between two checks."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 REST_CHECK_S = 0.01
-"""Time between two checks, after a load was stopped, for senders whose sequence can be ended."""
+"""Interval at which a stopped load ends the sequences of idle senders."""
 _CODES = {LOST: "connection lost", TIMED_OUT: "timeout", MISMATCH: "output mismatch"}
 
 
 class Sender:
     """A connection slot with at most one request in flight.
 
-    What is called for each request is held in attributes: that spares Python a search of the class.
+    Methods called for each request are kept as attributes, which saves Python the lookup in the class.
     """
 
     __slots__ = (
@@ -53,18 +54,19 @@ class Sender:
         self._call: object = None
         self._sent_ns = 0
         self.intended_ns = 0
-        """When the request in flight was due; 0 where it was due when it was sent."""
+        """Due time of the request in flight; 0 if it was due when it was sent."""
         self.slot = slot
         self.source = source
         self._next = source.next
         self.start_ns = 0
-        """When the request in flight was sent; 0 where there is none."""
+        """Time at which the request in flight was sent; 0 if there is none."""
         slot.on_lost = self.on_lost
 
     def send(self) -> None:
         """Send the next request of the source.
 
-        Raises WireError where the connection was closed between two requests: none is lost, none counted.
+        Raises WireError if the connection was closed between two requests; the request is then put back
+        and not counted.
         """
         send, request = self.slot.send, self._next()
         self.start_ns = perf_counter_ns()
@@ -79,7 +81,7 @@ class Sender:
     def on_response(self, response: Any) -> None:
         start_ns = self.start_ns
         if not start_ns:
-            return  # the answer to a request that was given up
+            return  # a late response to an abandoned request
         self.start_ns = 0
         source = self.source
         self._append(
@@ -96,7 +98,9 @@ class Sender:
         self._ready(self)
 
     def on_streamed(self, response: Any) -> None:
-        """The last response of a request that may have several, or the news that none follows."""
+        """Handle the end of a request that may have several responses: its last response, or the end of
+        its stream.
+        """
         start_ns = self.start_ns
         if not start_ns:
             return
@@ -111,34 +115,35 @@ class Sender:
         self._ready(self)
 
     def on_checked(self, response: object) -> None:
-        """An answer that is compared with what was expected, once the next request is on its way."""
+        """Compare a response with the expected one, after the next request was sent."""
         if self.start_ns:
             step, row = self.source.step, len(self._load.records)
             self._plain(response)
             self._load.compare(row, step, response)
 
     def on_lost(self, error: WireError) -> None:
-        """The connection broke: a request in flight has failed."""
+        """Fail the request in flight, if any: the connection broke."""
         if self.start_ns:
             self.give_up(LOST, str(error))
 
     def expire(self, before_ns: int) -> None:
-        """Give up a request that was sent before `before_ns`."""
+        """Fail a request that was sent before `before_ns`."""
         if 0 < self.start_ns < before_ns:
             self.give_up(TIMED_OUT, "the request took longer than --timeout")
 
     def abandon(self) -> None:
-        """Forget the request in flight; it is not counted."""
+        """Drop the request in flight without counting it."""
         if self.start_ns:
             self.start_ns = 0
             self._load.lost(self, self._call)
 
     def give_up(self, status: int, message: str) -> None:
-        """Count the request in flight as failed without an answer."""
+        """Count the request in flight as failed without a response."""
         now_ns, start_ns, source = perf_counter_ns(), self.start_ns, self.source
         step, sequence = source.step, source.sequence
         source.failed(sequence)
         self._load.count_local_failure(status, message)
+        # _sent_ns is that of the previous request if the connection broke within send()
         sent_ns, intended_ns = max(self._sent_ns, start_ns), self.intended_ns or start_ns
         self._append(start_ns, intended_ns, sent_ns, now_ns, now_ns, status, 0, step, sequence)
         self.start_ns = 0
@@ -150,10 +155,9 @@ class Sender:
 
 
 class SlotLoad(ABC):
-    """The common part of the Loads of one process; the load that inherits it says what is sent when.
+    """The base of the Loads of one process; subclasses decide what is sent when.
 
-    Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
-    breaks.
+    A request fails if it takes longer than `timeout_s` (0: no limit), or if its connection breaks.
     """
 
     skipped = 0
@@ -169,7 +173,7 @@ class SlotLoad(ABC):
         self._failures: dict[int, Failure] = {}
         self.senders: list[Sender] = []
         self.at_rest = asyncio.Event()
-        """Set when nothing is in flight and nothing will be sent."""
+        """Set when nothing is in flight and nothing more will be sent."""
         self._renewals: set[asyncio.Task[None]] = set()
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
@@ -188,8 +192,8 @@ class SlotLoad(ABC):
     async def finished(self) -> None:
         await self.at_rest.wait()
 
-    async def settled(self, until_ns: int) -> None:  # noqa: B027 (nothing to override)
-        """Every row is there as soon as its request has ended."""
+    async def settled(self, until_ns: int) -> None:  # noqa: B027 (optional to override)
+        """Return at once: rows are appended as soon as requests end."""
 
     async def stop(self, patience_s: float) -> None:
         self.cease()
@@ -201,6 +205,7 @@ class SlotLoad(ABC):
                 sender.abandon()
         if self._timer is not None:
             self._timer.cancel()
+        # slots must be usable again before their sequences can be ended
         if self._renewals:
             await asyncio.wait(self._renewals, timeout=patience_s)
         for task in self._renewals:
@@ -212,7 +217,8 @@ class SlotLoad(ABC):
     async def _rest(self, patience_s: float) -> None:
         """Wait until nothing is in flight.
 
-        Idle senders end their sequences meanwhile: a request in flight may wait for the slot of one of them.
+        Meanwhile, end the sequences of idle senders: a request in flight may be waiting for one of
+        their sequence slots on the server.
         """
         while not self.at_rest.is_set():
             await self._end_sequences(patience_s)
@@ -226,24 +232,24 @@ class SlotLoad(ABC):
 
     @abstractmethod
     def cease(self) -> None:
-        """Send nothing more."""
+        """Stop sending new requests."""
 
     @abstractmethod
     def ready(self, sender: Sender) -> None:
-        """Go on with a sender that has its answer, or whose slot was renewed."""
+        """Continue with a sender whose request has ended or whose slot was renewed."""
 
     @abstractmethod
     def refused(self, sender: Sender, error: WireError) -> bool:
-        """Count a failed attempt to renew a slot; False ends the attempts."""
+        """Count a failed attempt to renew a slot. Return False to stop trying."""
 
     def lost(self, sender: Sender, call: object) -> None:
-        """Renew the slot of a request that was given up; a new sender on it meets no late answer."""
+        """Renew the slot of an abandoned request, with a new sender that a late response cannot reach."""
         fresh = type(sender)(self, sender.slot, sender.source)
         self.senders[self.senders.index(sender)] = fresh
         self.renew(fresh, call)
 
     def renew(self, sender: Sender, call: object = None) -> None:
-        """Renew a slot in the background until it works, then go on with its sender."""
+        """Renew a slot in the background, retrying until it works, then continue with its sender."""
         task = asyncio.get_running_loop().create_task(self._renew(sender, call))
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)
@@ -257,7 +263,7 @@ class SlotLoad(ABC):
         step: int,
         sequence: int,
     ) -> None:
-        """Append the row of a request that may have had several responses, and the time of each."""
+        """Append the row of a request that may have several responses, and their arrival times."""
         status = SUCCESS if response.status == self.success else self.count_failure(response)
         arrivals, times = self.records.arrivals, response.arrivals
         arrivals.add(times)
@@ -266,13 +272,13 @@ class SlotLoad(ABC):
         self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, count, step, sequence, units)
 
     def append_refused(self, error: WireError, due_ns: int = 0) -> None:
-        """Append the row of a request that found no connection: it was due then, or now, and never sent."""
+        """Append the row of a request that was never sent, for lack of a connection; 0 means due now."""
         now_ns = perf_counter_ns()
         self.count_local_failure(LOST, str(error))
         self.append(now_ns, due_ns or now_ns, now_ns, now_ns, now_ns, LOST, 0)
 
     def compare(self, row: int, step: int, response: Any) -> None:
-        """Make a row a failure whose response, though successful, is not what was expected."""
+        """Mark a row as failed if its successful response differs from the expected one."""
         if self.check is None or response.status != self.success:
             return
         wrong = self.check(step, response)
@@ -281,7 +287,7 @@ class SlotLoad(ABC):
             self.count_local_failure(MISMATCH, wrong)
 
     def count_failure(self, response: Any) -> int:
-        """Count an unsuccessful response; returns its status."""
+        """Count an unsuccessful response and return its status."""
         self.failed += 1
         status = int(response.status)
         if status not in self._failures:
@@ -289,12 +295,12 @@ class SlotLoad(ABC):
         return status
 
     def count_local_failure(self, status: int, message: str) -> None:
-        """Count a request that has no response."""
+        """Count a failure that the client detected itself."""
         self.failed += 1
         self._failures.setdefault(status, Failure(_CODES.get(status, "incomplete"), message))
 
     def watch(self) -> None:
-        """Look now and then for requests that take too long."""
+        """Schedule the next check for expired requests, if there is a timeout."""
         if self._timeout_s:
             pause_s = min(self._timeout_s / LOOKS, LONGEST_LOOK_S)
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._expire)
@@ -320,7 +326,7 @@ class SlotLoad(ABC):
 
 
 async def end_sequences(sources: Iterable[tuple[Slot, Source]], patience_s: float) -> None:
-    """Send the request that ends each open sequence on the server; none of them is counted."""
+    """Send the request that ends each open sequence on the server; these are not counted."""
     closings = [(slot, request) for slot, source in sources if (request := source.closing()) is not None]
     if closings:
         await asyncio.gather(*(_end(slot, request, patience_s) for slot, request in closings))
@@ -334,4 +340,4 @@ async def _end(slot: Slot, request: Prepared, patience_s: float) -> None:
         async with asyncio.timeout(patience_s):
             await answered.wait()
     except (WireError, TimeoutError):
-        return  # the server forgets the sequence when it has been idle for long
+        return  # the server drops the sequence after its idle timeout

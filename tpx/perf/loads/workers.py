@@ -234,6 +234,7 @@ class PoolLoad:
         return sum(p.ring.said("connections") for p in self._processes)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
+        # all workers begin at the same time, once the slowest has received the command
         headstart_ns = max(process.headstart_ns for process in self._processes)
         origin_ns = origin_ns or perf_counter_ns() + headstart_ns
         for process, share in zip(self._processes, self.shares, strict=True):
@@ -270,6 +271,7 @@ class PoolLoad:
         due_s = patience_s * STAGES + GRACE_S
         stopped = asyncio.gather(*(p.answer(Stopped, due_s) for p in self._processes))
         while not stopped.done():
+            # keep reading: a worker whose ring is full cannot finish
             await asyncio.wait([stopped], timeout=GATHER_S)
             self._gathered.gather()
         for answer in stopped.result():

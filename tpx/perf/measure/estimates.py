@@ -87,6 +87,7 @@ class Estimator:
         self._count = k = batch_count(sample.requests)
         span = max(sample.end_ns - sample.start_ns, 1)
         self._seconds = span / 1e9 / k
+        # the batch of each request, by its end
         place = np.minimum((sample.ends - sample.start_ns) * k // span, k - 1)
         self._place: Integers = place[sample.ok].astype(np.int64)
         self._good = sample.good
@@ -177,6 +178,7 @@ def _assess_without_success(objective: Objective, sample: Sample, confidence: fl
 def _assess(
     objective: Objective, sample: Sample, estimator: Estimator, batch_size: int, confidence: float
 ) -> Assessment:
+    # each end of this interval is a one-sided bound at `confidence`
     two_sided = 2 * confidence - 1
     match objective.quantity:
         case "throughput":

@@ -195,6 +195,7 @@ class LevelLedger:
         sample = joined(self._samples[-self._status.kept :])
         slo = self._assessments()
         if self._settings.request_count:
+            # a counted run lasts from its first request to its last, not from border to border
             sample = replace(sample, start_ns=merged.start_ns, end_ns=merged.end_ns)
         return MeasuredLevel(
             level=self._level,
@@ -266,6 +267,7 @@ def index_after(records: Records, since: int, time_ns: int) -> int:
 
     It and the later records belong to the next window.
     """
+    # rows of streamed requests may be out of order, and a binary search needs them sorted
     ends = np.maximum.accumulate(records.since(since)["end_ns"])
     return since + int(np.searchsorted(ends, time_ns, side="right"))
 

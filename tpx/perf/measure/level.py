@@ -100,7 +100,7 @@ class LevelMeasurement:
             load.start(self._settings.request_count or None)
             while True:
                 end_ns = await self._window_end(meter, stop)
-                await load.settled(end_ns)
+                await load.settled(end_ns)  # worker processes report their rows with a delay
                 index = ledger.index_at(end_ns)
                 border = self._border(end_ns, index, await self._statistics.read())
                 with self._probe.resting():
@@ -141,7 +141,7 @@ class LevelMeasurement:
         )
         await self._until(floor_ns, meter, stop)
         if not settings.window_samples:
-            return min(perf_counter_ns(), floor_ns)
+            return min(perf_counter_ns(), floor_ns)  # earlier if the level has to end
         last_ns = None if counting else begun.time_ns + LONGEST_WINDOW * settings.window_ns
         while not self._ends_early(stop):
             rows = self._load.records.since(begun.index)

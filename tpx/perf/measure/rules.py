@@ -326,6 +326,7 @@ def _leading(values: Sequence[float], start: float, tolerance: float) -> int:
     for count in range(proposed, 0, -1):
         steady = np.asarray(values[count:])
         mean, spread = float(steady.mean()), float(steady.std(ddof=1))
+        # half-width of the prediction interval for one more window like the steady ones
         chance = t_quantile(0.5 + SURE / 2, len(steady) - 1) * spread * math.sqrt(1 + 1 / len(steady))
         if abs(values[count - 1] - mean) > max(tolerance * abs(mean), chance):
             return count

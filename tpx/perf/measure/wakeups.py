@@ -92,6 +92,7 @@ def wakeup_ns(rounds: int = ROUNDS) -> int:
             ours.shutdown(socket.SHUT_RDWR)
             echo.join()
         calls = _median(_round_trips(here, there, rounds))
+    # half a round trip is one wake-up, plus one send and one receive
     return max(0, both // 2 - calls)
 
 

@@ -69,9 +69,8 @@ def _write_csv(report: Report, path: Path) -> None:
 def junit_text(report: Report) -> str:
     """Return the JUnit document.
 
-    A level that is unstable, over the limit, borderline, client-bound or invalid for its scenario is a
-    failure; one without usable responses is an error. With objectives, these decide instead of
-    stability and limits.
+    A level that is unstable, borderline, over the limit or invalid for its scenario is a failure; one
+    with the verdict ERRORS is an error. With objectives, these decide instead of stability and limits.
     """
     cases = [_level(r, report) for r in report.levels] + list(_objectives(report))
     return render(f"tpx perf {report.model.name}", cases, started=report.started, error=report.error)
