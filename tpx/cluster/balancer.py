@@ -1,8 +1,8 @@
-"""Configuration of the proxies that carry the traffic: HAProxy, changed while it runs, and Envoy.
+"""Configuration of the traffic proxies: HAProxy, reconfigured at run time, and Envoy.
 
-HAProxy gets a fixed number of slots. A replica is put into a slot, drained and taken out by commands on the
-runtime socket, so that no reload and no lost connection is ever needed; a restart renders the slots as they
-are.
+HAProxy has a fixed number of server slots. Commands on its runtime socket add a replica to a slot,
+drain it and remove it, so no reload is needed and no connection is lost; a restart renders the current
+slots.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from tpx.cluster.spec import Traffic
 BACKENDS = ("http", "grpc")
 NOWHERE = "0.0.0.0:1"
 STICKY_HEADER = "sequence-id"
-"""Requests that carry it reach one replica as long as that is ready."""
+"""Header for sticky routing: requests with the same value reach one replica while it is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRoute:
-    """A replica that traffic may reach."""
+    """Address of a replica that may receive traffic."""
 
     replica: str
     host: str
@@ -29,7 +29,7 @@ class ReplicaRoute:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Which replica has which slot; places are kept as long as their replica is there."""
+    """Assignment of replicas to slots; a replica keeps its slot as long as it exists."""
 
     routes: tuple[ReplicaRoute | None, ...]
 
@@ -38,7 +38,7 @@ class Slots:
         return cls((None,) * count)
 
     def placed(self, routes: Sequence[ReplicaRoute]) -> "Slots":
-        """Return the slots with these routes: known replicas keep theirs, new ones take free ones."""
+        """Return slots for these routes: known replicas keep their slots, new ones take free slots."""
         by_name = {route.replica: route for route in routes}
         kept = [by_name.pop(old.replica, None) if old else None for old in self.routes]
         waiting = iter(by_name.values())
@@ -46,7 +46,7 @@ class Slots:
 
 
 def changes(old: Slots, new: Slots) -> Iterator[str]:
-    """Commands for HAProxy's runtime socket that lead from one to the other."""
+    """Yield the commands for HAProxy's runtime socket that change `old` slots to `new` ones."""
     for number, (was, now) in enumerate(zip(old.routes, new.routes, strict=True)):
         if was == now:
             continue
@@ -75,8 +75,9 @@ def _state(route: ReplicaRoute) -> str:
 def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
     """Return HAProxy's configuration with these slots.
 
-    A request is sent again only if its connection failed, so that no byte of it was sent. A replica that two
-    checks in a row find unready ends its sessions, so that nobody waits for a node that is gone.
+    A request is retried only if connecting failed, before any byte was sent. If two consecutive checks
+    find a replica unready, its sessions are closed, so that clients do not wait for a node that is
+    gone.
     """
     every_ms = round(traffic.check_secs * 1000)
     lines = [
@@ -95,7 +96,7 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
         "    balance leastconn",
         "    option httpchk GET /v2/health/ready",
         "    http-check expect status 200",
-        # tcp-ut: a connection to a node that was cut off is given up, not used again when the node is back
+        # tcp-ut: drop connections to an unreachable node instead of reusing them when it is back
         f"    default-server inter {every_ms}ms fall 2 rise 1 on-marked-down shutdown-sessions"
         f" tcp-ut {2 * every_ms}ms",
     ]
@@ -129,7 +130,7 @@ def _server(number: int, route: ReplicaRoute | None, backend: str, proto: str) -
 
 
 def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, object]:
-    """Return the same as Envoy's static configuration (v3); its YAML or JSON is what `envoy -c` reads."""
+    """Return the equivalent static configuration of Envoy (v3); `envoy -c` reads it as YAML or JSON."""
     ready = [route for route in routes if not route.draining]
     return {
         "admin": {"address": _socket_address("127.0.0.1", traffic.stats_port)},
@@ -199,7 +200,7 @@ def _cluster(name: str, traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dic
     return {
         "name": name,
         "connect_timeout": "1s",
-        "lb_policy": "MAGLEV",  # by the header where there is one, at random without
+        "lb_policy": "MAGLEV",  # hashes the header if present; otherwise random
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

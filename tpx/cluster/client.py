@@ -1,4 +1,4 @@
-"""Calls of `tpx cluster` to Ray and to a supervisor."""
+"""Client side of `tpx cluster`: calls to Ray and to a supervisor."""
 
 import time
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.ray_driver import NAMESPACE
 
 ANSWER_S = 60.0
-"""Ray notices within this time that a node is gone, and starts its supervisor elsewhere."""
+"""Deadline of a call: within it, Ray detects a lost node and restarts its supervisor elsewhere."""
 READY_POLL_S = 0.25
 PLACE_S = 30.0
-"""Time in which Ray starts an actor, also on a busy machine."""
+"""Time for Ray to start an actor, even on a busy machine."""
 
 
 class Cluster:
-    """The supervisor of one cluster; make it inside of `ray_driver.connected`."""
+    """Handle of one cluster's supervisor; create it within `ray_driver.connected`."""
 
     def __init__(self, name: str) -> None:
-        """Find it. Raises NotFound where there is none of this name."""
+        """Find the supervisor. Raises NotFound if there is no cluster of this name."""
         import ray
 
         from tpx.cluster.supervisor import supervisor_name
@@ -33,34 +33,34 @@ class Cluster:
         self.name = name
 
     def status(self) -> JsonObject:
-        """Return what `ClusterSupervisor.status` returns."""
+        """Return the result of `ClusterSupervisor.status`."""
         found: JsonObject = self._call("status")
         return found
 
     def update(self, spec: ClusterSpec) -> None:
-        """Begin a rolling update. Raises UsageError where one is under way."""
+        """Start a rolling update. Raises UsageError if one is in progress."""
         self._refuse(self._call("update", spec.plain()))
 
     def scale(self, count: int) -> None:
-        """Want so many replicas. Raises UsageError for a number out of bounds."""
+        """Set the number of replicas. Raises UsageError if it is out of bounds."""
         self._refuse(self._call("scale", count))
 
     def log(self, replica: str, lines: int) -> str:
-        """Return the end of a replica's log. Raises NotFound for a name that there is not."""
+        """Return the last lines of a replica's log. Raises NotFound for an unknown replica."""
         names = [row["name"] for row in self.status()["replicas"]]
         if replica not in names:
             raise NotFound(f"no replica '{replica}' (has: {', '.join(names) or 'none'})")
         return str(self._call("log", replica, lines))
 
     def down(self) -> None:
-        """End all that belongs to the cluster, the supervisor last."""
+        """Stop everything in the cluster, the supervisor last."""
         import ray
 
         self._call("down")
         ray.kill(self._actor)
 
     def _call(self, method: str, *words: object, timeout_s: float = ANSWER_S) -> JsonValue:
-        """Call a method; while the supervisor is started again, on another node perhaps, ask again."""
+        """Call a method; retry until the deadline while the supervisor restarts, possibly on another node."""
         import ray
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
@@ -86,10 +86,10 @@ class Cluster:
 
 
 def up(spec: ClusterSpec) -> Iterator[JsonObject]:
-    """Start a cluster; yields its status until the fewest replicas are ready.
+    """Start a cluster and yield its status until the desired replicas are ready.
 
-    Raises UsageError, and leaves nothing behind, where it exists, where the nodes are too small, where a
-    balancer cannot start, or where a replica ends before it was ready.
+    Raises UsageError, after cleaning up, if the cluster exists, the nodes are too small, a balancer
+    cannot start, or a replica fails before it was ready.
     """
     import ray
     from ray.exceptions import RayError
@@ -143,7 +143,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
 
 
 def with_balancer(spec: ClusterSpec) -> ClusterSpec:
-    """Return the spec with this node as balancer, where it names none."""
+    """Return the spec with this node as balancer if it names none."""
     import ray
 
     from tpx.options import build
@@ -185,7 +185,7 @@ def _waits_for(status: JsonObject) -> str:
 
 
 def _refuse_too_small(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
-    """Raise UsageError where so many replicas can never have their places."""
+    """Raise UsageError if the nodes can never hold the minimum number of replicas."""
     wanted, need = spec.replica.bounds[0] or 1, spec.replica.resources
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     places = (

@@ -1,5 +1,6 @@
-"""Decisions of a cluster as pure functions of what was seen and when: how many replicas, how long to wait
-before a restart, and whether a canary may stay."""
+"""Decisions of a cluster as pure functions of observations and time: how many replicas to run, how long
+to wait before a restart, and whether to keep a canary.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from tpx.perf.statistics.distributions import t_quantile
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 30.0
 BACKOFF_FORGOTTEN_S = 60.0
-"""A replica that ran for so long before it died is started again at once."""
+"""Uptime after which a replica that dies is restarted without waiting."""
 CANARY_CONFIDENCE = 0.95
 
 
@@ -22,22 +23,22 @@ class ReplicaSample:
     requests_per_s: float = 0.0
     failures_per_s: float = 0.0
     queue_ms: float = 0.0
-    """Mean time in the queue of a request that was answered."""
+    """Mean queue time of answered requests."""
     utilization: float = 0.0
-    """Share of its reserved processors that it used."""
+    """Used share of the reserved CPUs."""
     p99_ms: float | None = None
-    """99th percentile of the last minute; None without a request."""
+    """99th percentile of the last minute; None without requests."""
     pending: float = 0.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Wait before a process that died is started again: twice as long each time, until one lives a minute."""
+    """Exponential backoff before a process is restarted; reset once a process has lived for a minute."""
 
     deaths: int = 0
 
     def after_death(self, lived_s: float) -> float:
-        """Return seconds to wait after a process that lived for this long."""
+        """Return the seconds to wait after a process that lived this long."""
         if lived_s >= BACKOFF_FORGOTTEN_S:
             self.deaths = 0
         self.deaths += 1
@@ -48,12 +49,12 @@ class Backoff:
 
 @dataclass(slots=True)
 class Autoscaler:
-    """Chooses the number of replicas by utilization and queue time, with a delay in each direction.
+    """Chooses the number of replicas from utilization and queue time, with a delay in each direction.
 
-    The target is Kubernetes' proportional rule, ceil(n * utilization / target), as the Horizontal Pod
-    Autoscaler has it; a mean queue time above its target adds at least one replica, and a replica is removed
-    only while the queue is short. A change is made once it was wanted without a break for `scale_up_secs` or
-    `scale_down_secs`, and then by the least that was wanted in that time.
+    The target is the rule of Kubernetes' Horizontal Pod Autoscaler, ceil(n * utilization / target). A
+    mean queue time above its target adds at least one replica, and replicas are removed only while the
+    queue is short. A change takes effect once it has been wanted continuously for `scale_up_secs` or
+    `scale_down_secs`, by the smallest amount wanted in that time.
     """
 
     spec: ClusterSpec
@@ -63,8 +64,9 @@ class Autoscaler:
     _most_fewer: int = 0
 
     def decide(self, count: int, samples: Sequence[ReplicaSample], now_s: float) -> int:
-        """Return how many replicas there should be, of `count` that are wanted now and samples of those
-        ready."""
+        """Return the number of replicas to run, given the desired `count` and samples of the ready
+        replicas.
+        """
         low, high = self.spec.replica.bounds
         if low == high or not samples:
             self._more_since_s = self._fewer_since_s = None
@@ -106,7 +108,7 @@ class Autoscaler:
 
 @dataclass(slots=True)
 class Canary:
-    """Compares the first replica of an update with those that run the old release, sample by sample."""
+    """Compares the first replica of an update with the replicas of the old release, sample by sample."""
 
     rollout: Rollout
     new: list[ReplicaSample] = field(default_factory=list)
@@ -120,9 +122,9 @@ class Canary:
     def fault(self) -> str:
         """Return why the canary is worse, or an empty string.
 
-        Its share of failures counts from the limit on; its p99 only if the lower end of a one-sided Welch
-        interval of the mean logarithm's difference is above the ratio allowed, so that chance rolls nothing
-        back.
+        It is worse if its share of failures exceeds that of the old replicas by more than the limit, or
+        if the lower bound of a one-sided Welch interval for the difference of mean log p99 exceeds the
+        allowed ratio, so that noise causes no rollback.
         """
         share, usual = _failures(self.new), _failures(self.old)
         if share > usual + self.rollout.canary_error_share:
@@ -146,7 +148,9 @@ def _tails(samples: Sequence[ReplicaSample]) -> list[float]:
 
 
 def _surely_at_least(new: Sequence[float], old: Sequence[float]) -> float | None:
-    """The lower end of the interval of mean(new) - mean(old); None where there are too few values."""
+    """Return the lower bound of the interval for mean(new) - mean(old), or None if there are too few
+    values.
+    """
     if len(new) < 3 or len(old) < 3:
         return None
     parts = []

@@ -1,4 +1,6 @@
-"""One HAProxy on a node: started with the current routes, changed while it runs, restarted when it dies."""
+"""One HAProxy on a node: started with the current routes, reconfigured at run time, restarted when it
+dies.
+"""
 
 import asyncio
 import contextlib
@@ -18,12 +20,12 @@ from tpx.errors import UsageError
 from tpx.protocol.json_values import JsonObject
 
 SPARE_SLOTS = 4
-"""Beyond the most replicas: an update has a new one beside the old."""
+"""Slots beyond twice the maximum number of replicas."""
 SOCKET_TIMEOUT_S = 2.0
 
 
 class Proxy:
-    """Keeps one HAProxy running; lives as an actor on the node that has the clients' address."""
+    """Keeps one HAProxy running. Runs as an actor on the node whose address clients use."""
 
     def __init__(self, plain: JsonObject) -> None:
         self._spec = from_plain(plain)
@@ -36,7 +38,7 @@ class Proxy:
         self._message = ""
 
     async def start(self) -> str:
-        """Start HAProxy; returns why it cannot, or an empty string."""
+        """Start HAProxy. Return an error, or an empty string."""
         if self._keeper is not None:
             return ""
         try:
@@ -45,7 +47,7 @@ class Proxy:
         except UsageError as exc:
             self._message = exc.message
             return exc.message
-        except OSError as exc:  # of its temporary directory
+        except OSError as exc:  # from its temporary directory
             self._message = f"HAProxy's directory cannot be made: {exc}"
             return self._message
         started = asyncio.get_running_loop().create_future()
@@ -53,14 +55,14 @@ class Proxy:
         return str(await started)
 
     async def route(self, routes: Sequence[ReplicaRoute]) -> str:
-        """Send traffic to these replicas from now on; returns what went wrong, or an empty string."""
+        """Route traffic to these replicas from now on. Return an error, or an empty string."""
         new = self._slots.placed(routes)
         if self._keeper is None or (new == self._slots and not self._message):
             return self._message
         try:
             for command in changes(self._slots, new):
                 await asyncio.to_thread(self._command, command)
-        except OSError as exc:  # it is being started again, with these slots
+        except OSError as exc:  # HAProxy is restarting; it will start with the new slots
             self._message = f"haproxy: {exc}"
         else:
             self._message = ""
@@ -68,13 +70,13 @@ class Proxy:
         return self._message
 
     async def status(self) -> dict[str, object]:
-        """Return its process, restarts, and the last message."""
+        """Return its process, number of restarts, and last message."""
         alive = self._process is not None and self._process.returncode is None
         pid = self._process.pid if self._process and alive else 0
         return {"running": alive, "pid": pid, "restarts": self._restarts, "message": self._message}
 
     async def stop(self) -> None:
-        """End HAProxy once its requests in flight are answered, or after two seconds."""
+        """Stop HAProxy once its requests in flight are answered, but after two seconds at the latest."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -93,7 +95,7 @@ class Proxy:
             self._folder.cleanup()
 
     def _refuse(self) -> None:
-        """Raise UsageError for a program or a port that is not to be had."""
+        """Raise UsageError if the program is missing or a port is in use."""
         traffic = self._spec.traffic
         if shutil.which(traffic.haproxy) is None:
             raise UsageError(
@@ -111,7 +113,7 @@ class Proxy:
             began_s = time.monotonic()
             try:
                 await self._run(started)
-            except OSError as exc:  # a full disk, no more processes: the node's fault, which may pass
+            except OSError as exc:  # disk full or process limit of the node: may be temporary, so retry
                 self._message = f"HAProxy cannot be started: {exc}"
                 if not started.done():
                     started.set_result(self._message)
@@ -119,7 +121,7 @@ class Proxy:
             await asyncio.sleep(self._backoff.after_death(time.monotonic() - began_s))
 
     async def _run(self, started: "asyncio.Future[str]") -> None:
-        """Run one HAProxy until it ends. Raises OSError where it cannot be started."""
+        """Run one HAProxy until it exits. Raises OSError if it cannot be started."""
         config = Path(self._directory, "haproxy.cfg")
         text = haproxy_config(self._spec.traffic, self._slots, self._socket)
         await asyncio.to_thread(config.write_text, text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""One `tpx serve` on a node: started, watched, started again, asked what it does, drained and stopped."""
+"""One `tpx serve` on a node: started, monitored, restarted, measured, drained and stopped."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from tpx.protocol.json_values import JsonObject
 
 ASK_TIMEOUT_S = 2.0
 STOP_PATIENCE_S = 35.0
-"""A little more than `tpx serve` takes by default to answer what is in flight."""
+"""Time to wait for a stop: slightly longer than `tpx serve` by default drains requests in flight."""
 LOG_ROOM_BYTES = 1 << 20
 _SERIES = re.compile(rb"^(\w+)(?:\{([^}]*)\})? (\S+)", re.M)
 _STORE = re.compile(r"^\w+://")
@@ -30,10 +30,10 @@ _STORE = re.compile(r"^\w+://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """State of a replica, as it reports it."""
+    """State of a replica, as reported by itself."""
 
     state: str
-    """starting, ready, unready, waiting (for a restart), failed (it never served), draining, stopped."""
+    """One of starting, ready, unready, waiting (for a restart), failed (never served), draining, stopped."""
     host: str
     http_port: int = 0
     grpc_port: int = 0
@@ -41,14 +41,14 @@ class ReplicaStatus:
     restarts: int = 0
     models: int = 0
     served: bool = False
-    """True once it was ready."""
+    """True once it has been ready."""
     message: str = ""
     version: str = __version__
     sample: ReplicaSample = field(default_factory=ReplicaSample)
 
 
 class Replica:
-    """Keeps one server running until it is told to stop; lives as an actor on the node that Ray chose."""
+    """Keeps one server running until stopped. Runs as an actor on the node chosen by Ray."""
 
     def __init__(self, replica: str, plain: JsonObject, host: str) -> None:
         self._spec = from_plain(plain)
@@ -65,12 +65,12 @@ class Replica:
         self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to keep the server running; returns at once."""
+        """Start to keep the server running. Returns at once."""
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep())
 
     async def status(self) -> ReplicaStatus:
-        """Return its state, after a look at the server."""
+        """Check the server and return the replica's state."""
         where = self._addresses()
         sample = ReplicaSample()
         if where is not None and self._state in ("ready", "unready"):
@@ -94,7 +94,7 @@ class Replica:
         )
 
     async def stop(self) -> None:
-        """Let the server answer what is in flight, and end it."""
+        """Let the server answer the requests in flight, then stop it."""
         self._state = "draining"
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
@@ -107,7 +107,7 @@ class Replica:
         self._state = "stopped"
 
     async def log(self, lines: int) -> str:
-        """Return the last lines that the server has written."""
+        """Return the last lines of the server's log."""
         try:
             return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
         except OSError as exc:
@@ -127,7 +127,7 @@ class Replica:
                 await self._serve()
             except TpxError as exc:
                 self._message = exc.message
-            except OSError as exc:  # a full disk, no more processes: the node's fault, which may pass
+            except OSError as exc:  # disk full or process limit of the node: may be temporary, so retry
                 self._message = str(exc)
             wait_s = self._backoff.after_death(time.monotonic() - began_s)
             self._state = "waiting" if self._served else "failed"
@@ -136,7 +136,7 @@ class Replica:
             self._state = "starting"
 
     async def _serve(self) -> None:
-        """Run one server until it ends. Raises TpxError, always."""
+        """Run one server until it exits. Always raises TpxError."""
         self._refuse_missing()
         self._refuse_full()
         command = (sys.executable, "-m", "tpx", "serve", *self._spec.serve_words(self._host))
@@ -147,7 +147,7 @@ class Replica:
             self._state, self._message = "unready", ""
             raise MeasurementError(await self._server.died())
         finally:
-            if self._keeper is not None:  # not told to stop: what is left of it goes
+            if self._keeper is not None:  # `stop` was not called: remove the rest of the server
                 await self._server.stop(0)
                 self._server = None
 
@@ -157,7 +157,7 @@ class Replica:
                 raise MeasurementError(f"--model-repository {where}: no such directory on node {self._host}")
 
     def _refuse_full(self) -> None:
-        """Raise MeasurementError where the log has no room: it is where a server tells its ports."""
+        """Raise MeasurementError if the log's disk is full: the server announces its ports in the log."""
         folder = self._log.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ class Replica:
 
 
 class ReplicaMeter:
-    """Turns pages of metrics into what happened between two of them."""
+    """Converts consecutive metrics pages into the activity between them."""
 
     def __init__(self, cpus: float) -> None:
         self._cpus = cpus or 1.0
@@ -180,12 +180,12 @@ class ReplicaMeter:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the last page: a new server counts from zero."""
+        """Forget the last page: the counters of a new server start at zero."""
         self._before: dict[str, float] | None = None
         self._at_s = 0.0
 
     def sample(self, page: bytes, now_s: float) -> ReplicaSample:
-        """Return the difference to the page before; an empty sample after the first."""
+        """Return the activity since the previous page; an empty sample for the first page."""
         totals, tails = _totals(page)
         before, since_s = self._before, now_s - self._at_s
         self._before, self._at_s = totals, now_s
@@ -208,12 +208,14 @@ class ReplicaMeter:
 
 
 def _totals(page: bytes) -> tuple[dict[str, float], list[float]]:
-    """Sums of all families over their labels, the number of models, and the p99 in us of each."""
+    """Return the sums of all families over their labels, with the number of models, and each model's
+    p99 in us.
+    """
     totals: dict[str, float] = {}
     tails: list[float] = []
     for found in _SERIES.finditer(page):
         name, labels, value = found[1].decode(), (found[2] or b"").decode(), float(found[3])
-        if value != value:  # NaN: a summary without a request
+        if value != value:  # NaN: a summary without requests
             continue
         if name == "nv_inference_request_summary_us" and 'quantile="0.99"' in labels:
             tails.append(value)

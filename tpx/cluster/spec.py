@@ -12,7 +12,7 @@ from tpx.protocol.json_values import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """Which cluster, on which Ray."""
+    """Name of the cluster, and address of Ray."""
 
     name: str = option(
         "tpx", "name of the cluster; several may share one Ray", "-n", metavar="NAME", common=True
@@ -31,7 +31,7 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """How many servers there are, and what each needs."""
+    """Number of servers, and the resources of each."""
 
     replicas: int = option(
         1, "number of replicas at the start, and for good without --max-replicas", minimum=0, common=True
@@ -57,7 +57,7 @@ class Replicas:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Fewest and most replicas; equal where nothing is scaled."""
+        """Minimum and maximum number of replicas; equal if autoscaling is off."""
         if self.max_replicas is None:
             least = self.replicas if self.min_replicas is None else self.min_replicas
             return (least, max(least, self.replicas))
@@ -66,14 +66,14 @@ class Replicas:
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """Resources of one replica by Ray's names; those that are asked for."""
+        """Requested resources of one replica, under Ray's names."""
         asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": float(self.memory)}
         return {name: amount for name, amount in asked.items() if amount}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaServer:
-    """The server of each replica."""
+    """Settings of each replica's server."""
 
     model_repository: tuple[str, ...] = option(
         (),
@@ -100,7 +100,7 @@ class ReplicaServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Where clients connect."""
+    """Ports and balancers that clients connect to."""
 
     http_port: int = option(8000, "HTTP port of each balancer", minimum=0, maximum=65535, common=True)
     grpc_port: int = option(8001, "gRPC port of each balancer", minimum=0, maximum=65535, common=True)
@@ -119,7 +119,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """When replicas are added and removed."""
+    """Thresholds and delays for adding and removing replicas."""
 
     target_utilization: float = option(
         0.7, "share of its CPUs that a replica should use", minimum=0.01, maximum=1
@@ -131,7 +131,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How an update replaces replicas."""
+    """Rolling update settings."""
 
     canary_secs: float = option(
         10.0, "seconds in which the first new replica is compared with the old ones; 0 = no canary", minimum=0
@@ -156,30 +156,34 @@ class ClusterSpec:
     rollout: Rollout = group(Rollout, "Rollout")
 
     def serve_words(self, host: str) -> tuple[str, ...]:
-        """Words behind `tpx serve` for a replica at an address of its node; it chooses its ports itself."""
+        """Return the arguments of `tpx serve` for a replica at an address of its node; it chooses its
+        own ports.
+        """
         listening = [f"--{name}-address={host}" for name in ("http", "grpc", "metrics")]
         ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
         models = [f"--model-repository={where}" for where in self.server.model_repository]
         return (*models, *listening, *ports, "--metrics-config=summary_latencies=true", *self.server.serve)
 
     def runs_as(self, other: "ClusterSpec") -> bool:
-        """Return whether replicas of both specs are alike, so that none has to be replaced."""
+        """Return True if replicas of both specs are identical, so that none has to be replaced."""
         return self.server == other.server and self.replica.resources == other.replica.resources
 
     def plain(self) -> JsonObject:
-        """Return the options that differ from their defaults, as JSON has them; `from_plain` reads them."""
+        """Return the options that differ from their defaults, as JSON; `from_plain` reads them."""
         return given(self)
 
 
 def from_plain(plain: JsonObject) -> ClusterSpec:
-    """Read what `ClusterSpec.plain` returned, perhaps of another version: unknown options are left out."""
+    """Read the output of `ClusterSpec.plain`, possibly of another version: unknown options are ignored."""
     known = {field.name: field for field in fields_of(ClusterSpec)}
     values = {name: value for name, value in plain.items() if name in known}
     return build(ClusterSpec, {k: tuple(v) if known[k].repeatable else v for k, v in values.items()})
 
 
 def read_spec(argv: Sequence[str], base: ClusterSpec | None = None) -> ClusterSpec:
-    """Return the spec of a command line, over its YAML file, over `base`. Raises UsageError."""
+    """Return the spec from a command line; it takes precedence over its YAML file, and that over
+    `base`. Raises UsageError.
+    """
     words = given_in_argv(ClusterSpec, argv)
     file = words.get("config_file")
     from_file = {} if file is None else given_in_mapping(ClusterSpec, read_yaml(file), source=str(file))

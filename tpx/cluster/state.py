@@ -1,4 +1,4 @@
-"""The state of a supervisor, written to Ray's key-value store after each change: a restart resumes it."""
+"""State of a supervisor, written to Ray's key-value store after each change, so that a restart resumes it."""
 
 import json
 from collections import deque
@@ -14,7 +14,7 @@ EVENTS_KEPT = 50
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaRecord:
-    """A replica of the cluster as its supervisor sees it."""
+    """A replica of the cluster as known to its supervisor."""
 
     name: str
     release: int
@@ -23,7 +23,7 @@ class ReplicaRecord:
 
 @dataclass(slots=True, kw_only=True)
 class Update:
-    """A rolling update: `to_release` replaces `from_release`, which comes back if it fails."""
+    """A rolling update: `to_release` replaces `from_release`, which is restored if the update fails."""
 
     from_release: int
     to_release: int
@@ -32,39 +32,39 @@ class Update:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
-    """Everything that outlives the supervisor's process."""
+    """State that outlives the supervisor's process."""
 
     releases: dict[int, JsonObject]
-    """Specs by release; replicas of one release are alike."""
+    """Specs by release number; replicas of one release are identical."""
     release: int = 1
     desired: int = 0
     number: int = 0
-    """How many replicas were ever created; names are never used twice."""
+    """Number of replicas ever created; names are never reused."""
     members: list[ReplicaRecord] = field(default_factory=list)
     update: Update | None = None
     events: "deque[str]" = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
 
     @property
     def spec(self) -> ClusterSpec:
-        """Return what is wanted now."""
+        """Spec of the current release."""
         return from_plain(self.releases[self.release])
 
     @property
     def active(self) -> list[ReplicaRecord]:
-        """The members that are not being drained."""
+        """Members that are not draining."""
         return [member for member in self.members if not member.draining]
 
     @property
     def outdated(self) -> list[ReplicaRecord]:
-        """The active members of another release than the current one."""
+        """Active members of a release other than the current one."""
         return [member for member in self.active if member.release != self.release]
 
     def tell(self, event: str) -> None:
-        """Remember what happened, with the time of day."""
+        """Record an event with the time of day (UTC)."""
         self.events.append(f"{datetime.now(UTC):%H:%M:%S} {event}")
 
     def add_release(self, spec: ClusterSpec) -> None:
-        """Make a spec the current release, and forget releases that nothing runs any more."""
+        """Make a spec the current release, and drop releases no longer in use."""
         self.release = max(self.releases) + 1
         self.releases[self.release] = spec.plain()
         self._forget()
@@ -75,7 +75,7 @@ class ClusterState:
         self.releases = {number: plain for number, plain in self.releases.items() if number in used}
 
     def dump(self) -> bytes:
-        """As JSON; `load` reads it."""
+        """Return the state as JSON; `load` reads it."""
         return json.dumps({**asdict(self), "events": list(self.events)}, default=_listed).encode()
 
 
@@ -86,7 +86,7 @@ def _listed(value: object) -> object:
 
 
 def load(text: bytes) -> ClusterState:
-    """Read what `ClusterState.dump` wrote."""
+    """Read the output of `ClusterState.dump`."""
     plain = json.loads(text)
     return ClusterState(
         releases={int(number): spec for number, spec in plain["releases"].items()},

@@ -1,7 +1,8 @@
-"""The loop that makes a cluster what its spec asks for: replicas placed, replaced, scaled and routed to.
+"""Control loop of a cluster: places, replaces, scales and routes to replicas until the state matches
+the spec.
 
-A detached actor, which Ray starts again wherever it dies. Replicas and proxies are detached actors, too,
-found again by their names, so that they serve on without a supervisor.
+The supervisor is a detached actor that Ray restarts if it dies. Replicas and proxies are detached
+actors too, found again by name, so they keep serving without a supervisor.
 """
 
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import ray
-from ray._private.state import available_resources_per_node  # Ray has no public one by node
+from ray._private.state import available_resources_per_node  # Ray has no public function per node
 from ray.actor import ActorHandle as Actor
 from ray.exceptions import RayError
 from ray.experimental import internal_kv
@@ -28,7 +29,7 @@ from tpx.ray_driver import NAMESPACE
 TICK_S = 0.5
 ASK_S = 2.0
 UNPLACED_S = 5.0
-"""A replica that has no node after this long waits for resources, which is told."""
+"""Time after which a replica without a node may be reported as waiting for resources."""
 PLACING, LOST = "placing", "lost"
 
 
@@ -43,14 +44,14 @@ def supervisor_name(cluster: str) -> str:
 
 
 class ReplicaActor(Replica):
-    """A replica on the node that Ray has chosen."""
+    """A replica on the node chosen by Ray."""
 
     def __init__(self, replica: str, plain: JsonObject) -> None:
         super().__init__(replica, plain, ray.util.get_node_ip_address())
 
 
 class _Watched:
-    """A member with its actor, and what it last said."""
+    """A member's actor and its last reported status."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
@@ -62,7 +63,7 @@ class _Watched:
 
 
 class ClusterSupervisor:
-    """Watches and changes one cluster; its methods are called by `tpx cluster`."""
+    """Supervisor of one cluster. `tpx cluster` calls its methods."""
 
     def __init__(self, cluster: str, plain: JsonObject) -> None:
         self._cluster = cluster
@@ -89,14 +90,14 @@ class ClusterSupervisor:
         self._thread.start()
 
     def status(self) -> JsonObject:
-        """Return all that `tpx cluster status` shows, as of the last look at the replicas."""
+        """Return everything that `tpx cluster status` shows, as of the last poll of the replicas."""
         return self._shown
 
     def scale(self, count: int) -> str:
-        """Want so many replicas; returns why not, or an empty string."""
+        """Set the desired number of replicas. Return an error, or an empty string."""
         with self._lock:
             low, high = self._state.spec.replica.bounds
-            if low == high:  # nothing scales by itself: the new number is the spec's
+            if low == high:  # no autoscaling: change the number in the spec
                 plain = {
                     **self._state.releases[self._state.release],
                     "replicas": count,
@@ -111,8 +112,9 @@ class ClusterSupervisor:
             return ""
 
     def update(self, plain: JsonObject) -> str:
-        """Want another spec; replicas are replaced one by one if they differ. Returns why not, or an empty
-        string."""
+        """Change the spec; replicas are replaced one by one if theirs differ. Return an error, or an
+        empty string.
+        """
         with self._lock:
             state, spec = self._state, from_plain(plain)
             if state.update is not None:
@@ -133,13 +135,13 @@ class ClusterSupervisor:
             return ""
 
     def log(self, replica: str, lines: int) -> str:
-        """Return the last lines of a replica's log. Raises KeyError for a name that there is not."""
+        """Return the last lines of a replica's log. Raises KeyError for an unknown replica."""
         with self._lock:
             actor = self._watched[replica].actor
         return str(ray.get(actor.log.remote(lines), timeout=ASK_S))
 
     def down(self) -> None:
-        """Stop all proxies and replicas, answer what is in flight, and forget the cluster."""
+        """Stop all proxies and replicas after their requests in flight, and delete the cluster's state."""
         with self._lock:
             self._closed = True
         self._thread.join(10 * ASK_S)
@@ -155,7 +157,7 @@ class ClusterSupervisor:
             began_s = time.monotonic()
             try:
                 self._tick(began_s)
-            except RayError as exc:  # a head node that is gone for a moment
+            except RayError as exc:  # the head node may be unreachable for a moment: keep looping
                 self._state.tell(f"Ray: {str(exc).splitlines()[0]}")
             time.sleep(max(0.05, TICK_S - (time.monotonic() - began_s)))
 
@@ -177,7 +179,7 @@ class ClusterSupervisor:
             self._shown = self._show(now_s)
 
     def _show(self, now_s: float) -> JsonObject:
-        """Return the state as JSON has it."""
+        """Return the status as JSON."""
         state = self._state
         rows = []
         for member in state.members:
@@ -203,13 +205,13 @@ class ClusterSupervisor:
         }
 
     def _is_full(self) -> bool:
-        """Return whether no node has the resources of one more replica."""
+        """Return True if no node has the resources for one more replica."""
         need = self._state.spec.replica.resources
         free = available_resources_per_node().values()
         return not any(all(has.get(name, 0) >= amount for name, amount in need.items()) for has in free)
 
     def _find_members(self) -> None:
-        """Find the replicas of the supervisor that was here before."""
+        """Find the replicas of the previous supervisor process."""
         for member in list(self._state.members):
             try:
                 actor = ray.get_actor(self._actor_name(member.name), namespace=NAMESPACE)
@@ -222,7 +224,7 @@ class ClusterSupervisor:
         return f"{self._cluster}/{name}"
 
     def _ask(self) -> None:
-        """Ask all replicas and proxies how they are; one that does not answer keeps what it said last."""
+        """Poll the status of all replicas; one that does not answer in time keeps its last status."""
         for watched in self._watched.values():
             watched.asked = watched.asked or watched.actor.status.remote()
         asked = [watched.asked for watched in self._watched.values()]
@@ -239,7 +241,7 @@ class ClusterSupervisor:
             watched.asked = None
 
     def _bury(self) -> None:
-        """Take out members whose actor is gone: its process was killed, or its node."""
+        """Remove members whose actor is gone because its process or node died."""
         for member in list(self._state.members):
             watched = self._watched.get(member.name)
             if watched is None or watched.status.state != LOST:
@@ -297,10 +299,10 @@ class ClusterSupervisor:
         self._state.tell(f"{member.name} is drained")
 
     def _drain(self, now_s: float) -> None:
-        """End members that have been out of the traffic for long enough."""
+        """Stop and remove members that have been draining long enough."""
         for member in [member for member in self._state.members if member.draining]:
             watched = self._watched[member.name]
-            if watched.status.state == PLACING:  # it never had a node
+            if watched.status.state == PLACING:  # never placed on a node
                 self._remove(member)
             elif watched.stopping is None and now_s >= watched.drain_until_s:
                 watched.stopping = watched.actor.stop.remote()
@@ -311,7 +313,7 @@ class ClusterSupervisor:
                     self._remove(member)
 
     def _roll(self, now_s: float) -> None:
-        """Replace one replica of another release, when all of the current one are ready."""
+        """Advance a rolling update by one replica, once all replicas of the new release are ready."""
         state = self._state
         update = state.update
         if update is None:
@@ -329,7 +331,7 @@ class ClusterSupervisor:
             return
         late = any(w.status.state == PLACING and now_s - w.created_s > UNPLACED_S for w in watched)
         if late and self._is_full():
-            if len(state.active) > state.desired:  # no room for one more: make it
+            if len(state.active) > state.desired:  # no resources for one more: free some first
                 self._begin_drain(state.outdated[0], now_s)
             return
         if self._canary or not all(w.status.state == "ready" for w in watched):
@@ -340,7 +342,7 @@ class ClusterSupervisor:
             self._create()
 
     def _update_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
-        """Return why the new release may not stay, or an empty string."""
+        """Return why the new release must be rolled back, or an empty string."""
         for watched in fresh:
             if watched.status.state == "failed":
                 return watched.status.message
@@ -350,7 +352,9 @@ class ClusterSupervisor:
         return self._canary_fault(now_s, fresh)
 
     def _canary_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
-        """Compare the first new replica with the old ones for some time; returns why it may not stay."""
+        """Compare the first new replica with the old ones for `canary_secs`. Return why to roll back,
+        or an empty string.
+        """
         state = self._state
         rollout = state.spec.rollout
         if self._canary is None:
@@ -387,8 +391,9 @@ class ClusterSupervisor:
         self._canary_until_s = 0.0
 
     def _routes(self) -> list[ReplicaRoute]:
-        """Where traffic may go: to what was ready once and is not known to be gone; health checks do the
-        rest."""
+        """Return the replicas to route to: all that have been ready and are still reachable. Health
+        checks do the rest.
+        """
         return [
             ReplicaRoute(
                 replica=f"{member.name}/{status.restarts}",
@@ -404,7 +409,7 @@ class ClusterSupervisor:
         ]
 
     def _publish(self, routes: Sequence[ReplicaRoute]) -> None:
-        """Tell every proxy the routes, and start those that are missing."""
+        """Send the routes to every proxy, and start missing proxies."""
         for node in self._state.spec.traffic.balancer:
             proxy = self._proxies.get(node)
             if proxy is None:
