@@ -347,7 +347,7 @@ class GrpcStreamClient(StreamSlots):
 class SingleStreamClient(StreamSlots):
     """Implements Client with one stream per request, which ends with its last response.
 
-    MLServer needs this, because its models read one request per call.
+    Needed for servers that accept one request per call, such as MLServer.
     """
 
     def send_on(self, carrier: GrpcClientConnection) -> Send:

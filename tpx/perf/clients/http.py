@@ -99,7 +99,7 @@ class HttpSlots:
                     raise failed
         return self._slots
 
-    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
+    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection carries one call at a time)
         slot.connection.close()
         self._attach(slot, await self._connector.connect())
 

@@ -78,7 +78,7 @@ class RoundRobin:
     def begin(self, level: Level, share: Share = ALL) -> None:  # noqa: ARG002 (the order is always the same)
         self._mine = share.of_all(self._steps)
 
-    def source(self, slot: int) -> "SharedSource | OneRequest":  # noqa: ARG002 (all take from the same)
+    def source(self, slot: int) -> "SharedSource | OneRequest":  # noqa: ARG002 (slots share one iterator)
         return SharedSource(self._mine) if self._only is None else OneRequest(self._only)
 
 
@@ -153,7 +153,7 @@ class MixedFeed:
             feed.begin(level)
         self._mine = share.of_all(self._drawn(np.random.default_rng(level_seed(self._seed, level))))
 
-    def source(self, slot: int) -> SharedSource:  # noqa: ARG002 (all take from the same)
+    def source(self, slot: int) -> SharedSource:  # noqa: ARG002 (slots share one iterator)
         return SharedSource(self._mine)
 
     def _compare(self, step: int, response: Any) -> str:

@@ -129,7 +129,7 @@ def _document(text: bytes, path: Path) -> JsonValue:
 
 
 def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
-    """Parse NaN and Infinity, which are not JSON but which perf_analyzer accepts."""
+    """Parse text with NaN or Infinity, which JSON lacks but perf_analyzer accepts."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -208,7 +208,7 @@ async def shared_tensors(
 
 
 def open_memory(kind: SharedMemoryKind, name: str) -> ShareableMemory:
-    """Allocate memory of a kind. Raises UsageError for `cuda` on a machine without a GPU."""
+    """Allocate memory of a kind. Raises UsageError if this machine cannot provide it."""
     if kind == "cuda":
         return CudaMemory(name)
     return SystemMemory(name)

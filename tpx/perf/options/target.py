@@ -61,7 +61,7 @@ class TargetSpec:
             refuse("--timeout", "The value must be >= 0 seconds, and no more than 1e9.")
 
 
-def _file(name: str, help: str) -> Path | None:  # noqa: A002 (as option has it)
+def _file(name: str, help: str) -> Path | None:  # noqa: A002 (`option` names it so)
     """Return an option for an existing file; `name` is its flag without `--ssl-`."""
 
     def parse(text: str) -> Path:
