@@ -1,7 +1,8 @@
-"""Both directions between a frontend and the engine: frames, their blocks, and how each side is woken.
+"""Communication between a frontend and the engine: frames in both directions, their blocks, and
+wake-ups.
 
-Runs on the event loop of its process. Nothing here waits: what has no room is kept in order and sent once
-there is some. A block is free again when the receiver has let go of the last view of it.
+Runs on the event loop of either process and never blocks: frames without room are queued in order and
+sent later. A block is free again when the receiver has released its last view of it.
 """
 
 import asyncio
@@ -22,30 +23,31 @@ from tpx.serving.processes.heap import Heap
 from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, Arrived, FrameHead, FrameRing
 
 HEAP_BYTES = 32 << 30
-"""Addresses for the blocks of one direction, not memory: two of the largest messages that gRPC can have."""
+"""Address space, not memory, for the blocks of one direction: two messages of gRPC's maximum size."""
 _GAUGES_BYTES = 4096
-_RING_ROOM = 4096 + RING_BYTES  # the heaps begin on a page
+_RING_ROOM = 4096 + RING_BYTES  # a multiple of the page size, so that the heaps are page-aligned
 _HEAPS = _GAUGES_BYTES + 2 * _RING_ROOM
 _TOTAL = _HEAPS + 2 * HEAP_BYTES
 _ALIGNMENT = 64
 _LOOK_EVERY_S = 1
 _AT_ONCE = 256
-"""Frames taken in one turn of the loop."""
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+"""Maximum frames taken in one turn of the event loop."""
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a peer that shrinks the memory would cause SIGBUS here
 GENERATION, READY, CONNECTIONS, CLOSING = 0, 1, 16, 17
-"""Gauges: the engine writes the generation of its models and whether it is ready, the frontend how many
-connections it has, and whether it accepts no more of them."""
+"""Indexes of the gauges. The engine writes the generation of its models and its readiness; the frontend
+writes its number of connections, and whether it has stopped accepting them.
+"""
 RELEASE = 0
-"""FrameKind of the frame that gives back a block: `place` is in its number and template."""
+"""Kind of a frame that releases a block; the position is in its number and template."""
 
 
 class ChannelBroken(Exception):
-    """The other side has written what it cannot have written."""
+    """Raised for data that a correct peer cannot have written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptors:
-    """Resources that the two sides of a channel share: the memory, and an event that wakes each side."""
+    """Shared resources of the two sides: the memory, and an eventfd that wakes each side."""
 
     memory: int
     wakes_engine: int
@@ -53,7 +55,7 @@ class Descriptors:
 
     @classmethod
     def new(cls) -> "Descriptors":
-        """Make them. Raises OSError."""
+        """Create them. Raises OSError."""
         memory = os.memfd_create("tpx-frontend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(memory, _TOTAL)
         fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
@@ -75,7 +77,7 @@ class Descriptors:
 
 @dataclass(slots=True)
 class ReceivedFrame:
-    """A frame as it was received; views of `payload` may be kept, and hold its block."""
+    """A frame as received; a view of `payload` keeps its block in use."""
 
     kind: int
     flags: int
@@ -87,12 +89,12 @@ class ReceivedFrame:
 
 
 OnFrames = Callable[["FrameChannel", Iterator[Arrived]], None]
-"""Takes frames; what it raises breaks the channel."""
+"""Handles frames; an exception breaks the channel."""
 _Waiting = tuple[FrameHead, bytes, Sequence[Buffer], int]
 
 
 class FrameChannel:
-    """One side's end."""
+    """One end of a channel."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class FrameChannel:
         *,
         is_engine: bool,
     ) -> None:
-        """Raises ChannelBroken for memory that is not what it should be."""
+        """Map the memory. Raises ChannelBroken if its size is wrong or can change."""
         memory = descriptors.memory
         if os.fstat(memory).st_size != _TOTAL or fcntl.fcntl(memory, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise ChannelBroken("the memory of a frontend has another size, or may get one")
@@ -110,7 +112,7 @@ class FrameChannel:
         self._memory = mmap.mmap(memory, _TOTAL)
         view = memoryview(self._memory)
         self.gauges = view[:_GAUGES_BYTES].cast("Q")
-        """Words that one side writes and the other reads at any time."""
+        """Words that one side writes and the other may read at any time."""
         rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
         self._incoming, self._outgoing = rings if is_engine else reversed(rings)
         ours = _HEAPS + (HEAP_BYTES if is_engine else 0)
@@ -124,32 +126,32 @@ class FrameChannel:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self.on_backlog: Callable[[bool], None] = lambda _: None
-        """Called with True when frames begin to wait for room, with False when they have left."""
+        """Called with True when frames begin to queue for room, and with False when all are sent."""
         self._blocks: dict[int, tuple[weakref.ref[Array], int]] = {}
-        """Their blocks that are viewed here, by the id of the reference: arrays have no hash."""
+        """The peer's blocks that are viewed here, by the id of a weak reference: arrays are not hashable."""
         self._done: deque[int] = deque()
-        """Their blocks that nobody here views any more."""
+        """Positions of the peer's blocks that are no longer viewed here."""
         self._takes_on = False
         self._closed = False
         self._draining = False
-        """Publish at its end what was sent meanwhile."""
+        """True during `drain`, which publishes at its end everything sent meanwhile."""
         self._loop.add_reader(self._woken, self._on_wake)
         self._incoming.sleeps[0] = 1
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
 
     @property
     def closed(self) -> bool:
-        """Return whether nothing is sent or taken any more."""
+        """True after `close`, when nothing is sent or received any more."""
         return self._closed
 
     @property
     def backlog(self) -> int:
-        """Frames that wait for room."""
+        """Number of frames queued for room."""
         return len(self._waiting)
 
     @property
     def blocks(self) -> int:
-        """Blocks of this side that are in use."""
+        """Number of this side's blocks in use."""
         return self._heap.used
 
     # sending
@@ -158,11 +160,11 @@ class FrameChannel:
         self, kind: int, *, flags: int = 0, number: int = 0, template: int = 0, generation: int = 0,
         meta: bytes = b"", parts: Sequence[Buffer] = (),
     ) -> None:  # fmt: skip
-        """Send a frame with the next `publish`. Raises Overloaded for one that can never be sent."""
+        """Send a frame, or queue it until there is room. Raises Overloaded if it can never fit."""
         self.post((kind, flags, number, template, generation), meta, parts)
 
     def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
-        """As `send`; what most frames are sent by."""
+        """Send a frame like `send`, with its head as a tuple; the fast path."""
         if self._closed:
             return
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
@@ -178,14 +180,14 @@ class FrameChannel:
             self._publish_one()
 
     def post_inline(self, head: FrameHead, data: Buffer) -> None:
-        """As `post`, with at most INLINE_BYTES, which are copied at once."""
+        """Send at most INLINE_BYTES like `post`; the data is copied at once."""
         if self._waiting or not self._outgoing.append(head, data):
             self.post(head, b"", (bytes(data),))
         elif not self._draining:
             self._publish_one()
 
     def allocate(self, size: int) -> Array | None:
-        """Return memory of which parts are sent uncopied; None while there is none."""
+        """Return memory whose parts are sent without a copy; None if there is no room."""
         return None if self._closed else self._heap.allocate(size)
 
     def _write(self, frame: _Waiting) -> bool:
@@ -216,13 +218,16 @@ class FrameChannel:
         return True
 
     def _publish_one(self) -> None:
-        """Have the other side see a frame at once if it is awake; otherwise wake it for all frames of this
-        turn of the loop together, as each wake-up costs more than a request."""
+        """Publish a frame; if the peer sleeps, wake it once for all frames of this turn of the event
+        loop.
+
+        A wake-up costs more than a request.
+        """
         if self._outgoing.publish():
             self._loop.call_soon(self._wake_up)
 
     def publish(self) -> None:
-        """Have the other side see what was sent."""
+        """Make the frames sent so far visible to the peer."""
         if not self.closed and self._outgoing.publish():
             self._wake_up()
 
@@ -232,11 +237,11 @@ class FrameChannel:
                 os.eventfd_write(self._wake, 1)
 
     def _send_waiting(self) -> None:
-        """Send what has room now."""
+        """Send the queued frames that have room now."""
         waiting = self._waiting
         while waiting:
             if not self._write(waiting[0]):
-                # to be told of room: the flag first, then another look
+                # set the flag, then try again: room freed in between causes no wake-up
                 self._outgoing.writer_waits[0] = 1
                 if not self._write(waiting[0]):
                     return
@@ -256,11 +261,11 @@ class FrameChannel:
         self.drain()
 
     def drain(self) -> None:
-        """Take what has come, within bounds, and send what waited for room."""
+        """Handle received frames, up to a limit, and send frames that were queued for room."""
         if self._closed:
             return
         incoming = self._incoming
-        incoming.sleeps[0] = 0
+        incoming.sleeps[0] = 0  # the peer need not wake this side while it reads
         self._draining = True
         try:
             self._on_frames(self, incoming.frames(_AT_ONCE))
@@ -284,8 +289,11 @@ class FrameChannel:
             self._loop.call_soon(self._take_on)
 
     def open(self, arrived: Arrived) -> ReceivedFrame | None:
-        """Return a frame with what belongs to it, None for one that was the channel's own. Raises
-        ChannelBroken, KeyError."""
+        """Return a frame with its meta data and payload; None for a frame that the channel handled
+        itself.
+
+        Raises ChannelBroken, KeyError.
+        """
         fields, data = arrived
         _, kind, flags, number, template, generation, meta_size, size, place = fields
         if kind == RELEASE:
@@ -301,7 +309,7 @@ class FrameChannel:
         return ReceivedFrame(kind, flags, number, template, generation, meta, payload)
 
     def _block(self, place: int, start: int, size: int) -> memoryview:
-        """Return a view of a block from `start` on, which holds the block until nobody has it."""
+        """Return a view of a block from `start` on; the block is released when no view is left."""
         if place not in self._theirs or place + start + size > self._theirs.stop:
             raise ChannelBroken(f"a block of {size} bytes at {place}")
         block = np.frombuffer(self._memory, np.uint8, size, place + start)
@@ -310,15 +318,17 @@ class FrameChannel:
         return block.data
 
     def _unviewed(self, lease: "weakref.ref[Array]") -> None:
-        """Called in any thread."""
+        """Note that a block is no longer viewed; called in any thread."""
         first = not self._done
         self._done.append(self._blocks.pop(id(lease))[1])
         if first and not self.closed:
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self.let_go)
 
     def let_go(self) -> None:
-        """Give back the blocks that nobody views any more; before frames that wait for blocks themselves."""
+        """Release the peer's blocks that are no longer viewed. Precedes queued frames, which may wait
+        for blocks.
+        """
         done, outgoing = self._done, self._outgoing
         while done and not self.closed:
             low, high = done[0] & 0xFFFFFFFF, done[0] >> 32
@@ -330,32 +340,34 @@ class FrameChannel:
             self.publish()
 
     def _look(self) -> None:
-        """Take what came without a wake-up: none gets lost, but a channel must not depend on that."""
+        """Handle frames that came without a wake-up: none should get lost, but a channel must not
+        depend on that.
+        """
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
         self.drain()
 
     def close(self) -> None:
-        """Neither send nor take anything more; memory that is viewed stays as long as it is."""
+        """Stop sending and receiving. Memory that is still viewed stays mapped."""
         if not self.closed:
             self._closed = True
             self._ticker.cancel()
             self._loop.remove_reader(self._woken)
             self._waiting.clear()
             self._descriptors.close()
-            # without a cycle the memory goes with the last view of it, not when the collector comes by
+            # break the cycle: memory is freed with its last view, not by the collector
             self._on_frames, self._on_broken, self.on_backlog = _take_nothing, _ignore, _ignore
 
 
 def _take_nothing(channel: FrameChannel, frames: Iterator[Arrived]) -> None:
-    """Take frames of a closed channel: there are none."""
+    """Do nothing: a closed channel has no frames."""
 
 
 def _ignore(_: object) -> None:
-    """Closed: nothing depends on it."""
+    """Do nothing: the channel is closed."""
 
 
 def _meta_room(size: int) -> int:
-    """Return the bytes of a block before its payload: for meta data that are too large for the ring."""
+    """Return the bytes before the payload in a block, for meta data that is too large for the ring."""
     return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""A frontend's process: accepts connections, speaks HTTP and gRPC, and has the engine compute."""
+"""Frontend process: accepts connections, speaks HTTP and gRPC, and sends requests to the engine."""
 
 import asyncio
 import gc
@@ -24,23 +24,26 @@ from tpx.serving.processes.wire import EngineState, FrameKind
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.05
-"""Between attempts to reach the engine."""
+"""Seconds between attempts to connect to the engine."""
 _LOOK_EVERY_S = 0.1
 _WELCOME_S = 600
-"""The most that an engine may take to load its models before it is asked anew."""
+"""Seconds that an engine may take to load its models before the frontend connects again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendSeat:
-    """A frontend's place among the processes."""
+    """Number, engine address and sockets of a frontend process."""
 
     index: int
     count: int
     engine: str | bytes
     """Address of the engine's socket."""
     sockets: Mapping[str, Sequence[socket.socket]]
-    """Bound sockets by the flag of their service; the supervisor holds them, too, so that connections that
-    come while a frontend is started again wait for it."""
+    """Bound sockets by service, for example "http".
+
+    The supervisor holds them, too, so that connections wait in their backlogs while a frontend
+    restarts.
+    """
 
 
 class FrontendProcess:
@@ -49,7 +52,7 @@ class FrontendProcess:
     def __init__(self, config: ServeConfig, logs: LogControl, seat: FrontendSeat) -> None:
         self._seat = seat
         self._logs = logs
-        # one page of metrics for all: the engine's
+        # frontends have no metrics page: the engine has one for all
         self._config = config
         share = (config.server.max_buffered_bytes or available_bytes() // 4) // seat.count
         self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
@@ -68,8 +71,11 @@ class FrontendProcess:
         self._channel: FrameChannel | None = None
 
     async def run(self) -> None:
-        """Serve, with one engine after another."""
-        for number in (signal.SIGTERM, signal.SIGINT):  # to all processes of a service: the engine ends them
+        """Serve, and reconnect whenever the engine restarts."""
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # sent to all processes of a service; the engine ends the frontends
             signal.signal(number, signal.SIG_IGN)
         keep_freed_memory()
         allocate_with(self._plane.allocate)
@@ -89,7 +95,7 @@ class FrontendProcess:
             self._plane.offload.close()
 
     async def _serve_with_engine(self) -> None:
-        """Connect, and serve until this engine has gone. Raises OSError."""
+        """Connect to an engine and serve until it ends. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._welcome.clear()
         self._lost.clear()
@@ -126,6 +132,7 @@ class FrontendProcess:
             self._listens = True
             await self._endpoints.listen()
             self._memory_watch.start()
+            # objects created at startup stay alive: exclude them from later collections
             gc.collect()
             gc.freeze()
         self._plane.tell(FrameKind.SERVING)
@@ -175,7 +182,7 @@ async def _until_gone(sock: socket.socket) -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process with the one that started it."""
+    """Make the kernel kill this process when its parent exits."""
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL

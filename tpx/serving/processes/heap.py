@@ -1,7 +1,7 @@
-"""Blocks in a stretch of shared memory: what is too large for a ring travels in them.
+"""Blocks in a region of shared memory, for messages that are too large for a ring.
 
-The side that writes takes and frees blocks; the other side only says when it has done with one. The stretch
-is sparse: memory is there for what is in use, and for what was lately.
+The writing side allocates and frees blocks; the other side only reports when it has finished with one.
+The region is sparse: blocks occupy memory only while in use and for some time after.
 """
 
 import mmap
@@ -15,21 +15,23 @@ from tpx.protocol.tensors import Array, Buffer
 
 _SMALLEST_BYTES = 4 << 10
 _STEPS = 4
-"""Sizes of blocks between two powers of two: at most a fifth of a block is not used."""
+"""Block sizes per power of two; at most a fifth of a block is unused."""
 _KEPT_BYTES = 64 << 20
-"""Free blocks whose pages stay: the next requests take these."""
+"""Maximum free blocks whose pages are kept for the next requests."""
 _WORTH_BYTES = 64 << 10
-"""Pages of smaller blocks are never given back."""
+"""Smallest block whose pages are returned to the system."""
 
 
 def block_size(size: int) -> int:
-    """Round up to the size of a block: 4, 5, 6 or 7 times a power of two, and whole pages."""
+    """Round up to a block size: 4, 5, 6 or 7 times a power of two, in whole pages."""
     step = max(_SMALLEST_BYTES, (1 << max(0, size - 1).bit_length()) // (2 * _STEPS))
     return max(1, -(-size // step)) * step
 
 
 class Heap:
-    """Takes the lowest unused memory, or the block of a size that was freed last and is in the caches yet."""
+    """Allocates the block of a size that was freed last, because it may still be cached, or else the
+    lowest unused memory.
+    """
 
     def __init__(self, memory: mmap.mmap, start: int, size: int) -> None:
         self._memory = memory
@@ -39,26 +41,26 @@ class Heap:
         self._free: defaultdict[int, list[int]] = defaultdict(list)
         self._used: dict[int, int] = {}
         self._allocated: dict[int, tuple[weakref.ref[Array], int]] = {}
-        """Blocks of arrays, by the id of the reference: arrays have no hash."""
+        """Blocks of arrays, by the id of their weak reference: arrays are not hashable."""
         self._unviewed: deque[int] = deque()
-        """Blocks whose array is gone."""
+        """Positions of blocks whose array no longer exists."""
         self._lent: dict[int, list[Sequence[Buffer]]] = {}
-        """Parts of arrays that the other side views, by their place."""
+        """Parts of arrays that the other side reads, by position."""
         self._address = _address_of(memoryview(memory))
         self.kept_bytes = 0
-        """Free blocks that have pages."""
+        """Size of free blocks that still have pages."""
 
     @property
     def used(self) -> int:
-        """Blocks in use."""
+        """Number of blocks in use."""
         return len(self._used)
 
     def fits(self, size: int) -> bool:
-        """Tell whether a block of this size can ever be had."""
+        """Return whether a block of this size can ever be allocated."""
         return block_size(size) <= self._size
 
     def take(self, size: int) -> int | None:
-        """Return where a block of at least `size` bytes begins, None while there is no room for it."""
+        """Return the position of a block of at least `size` bytes, None if there is no room now."""
         size = block_size(size)
         if not self._used and self._next + size > self._end:
             self._begin_anew()
@@ -75,7 +77,7 @@ class Heap:
         return place
 
     def allocate(self, size: int) -> Array | None:
-        """Return a block as an array, None if there is no room. It is free when nothing views the array."""
+        """Return a block as an array, None if there is no room. It is freed when nothing views the array."""
         self.reclaim()
         place = self.take(size)
         if place is None:
@@ -86,16 +88,20 @@ class Heap:
         return block
 
     def reclaim(self) -> None:
-        """Free the blocks of arrays that are gone."""
+        """Free the blocks of arrays that no longer exist."""
         while self._unviewed:
             self._free_block(self._unviewed.popleft())
 
     def _gone(self, lease: "weakref.ref[Array]") -> None:
-        """Called in any thread."""
+        """Note that an array no longer exists; called in any thread."""
         self._unviewed.append(self._allocated.pop(id(lease))[1])
 
     def lend(self, parts: Sequence[Buffer]) -> int | None:
-        """Return where parts lie that are one piece of an allocated array, and hold them until `give`."""
+        """Return the position of parts that form one piece of an allocated array, and keep them until
+        `give`.
+
+        Returns None for other parts, which must be copied.
+        """
         first = end = _address_of(parts[0])
         for part in parts:
             if _address_of(part) != end:
@@ -108,7 +114,7 @@ class Heap:
         return place
 
     def give(self, place: int) -> None:
-        """Free a block, or take back what was lent. Raises KeyError for what is neither."""
+        """Free a block, or release lent parts. Raises KeyError for any other position."""
         lent = self._lent.get(place)
         if lent is None:
             self._free_block(place)
@@ -126,7 +132,7 @@ class Heap:
         self._free[size].append(place)
 
     def _begin_anew(self) -> None:
-        """Make one stretch of all blocks, however they were cut."""
+        """Merge all free blocks into one region; no block may be in use."""
         self._memory.madvise(mmap.MADV_REMOVE, self._start, self._size)
         self._next = self._start
         self._free.clear()

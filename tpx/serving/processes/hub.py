@@ -1,4 +1,4 @@
-"""All frontends of an engine: accepted, told of changes, counted, and closed."""
+"""All frontends of an engine: accepts them, announces changes, counts connections, and closes them."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ _GENERATIONS = 0xFFFFFFFF
 _HELLO_S = 5
 _LOOK_EVERY_S = 0.1
 _START_S = 60
-"""For the frontends to connect and to listen."""
-_WORD = struct.Struct("=3i")
+"""Seconds for the frontends to connect and to listen."""
+_WORD = struct.Struct("=3i")  # struct ucred: pid, uid, gid
 
 
 class FrontendHub:
@@ -41,7 +41,9 @@ class FrontendHub:
     def __init__(
         self, plane: DataPlane, listening: socket.socket, count: int, http: HttpFrontend, grpc: GrpcFrontend
     ) -> None:
-        """`count` frontends connect to `listening`, whose process holds it through the engines' lives."""
+        """`count` frontends connect to `listening`, which the supervisor keeps open across engine
+        restarts.
+        """
         self.plane = plane
         self.http = http
         self.methods: Mapping[str, Method] = {method.path: method for method in grpc.methods()}
@@ -51,12 +53,12 @@ class FrontendHub:
         self._tasks: set[asyncio.Task[None]] = set()
         self.peers: list[Peer] = []
         self.changed = asyncio.Event()
-        """Set when a frontend comes, serves or leaves."""
+        """Set when a frontend connects, serves or leaves."""
         self.shares_port = False
         self._stopped = False
 
     async def listen(self) -> None:
-        """Accept frontends from now on; returns once all of them serve."""
+        """Accept frontends; return once all of them serve, or after a time limit."""
         self._listening.setblocking(False)
         self._own(self._accept())
         self._own(self._watch_readiness())
@@ -81,7 +83,7 @@ class FrontendHub:
             self._own(self._serve(sock))
 
     async def _serve(self, sock: socket.socket) -> None:
-        """Serve a frontend until its end."""
+        """Serve a frontend until it ends."""
         loop = asyncio.get_running_loop()
         try:
             user = _WORD.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _WORD.size))[1]
@@ -107,7 +109,7 @@ class FrontendHub:
             peer.close()
 
     def left(self, peer: Peer) -> None:
-        """A frontend has ended."""
+        """Remove a frontend that has ended."""
         self.peers.remove(peer)
         self.changed.set()
         if not self._stopped:
@@ -125,14 +127,14 @@ class FrontendHub:
             peer.channel.gauges[READY] = ready
 
     def announce_generation(self) -> None:
-        """Have frontends ask anew for models that have changed; called before any of them is answered."""
+        """Make frontends ask again for changed models; called before every response."""
         if self._generation != self.plane.generation:
             self._generation = self.plane.generation
             for peer in self.peers:
                 peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
 
     def tell_state(self) -> None:
-        """Have frontends carry out the settings."""
+        """Send the current log and trace settings to all frontends."""
         for peer in self.peers:
             self._tell_state(peer)
 
@@ -143,7 +145,7 @@ class FrontendHub:
         peer.channel.send(FrameKind.STATE, meta=wire.encode(state))
 
     def families(self) -> Sequence[Family]:
-        """Return what the metrics page tells of frontends, as FamilySource has it."""
+        """Return the metrics of frontends, as a FamilySource."""
         connections = Family(
             name="tpx_frontend_connections",
             kind="gauge",
@@ -155,18 +157,18 @@ class FrontendHub:
         )
         return [connections]
 
-    # what the shutdown asks of a listener
+    # the listener interface, for the shutdown
 
     @property
     def connections(self) -> int:
         return sum(peer.connections for peer in self.peers)
 
     def release(self) -> None:
-        """Have clients connect anew."""
+        """Make clients reconnect."""
         self._tell_all(FrameKind.RELEASE_CLIENTS)
 
     def stop_accepting(self) -> None:
-        """Have frontends close their ports, and idle connections."""
+        """Make frontends close their ports and idle connections."""
         self._tell_all(FrameKind.STOP_ACCEPTING)
 
     def _tell_all(self, kind: FrameKind) -> None:

@@ -1,4 +1,4 @@
-"""One frontend as the engine sees it: calls the data plane with what it sends, and answers."""
+"""The engine's side of one frontend: passes its frames to the data plane, and sends the responses."""
 
 import asyncio
 import logging
@@ -42,16 +42,16 @@ log = logging.getLogger(__name__)
 _clock = time.perf_counter_ns
 _GENERATIONS = 0xFFFFFFFF
 _TURN_NS = 2_000_000
-"""The most that frames of one frontend are taken for before the event loop turns to anything else."""
+"""Time limit for taking frames of one frontend in one turn of the event loop."""
 _PUBLISH_NS = 30_000
-"""Answers that were computed in one turn wait no longer for each other."""
+"""Time after which computed responses are published, without waiting for the others of the turn."""
 _RUN = 64
-"""The most requests that go the short way together."""
+"""Maximum number of requests in one run of the fast path."""
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 
 
 class Hub(Protocol):
-    """The engine's part that all frontends share."""
+    """The engine's state that all frontends share."""
 
     plane: DataPlane
     http: HttpFrontend
@@ -59,17 +59,19 @@ class Hub(Protocol):
     changed: asyncio.Event
 
     def left(self, peer: "Peer") -> None:
-        """Note that a frontend has gone."""
+        """Remove a frontend that has ended."""
 
     def announce_generation(self) -> None:
-        """Tell all frontends when models have changed."""
+        """Notify all frontends if models have changed."""
 
 
 _NOTHING = FrameTemplate(b"")
 
 
 class _Known:
-    """A request without its tensors; its head, and its short way, as long as no model changes."""
+    """A request template: a request without its tensors, and its head and fast path until a model
+    changes.
+    """
 
     __slots__ = ("bound", "express", "generation", "head", "outputs", "request", "sizes", "template")
 
@@ -80,24 +82,24 @@ class _Known:
         self.generation = -1
         self.express: Express | None = None
         self.bound: BoundRows | None = None
-        """The memory that has the outputs of the requests that were computed last."""
+        """Memory with the outputs of the requests that were computed last."""
         self.template = _NOTHING
-        """What responses from there say."""
+        """Template of responses with the outputs in `bound`."""
         self.outputs: list[tuple[memoryview, int]] = []
-        """The outputs there, and the bytes of each that belong to one request."""
+        """Memory of each output in `bound`, and its bytes per request."""
 
     def learn(self, head: RequestHead, generation: int) -> None:
-        """Note the head of the request, and its short way if its model has one."""
+        """Store the validated head, and the fast path if the model has one."""
         self.head, self.generation = head, generation
         self.bound = None
         self.express = head.model.express(head) if isinstance(head.model, ServedModel) else None
 
 
 class Peer:
-    """One frontend, as long as it lives."""
+    """A connected frontend, until it ends."""
 
     def __init__(self, hub: Hub, sock: socket.socket, descriptors: Descriptors, index: int) -> None:
-        """Raises ChannelBroken."""
+        """Map the memory of a frontend. Raises ChannelBroken."""
         self._hub = hub
         self._plane = hub.plane
         self.index = index
@@ -110,15 +112,17 @@ class Peer:
         self._key = f"ring{index}.{id(self)}"
         self._in_flight: dict[int, InferRequest] = {}
         self._pending: dict[int, Callable[[], None]] = {}
-        """Calls that cancel requests which wait for a thread or for their model, by number."""
+        """Functions that cancel requests waiting for a thread or for their model, by request number."""
         self._stalled: set[int] = set()
-        """Requests whose client does not take its responses."""
+        """Requests whose client does not read its responses."""
         self._described: set[int] = set()
-        """Requests whose frontend does not know the model that serves them."""
+        """Requests sent before their frontend knew of changed models; responses describe model and
+        outputs.
+        """
         self._starts: dict[int, wire.TraceStart] = {}
-        """Beginnings of traces of requests that are not with their model yet."""
+        """Beginnings of traces, for requests that have not reached their model yet."""
         self._traces: dict[int, Trace] = {}
-        """Traces that end when the frontend has sent the answer."""
+        """Traces that end when the frontend has sent the response."""
         self._takes: dict[int, Callable[[ReceivedFrame], None]] = {
             FrameKind.CANCEL: self._cancel,
             FrameKind.STALL: self._take_stall,
@@ -129,14 +133,16 @@ class Peer:
             FrameKind.SERVING: self._take_serving,
         }
         self._run: tuple[_Known, list[int]]
-        """Requests that are being computed the short way: what is known of them, and their numbers."""
+        """Requests being computed on the fast path: their template and their numbers."""
         self._published_ns = 0
         self._placing: dict[int, int] = {}
-        """Responses of a request that are put into shared memory beside the event loop."""
+        """Number of responses that are being written to shared memory in another thread, by request
+        number.
+        """
 
     @property
     def connections(self) -> int:
-        """Its connections, as it counts them every now and then; at least one while it may accept others."""
+        """Number of connections, as last reported; at least 1 until the frontend has stopped accepting."""
         gauges = self.channel.gauges
         return int(gauges[CONNECTIONS]) or int(not gauges[CLOSING])
 
@@ -145,7 +151,7 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        """The frontend has ended: nobody waits for what it asked for."""
+        """Close the channel to a frontend that has ended, and cancel its requests."""
         if self.channel.closed:
             return
         self.channel.close()
@@ -163,12 +169,12 @@ class Peer:
         self._takes.clear()
 
     def _on_backlog(self, waits: bool) -> None:
-        """Hold back models that produce more than the frontend takes."""
+        """Pause models that produce responses faster than the frontend reads them."""
         for number, infer in self._in_flight.items():
             infer.stall(waits or number in self._stalled)
 
     def _on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
-        """Take frames for a limited time; requests that can go the short way together do."""
+        """Take frames for a limited time. Consecutive requests with one template share a run."""
         self._hub.announce_generation()
         ends_ns = _clock() + _TURN_NS
         known: _Known | None = None
@@ -190,13 +196,13 @@ class Peer:
                     self._on_frame(frame)
                     if channel.closed:
                         return
-            if not numbers and _clock() > ends_ns:
+            if not numbers and _clock() > ends_ns:  # the channel schedules another turn for the rest
                 return
         if numbers:
             self._compute(known, numbers, tensors)
 
     def _quick(self, fields: Fields) -> _Known | None:
-        """Return what is known of a request that can go the short way."""
+        """Return the template of a request that can take the fast path, otherwise None."""
         _, kind, flags, _, template, generation, meta_size, size, place = fields
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
             return None
@@ -209,24 +215,25 @@ class Peer:
         return known
 
     def _compute(self, known: _Known | None, numbers: list[int], tensors: list[memoryview]) -> None:
-        """Compute requests, and answer them."""
+        """Compute requests on the fast path and answer them; the others take the regular path."""
         assert known is not None
         assert known.express is not None
         self._published_ns = came_ns = _clock()
         self._run = known, numbers
         done = known.express.compute(tensors, came_ns, self._answer)
         for number, data in zip(numbers[done:], tensors[done:], strict=True):
+            # copied, because the views into the ring end with this call
             frame = ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", bytes(data))
             self._start(frame, known)
 
     def _answer(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
-        """Answer requests of the run that were computed together."""
+        """Send the responses to requests that were computed in one run."""
         known, numbers = self._run
         if known.bound is not bound:
             self._learn_outputs(known, bound)
         number_of = known.template.number_in(self._responses)
         append, outputs = self.channel.post_inline, known.outputs
-        if count == len(outputs) == 1 and number_of is not None:
+        if count == len(outputs) == 1 and number_of is not None:  # the common case, without slicing
             append((_RESPONSE, _FINAL, numbers[first], number_of, 0), outputs[0][0])
             count = 0
         for index in range(count):
@@ -259,7 +266,7 @@ class Peer:
         ]
 
     def _template(self, head: RequestHead, response: InferResponse) -> FrameTemplate:
-        """Return what all responses to such requests with outputs of these shapes say."""
+        """Return the template of responses to such requests with outputs of these shapes."""
         key = rendering_key(self._key, response.outputs, None)
         known: FrameTemplate | None = head.rendered.get(key)
         if known is None:
@@ -305,7 +312,7 @@ class Peer:
             add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
             trace.end()
 
-    def _take_serving(self, frame: ReceivedFrame) -> None:  # noqa: ARG002 (as all others)
+    def _take_serving(self, frame: ReceivedFrame) -> None:  # noqa: ARG002 (the handlers' signature)
         self.serving = True
         self._hub.changed.set()
 
@@ -322,7 +329,7 @@ class Peer:
     # answers of verbs
 
     def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Answer a request that was relayed."""
+        """Send the response to a relayed request."""
         self._pending.pop(number, None)
         self._hub.announce_generation()
         try:
@@ -331,11 +338,11 @@ class Peer:
             self.fail(FrameKind.ANSWER, number, exc)
 
     def when_gone(self, number: int, call_off: Callable[[], None]) -> None:
-        """Call this if the client goes before the answer."""
+        """Register a function that is called if the client disconnects before the response."""
         self._pending[number] = call_off
 
     def fail(self, kind: FrameKind, number: int, error: TpxError) -> None:
-        """Answer with an error."""
+        """End a request with an error."""
         self._pending.pop(number, None)
         self._in_flight.pop(number, None)
         self._described.discard(number)
@@ -370,7 +377,7 @@ class Peer:
     def _wait(
         self, kind: FrameKind, number: int, absent: NotLoaded, work: Callable[[], None], *, waits: bool
     ) -> None:
-        """Do `work` once the model is loaded, if it was not waited for already."""
+        """Do `work` once the model is loaded; fail if the request has waited for that before."""
         if not waits:
             self.fail(kind, number, absent)
             return
@@ -403,7 +410,7 @@ class Peer:
         *,
         waits: bool = True,
     ) -> None:
-        """The boundary of a request: whatever happens, it is answered."""
+        """Start a request. Every failure is answered, because this is the request's error boundary."""
         number, plane = frame.number, self._plane
         try:
             if known.head is not None and known.generation == plane.generation:
@@ -433,7 +440,7 @@ class Peer:
             self.fail(FrameKind.RESPONSE, number, TpxError("internal error: see the log of the server"))
 
     def _bound(self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None) -> InferRequest:
-        """Validate a request against its model. Raises as DataPlane.bind."""
+        """Validate a request against its model. Raises the errors of DataPlane.bind."""
         if decoded is None:
             decoded = known.request.request(wire.cut(frame.payload, known.sizes))
         head = self._plane.bind(decoded)
@@ -442,7 +449,7 @@ class Peer:
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, frame.number)
 
     def _trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
-        """Trace a request, if it is the one of many or its caller traces it."""
+        """Trace a request if it is sampled or its caller traces it."""
         trace = self._plane.tracer.sample(infer.head.model.name, read_caller(start.caller))
         if trace is not None:
             self._traces[infer.context] = infer.trace = trace
@@ -472,7 +479,7 @@ class Peer:
         self._respond(infer, response)
 
     def _send_known(self, infer: InferRequest, outputs: Sequence[Tensor], template: int) -> None:
-        """Send the only or last response of a request, of a template that the frontend knows."""
+        """Send the only or last response to a request, with a template that the frontend knows."""
         number: int = infer.context
         if self._in_flight.get(number) is infer:
             self._forget(number)
@@ -481,13 +488,15 @@ class Peer:
             self.channel.post(head, b"", [tensor.data for tensor in outputs])
 
     def _forget(self, number: int) -> None:
-        """A request has its last response."""
+        """Remove a request that has its last response."""
         del self._in_flight[number]
         if self._stalled:
             self._stalled.discard(number)
 
     def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
-        """Write outputs into shared memory beside the event loop; later ones of the request wait for it."""
+        """Write outputs to shared memory in another thread; later responses of the request queue behind
+        it.
+        """
         number: int = infer.context
         self._placing[number] = self._placing.get(number, 0) + 1
 
@@ -508,7 +517,7 @@ class Peer:
         self._plane.offload.encode(partial(put_into_place, response.outputs, infer), placed, failed)
 
     def _refuse(self, infer: InferRequest, error: TpxError) -> None:
-        """A response cannot be placed: the request ends with this error."""
+        """End a request whose response cannot be written to shared memory."""
         if infer.context in self._in_flight:
             infer.cancel()
             self.fail(FrameKind.RESPONSE, infer.context, error)
@@ -516,7 +525,7 @@ class Peer:
     def _respond(self, infer: InferRequest, response: InferResponse) -> None:
         number: int = infer.context
         if self._in_flight.get(number) is not infer:
-            return  # it has ended with an error
+            return  # already answered with an error
         flags, template, meta = 0, NO_TEMPLATE, b""
         if response.final:
             flags = Flag.FINAL
@@ -551,7 +560,7 @@ class Peer:
 
 
 def _vary(outputs: Sequence[Tensor]) -> bool:
-    """Tell whether outputs of these shapes may have other sizes the next time."""
+    """Return whether outputs of these shapes may have other sizes next time."""
     return any(tensor.datatype == "BYTES" for tensor in outputs)
 
 

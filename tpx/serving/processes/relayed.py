@@ -1,7 +1,7 @@
-"""Requests that a frontend hands on to the engine: all but inference, which are rare and may take long.
+"""Relayed verbs: every request other than inference goes from a frontend to the engine.
 
-Few of one gRPC connection are with the engine at a time: the others wait in the frontend, and those of other
-connections come between.
+They are rare and may take long. Few calls of one gRPC connection are with the engine at a time; the
+others wait in the frontend, so that calls of other connections are not delayed.
 """
 
 import asyncio
@@ -27,30 +27,30 @@ from tpx.serving.processes.wire import FrameKind
 OnAnswer = Callable[[ReceivedFrame], None]
 OnError = Callable[[TpxError], None]
 _AT_ONCE = 8
-"""Requests of one connection that are with the engine."""
+"""Maximum number of calls of one connection that are with the engine."""
 
 
 class Engine(Protocol):
-    """Answers requests."""
+    """Answers relayed requests."""
 
     def ask_engine(
         self, kind: FrameKind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
     ) -> Callable[[], None]:
-        """Ask, and call `done` or `failed` with what comes of it; returns what calls it off.
+        """Send a question; call `done` with the answer or `failed` with the error.
 
-        Raises NotReady.
+        Returns a function that cancels it. Raises NotReady.
         """
 
 
 class VerbRelay:
-    """Has the engine answer; implements the relays of both protocols, in a frontend."""
+    """Relays verbs to the engine; used by both protocols of a frontend."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connections: dict[object, _ConnectionVerbs] = {}
 
     def relayed_routes(self, routes: Sequence[Route]) -> list[Route]:
-        """Return routes whose verbs the engine answers."""
+        """Return the routes with verbs that relay to the engine."""
 
         def verb(_: HttpHead, __: re.Match[str]) -> Meaning:
             return self._relay_http
@@ -61,7 +61,7 @@ class VerbRelay:
         ]
 
     def relayed_rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
-        """Return methods that the engine answers; streams stay here."""
+        """Return the methods with unary ones relayed to the engine; streams are handled here."""
         return [
             rpc
             if rpc.method.stream is not None
@@ -70,7 +70,7 @@ class VerbRelay:
         ]
 
     def _relay_http(self, request: HttpRequest) -> None:
-        """Have the engine answer a request: a connection has one at a time. Raises NotReady."""
+        """Relay an HTTP request; a connection has only one at a time. Raises NotReady."""
 
         def done(frame: ReceivedFrame) -> None:
             answer = wire.decode(wire.HttpAnswer, frame.meta)
@@ -81,7 +81,7 @@ class VerbRelay:
         request.on_gone = self._engine.ask_engine(FrameKind.HTTP, meta, request.body, done, failed)
 
     def _relay_grpc(self, call: ServerCall, message: Buffer) -> None:
-        """Have the engine answer a unary call, in its connection's turn."""
+        """Relay a unary gRPC call when its connection has few others with the engine."""
         verbs = self._connections.get(call.connection)
         if verbs is None:
             leave = partial(self._connections.pop, call.connection, None)
@@ -92,7 +92,7 @@ class VerbRelay:
 
 
 class _Verb:
-    """One gRPC call that the engine is to answer."""
+    """One relayed gRPC call."""
 
     __slots__ = ("_call", "_message", "_off", "ended")
 
@@ -101,10 +101,10 @@ class _Verb:
         self._message = message
         self._off: Callable[[], None] | None = None
         self.ended = False
-        """It was called off."""
+        """True after it was cancelled before it was sent."""
 
     def begin(self, engine: Engine, ended: Callable[[], None]) -> None:
-        """Ask the engine; `ended` is called with the answer. Raises NotReady."""
+        """Send it to the engine; `ended` is called after the answer. Raises NotReady."""
 
         def done(frame: ReceivedFrame) -> None:
             answer = wire.decode(wire.GrpcAnswer, frame.meta)
@@ -126,7 +126,7 @@ class _Verb:
         fail(self._call, error)
 
     def call_off(self) -> None:
-        """The client has gone."""
+        """Cancel it because the client has disconnected."""
         if self._off is not None:
             self._off()
         else:
@@ -136,10 +136,10 @@ class _Verb:
 
 
 class _ConnectionVerbs:
-    """Calls of one connection, in order; few of them are with the engine."""
+    """Relayed calls of one connection in order, few of which are with the engine at a time."""
 
     def __init__(self, engine: Engine, leave: Callable[[], object]) -> None:
-        """`leave` is called when there are none left."""
+        """`leave` is called when none are left."""
         self._engine = engine
         self._leave = leave
         self._waiting: deque[_Verb] = deque()
@@ -152,7 +152,11 @@ class _ConnectionVerbs:
             self._begin()
 
     def _ended(self) -> None:
-        """Have the next one begin later: those of a connection that has gone are called off one by one."""
+        """Begin the next call in the next turn of the event loop.
+
+        When a connection closes, its calls are cancelled one by one; beginning the next at once would
+        send calls that are about to be cancelled.
+        """
         self._asked -= 1
         if not self._begins:
             self._begins = True
@@ -176,14 +180,14 @@ class _ConnectionVerbs:
 
 
 class Answering(Protocol):
-    """Takes the answers of relayed requests to their frontend."""
+    """Sends the answers of relayed requests to their frontend."""
 
     def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None: ...
     def when_gone(self, number: int, call_off: Callable[[], None]) -> None: ...
 
 
 class RelayedRequest:
-    """Stands for an HTTP request in the engine; what it asks for answers it at once or later."""
+    """A relayed HTTP request in the engine, with the interface of HttpRequest; answered at once or later."""
 
     def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
         asked = wire.decode(wire.RelayedHead, frame.meta)
@@ -203,12 +207,12 @@ class RelayedRequest:
             self._peer.when_gone(self._number, call_off)
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Answer, as HttpRequest.respond."""
+        """Answer like HttpRequest.respond."""
         self._peer.answer(self._number, 0, wire.encode(wire.HttpAnswer(status, headers)), parts)
 
 
 class RelayedCall:
-    """Stands for a unary gRPC call in the engine."""
+    """A relayed unary gRPC call in the engine, with the interface of ServerCall."""
 
     def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
         self.path = wire.decode(wire.GrpcCall, frame.meta).path
@@ -216,14 +220,14 @@ class RelayedCall:
         self._number = frame.number
 
     def when_gone(self, call_off: Callable[[], None]) -> None:
-        """As ServerCall.when_gone."""
+        """Register a callback like ServerCall.when_gone."""
         self._peer.when_gone(self._number, call_off)
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """As ServerCall.respond."""
+        """Answer like ServerCall.respond."""
         self._peer.answer(self._number, 0, wire.encode(wire.GrpcAnswer(0, "")), parts)
 
     def fail(self, status: Status, message: str) -> None:
-        """As ServerCall.fail."""
+        """Answer like ServerCall.fail."""
         text = message.encode(errors="replace").decode()
         self._peer.answer(self._number, 0, wire.encode(wire.GrpcAnswer(int(status), text)))

@@ -1,4 +1,4 @@
-"""The data plane as a frontend's process has it: what it does not know, it asks the engine."""
+"""Data plane of a frontend process; asks the engine for models and sends it the requests."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ OnError = Callable[[TpxError], None]
 
 
 class RemoteModel:
-    """Implements Servant: what a frontend knows of a model that the engine serves."""
+    """Implements Servant: a frontend's knowledge of a model that the engine serves."""
 
     def __init__(self, model: wire.Model) -> None:
         self.name, self.version, self.max_batch_size = model.name, model.version, model.max_batch_size
@@ -42,15 +42,15 @@ class RemoteModel:
         self.signature = model.signature()
 
     def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (Servant's signature)
-        """Raise NotReady: requests go to the engine."""
+        """Raise NotReady: requests are sent to the engine instead."""
         raise NotReady(_DOWN)
 
     def cancelled(self) -> None:
-        """The engine was told by the request's holder."""
+        """Do nothing: the request's holder has notified the engine."""
 
 
 class _Described:
-    """Implements Servant: the model that has answered in the place of the one that was asked."""
+    """Implements Servant: the model that answered, if it differs from the one that the frontend knew."""
 
     def __init__(self, model: wire.Described) -> None:
         self.name, self.version, self.decoupled = model.name, model.version, model.decoupled
@@ -60,11 +60,11 @@ class _Described:
         raise NotReady(_DOWN)
 
     def cancelled(self) -> None:
-        """The engine was told by the request's holder."""
+        """Do nothing: the request's holder has notified the engine."""
 
 
 class _NotKnown(NotLoaded):
-    """The engine has to be asked for a model."""
+    """Raised for a model that the engine must describe first."""
 
     def __init__(self, plane: "RemotePlane", name: str, version: str) -> None:
         NotReady.__init__(self, f"Request for unknown model: '{name}' is changing, ask again")
@@ -72,12 +72,12 @@ class _NotKnown(NotLoaded):
         self._key = name, version
 
     def then(self, work: Callable[[], None], fail: OnError) -> Callable[[], None]:
-        """Ask, and call `work` when the model is known, or `fail` with the reason why not."""
+        """Ask the engine; call `work` when the model is known, or `fail` with the error."""
         return self._plane.ask(*self._key, work, fail)
 
 
 class _Holder:
-    """Implements Holder: what happens to the client of a request is told to the engine."""
+    """Implements Holder: forwards the client's stalls and disconnection to the engine."""
 
     __slots__ = ("_number", "_plane")
 
@@ -86,7 +86,7 @@ class _Holder:
         self._number = number
 
     def delivered(self, size: int) -> None:
-        """The engine counts what it sends."""
+        """Do nothing: the engine counts the bytes that it sends."""
 
     def stall(self, stalled: bool) -> None:
         self._plane.tell(FrameKind.STALL, self._number, Flag.ON if stalled else 0)
@@ -96,7 +96,9 @@ class _Holder:
 
 
 class _Size:
-    """In the place of the data of a tensor in shared memory, which only the engine reads."""
+    """Placeholder for tensor data in shared memory, which only the engine reads; it has a length and no
+    bytes.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -106,7 +108,7 @@ class _Size:
 
 
 class _RemoteOrigin:
-    """Facts of a request besides its tensors, for the engine."""
+    """Properties of a request other than its tensors, as sent to the engine."""
 
     __slots__ = ("_request", "has_shared", "template")
 
@@ -124,7 +126,7 @@ class _RemoteOrigin:
 
 
 class _KnownResponse:
-    """A response without its data."""
+    """Response template: a response without its data."""
 
     __slots__ = ("_sizes", "_tensors", "head")
 
@@ -134,7 +136,7 @@ class _KnownResponse:
         self._sizes = [tensor.size for tensor in head.tensors]
 
     def response(self, payload: Buffer) -> InferResponse:
-        """Return the response with these tensors. Raises ValueError for other sizes."""
+        """Return the response with this data. Raises ValueError if its size differs."""
         buffers = wire.cut(payload, self._sizes)
         response = InferResponse(
             [Tensor(*each, data) for each, data in zip(self._tensors, buffers, strict=True)]
@@ -147,7 +149,7 @@ _UNKNOWN = _KnownResponse(wire.WireResponse([], None, None))
 
 
 class RemotePlane:
-    """Implements InferencePlane, and hands all other verbs on."""
+    """Implements InferencePlane in a frontend; other verbs are relayed to the engine."""
 
     def __init__(self, logs: LogControl, max_string_elements: int) -> None:
         self.logs = logs
@@ -157,13 +159,15 @@ class RemotePlane:
         self.tasks = Tasks()
         self.on_state: Callable[[wire.EngineState], None] = lambda _: None
         self.on_order: Callable[[FrameKind], None] = lambda _: None
-        """Called with what the engine has the frontend do with its connections."""
+        """Called with the engine's commands about connections."""
         self._channel: FrameChannel | None = None
         self._sessions = 0
         self._models: dict[tuple[str, str], RemoteModel] = {}
         self._models_generation = -1
         self._answered: tuple[str, str] | None = None
-        """The model that was just asked for: what waited for it uses it, whatever changed since."""
+        """Model that the engine has just described; requests that waited for it use it even if models
+        changed since.
+        """
         self._next = 0
         self._in_flight: dict[int, InferRequest] = {}
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
@@ -173,20 +177,22 @@ class RemotePlane:
     # the channel
 
     def use(self, channel: FrameChannel) -> None:
-        """The engine is there."""
+        """Use the channel to a new engine."""
         self._channel = channel
         self._sessions += 1
         self._requests = Templates()
         self._responses = [_UNKNOWN] * len(self._requests.known)
 
     def allocate(self, size: int) -> Array:
-        """Return memory for a message: of the channel, so that its tensors need not be copied."""
+        """Return memory for a message, in the channel if there is room, so that its tensors are sent
+        without a copy.
+        """
         channel = self._channel
         block = None if channel is None or size <= INLINE_BYTES else channel.allocate(size)
         return np.empty(size, np.uint8) if block is None else block
 
     def lose(self) -> None:
-        """The engine has gone: whatever waits for it fails."""
+        """Fail everything that waits for the engine, which has ended."""
         self._channel = None
         self._sessions += 1
         error = NotReady(_DOWN)
@@ -199,16 +205,16 @@ class RemotePlane:
 
     @property
     def generation(self) -> int:
-        """Changes with the models, and with the engine."""
+        """Number that changes with the models and with the engine."""
         word = 0 if self._channel is None else self._channel.gauges[GENERATION]
         return self._sessions << 32 | int(word)
 
     def ready(self) -> bool:
-        """Tell whether the server was ready a moment ago; false without an engine."""
+        """Return whether the server was ready a moment ago; False without an engine."""
         return self._channel is not None and bool(self._channel.gauges[READY])
 
     def on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
-        """Take what the engine has sent."""
+        """Handle frames from the engine."""
         responses = self._responses
         for arrived in frames:
             (_, kind, flags, number, template, *_, place), data = arrived
@@ -239,14 +245,17 @@ class RemotePlane:
             self.on_order(FrameKind(kind))
 
     def tell(self, kind: FrameKind, number: int = 0, flags: int = 0) -> None:
-        """Send a word without an answer."""
+        """Send a frame that has no answer."""
         if self._channel is not None:
             self._channel.send(kind, number=number, flags=flags)
 
     def ask_engine(
         self, kind: FrameKind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
     ) -> Callable[[], None]:
-        """Ask, and call `done` or `failed` with what comes of it; returns what calls it off."""
+        """Send a question; call `done` with the answer or `failed` with the error.
+
+        Returns a function that cancels it. Raises NotReady.
+        """
         if self._channel is None:
             raise NotReady(_DOWN)
         number = self._number()
@@ -267,7 +276,7 @@ class RemotePlane:
     # models
 
     def ask(self, name: str, version: str, work: Callable[[], None], failed: OnError) -> Callable[[], None]:
-        """Ask for a model, and call `work` when it is known."""
+        """Ask for a model; call `work` when it is known. Returns a function that cancels the question."""
         key = name, version
 
         def done(frame: ReceivedFrame) -> None:
@@ -299,12 +308,14 @@ class RemotePlane:
         return model
 
     def signature(self, name: str, version: str) -> Signature:
-        """Return the tensors of a model. Raises NotLoaded where the engine has to be asked."""
+        """Return the signature of a model. Raises NotLoaded if the engine must be asked first."""
         return self._model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request, validated as far as it can be here. Raises InvalidRequest, and
-        NotLoaded where the engine has to be asked."""
+        """Return the head of a request, validated as far as the frontend can.
+
+        Raises InvalidRequest, or NotLoaded if the engine must be asked first.
+        """
         model = self._model(request.model_name, request.model_version)
         bind = self._bind_shared if _uses_shared_memory(request) else model.signature.bind
         head = bind(model, request)
@@ -317,14 +328,16 @@ class RemotePlane:
         return head
 
     def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request with tensors in shared memory. What is wrong with it the engine says,
-        which looks at the regions first."""
+        """Return the head of a request with tensors in shared memory.
+
+        The engine reports the errors of such a request, because it checks the regions first.
+        """
         for tensor, place in request.shared_inputs:
             varies = tensor.datatype == "BYTES"
             size = max(place.byte_size, CHECKED_AT_ONCE_BYTES + 1) if varies else place.byte_size
             tensor.data = cast("Buffer", _Size(size))
         try:
-            # the head that fits may be that of requests whose tensors come with them: this is another one
+            # a copy: the cached head may belong to requests that carry their tensors
             known = model.signature.bind(model, request)
             head = known.with_outputs(known.outputs)
         except InvalidRequest:
@@ -339,13 +352,15 @@ class RemotePlane:
     # inference
 
     stopping = False
-    """The engine refuses requests when it stops."""
+    """Always False: an engine that stops refuses requests itself."""
 
     def short_way(self, head: RequestHead) -> None:
-        """Return None: the engine computes."""
+        """Return None: the engine computes, so a frontend has no fast path."""
 
     def infer(self, infer: InferRequest) -> None:
-        """Have the engine compute; the answer comes through the request's `reply`. Raises NotReady."""
+        """Send a request to the engine; the response arrives through the request's `reply`. Raises
+        NotReady.
+        """
         channel = self._channel
         if channel is None:
             raise NotReady(_DOWN)
@@ -427,5 +442,5 @@ def _described(head: RequestHead, model: wire.Described) -> RequestHead:
 def _reply(infer: InferRequest, response: InferResponse) -> None:
     try:
         infer.reply(infer, response)
-    except Exception:  # one request's boundary: the others get their answers
+    except Exception:  # one request's boundary: others must still be answered
         log.exception("answering a request to model '%s' failed", infer.head.model.name)

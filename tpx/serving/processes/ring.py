@@ -1,9 +1,12 @@
-"""A ring of frames in shared memory: one process writes, another one reads.
+"""Ring buffer of frames in shared memory, with one writing and one reading process.
 
-A frame is a fixed head, meta data and a payload; those of more than `INLINE_BYTES` lie in a block of the
-heap, and the frame says where. Each counter has one writer and a cache line of its own, and is stored by one
-aligned store. The writer looks at the reader's flag after it has published, the reader sets the flag before
-it looks a last time: between the two each needs a full barrier.
+A frame consists of a fixed head, meta data and a payload. Data of more than `INLINE_BYTES` is in a
+block of the heap, whose position is in the head.
+
+Each counter has a single writer and its own cache line, and is updated by one aligned store. After
+publishing, the writer checks if the reader sleeps; the reader sets that flag before it checks for
+frames a last time. Both need a full memory barrier in between; without it, each could miss the other's
+store and the wake-up would be lost.
 """
 
 import struct
@@ -16,42 +19,47 @@ RING_BYTES = 1 << 20
 COUNTERS_BYTES = 512
 INLINE_BYTES = 8 << 10
 HEAD = struct.Struct("=IBBxxIIIIQQ")
-"""Size of the frame in the ring, kind, flags, number, template, generation, bytes of meta data and of
-payload, place of the block or INLINE."""
+"""Head of a frame: size in the ring, kind, flags, number, template, generation, bytes of meta data,
+bytes of payload, position of the block or INLINE.
+"""
 INLINE = (1 << 64) - 1
 _SKIP = 255
-"""FrameKind of a frame that fills the ring's end."""
+"""Kind of a frame that fills the end of the ring."""
 _ALIGNMENT = 8
 _fence_lock = threading.Lock()
 
 FrameHead = tuple[int, int, int, int, int]
-"""FrameKind, flags, number, template, generation: their meaning is that of who writes and reads frames."""
+"""Kind, flags, number, template and generation of a frame, which the ring does not interpret."""
 Fields = tuple[int, int, int, int, int, int, int, int, int]
 Arrived = tuple[Fields, memoryview]
-"""A frame's head, and what is in the ring of it: valid until `consumed`."""
+"""Head of a frame and its data in the ring; valid until `consumed`."""
 
 
 def fence() -> None:
-    """Order all stores before it with all loads after it: taking a lock is an atomic exchange."""
+    """Order all stores before it with all loads after it: acquiring a lock is an atomic exchange."""
     with _fence_lock:
         pass
 
 
 class FrameRing:
-    """One direction. The writer uses `write` and `publish`, the reader `frames` and `consumed`."""
+    """One direction of a channel. The writer uses `write` and `publish`, the reader `frames` and
+    `consumed`.
+    """
 
     def __init__(self, memory: memoryview, start: int) -> None:
         counters = [memory[start + i * 128 : start + i * 128 + 8].cast("Q") for i in range(4)]
         self._written, self._read, self.sleeps, self.writer_waits = counters
         self._frames = memory[start + COUNTERS_BYTES : start + COUNTERS_BYTES + RING_BYTES]
         self._at = 0
-        """The writer's or the reader's own position."""
+        """Position of this side, the writer or the reader."""
 
     # the writer
 
     def write(self, head: FrameHead, meta: bytes, payload_size: int, place: int) -> memoryview | None:
-        """Write a frame that the reader does not see yet; returns where its payload goes, None if the ring is
-        full."""
+        """Write a frame that is not yet visible to the reader.
+
+        Returns the memory for its payload, None if the ring is full.
+        """
         inline = place == INLINE
         in_ring = len(meta) + payload_size if inline else len(meta) if len(meta) <= INLINE_BYTES else 0
         need = HEAD.size + in_ring
@@ -76,8 +84,9 @@ class FrameRing:
         return frames[at : at + payload_size] if inline else frames[at:at]
 
     def append(self, head: FrameHead, data: Buffer) -> bool:
-        """Write a frame without meta data that the reader does not see yet; returns False if the ring is
-        full."""
+        """Write a frame without meta data, not yet visible to the reader. Returns False if the ring is
+        full.
+        """
         size = len(data)
         need = (HEAD.size + size + _ALIGNMENT - 1) & -_ALIGNMENT
         here = self._at
@@ -96,11 +105,11 @@ class FrameRing:
         return True
 
     def publish(self) -> bool:
-        """Show the reader what was written; returns whether it has to be woken."""
+        """Make the written frames visible to the reader. Returns whether it must be woken."""
         if self._written[0] == self._at:
             return False
         self._written[0] = self._at
-        fence()
+        fence()  # before loading the flag
         if self.sleeps[0]:
             self.sleeps[0] = 0
             return True
@@ -109,22 +118,24 @@ class FrameRing:
     # the reader
 
     def fall_asleep(self) -> bool:
-        """Have the writer wake this side from now on; False if something has come meanwhile."""
+        """Ask to be woken by the next frame. Returns False if one has arrived meanwhile."""
         self.sleeps[0] = 1
-        fence()
+        fence()  # before loading the writer's position
         if self._written[0] == self._at:
             return True
         self.sleeps[0] = 0
         return False
 
     def frames(self, most: int) -> Iterator[Arrived]:
-        """Yield the frames that have come and come meanwhile, `most` of them. Raises ValueError."""
+        """Yield up to `most` frames, including those that arrive meanwhile. Raises ValueError for an
+        invalid one.
+        """
         frames, unpack, written = self._frames, HEAD.unpack_from, self._written
         here = self._at
         come = written[0]
         for _ in range(most):
             if here == come:
-                come = written[0]
+                come = written[0]  # more may have arrived meanwhile
                 if here == come:
                     return
             at = here % RING_BYTES
@@ -149,7 +160,7 @@ class FrameRing:
             yield fields, frames[start:end]
 
     def consumed(self) -> bool:
-        """Let the writer use the room of what was read; returns whether it waits for it."""
+        """Release the space of the frames read. Returns whether the writer waits for it."""
         if self._read[0] == self._at:
             return False
         self._read[0] = self._at

@@ -1,8 +1,8 @@
-"""The process that starts an engine and its frontends, and starts each again when it ends by itself.
+"""Supervisor process: starts an engine and its frontends, and restarts any of them that dies.
 
-It has no event loop, no threads and no state of the server: nothing that a request does can end it. Children
-are forked, so a frontend is back in some milliseconds; sockets that accept are held here, and so no
-connection is refused meanwhile.
+It has no event loop, no threads and no server state, so that no request can crash it. Children are
+forked, so that a frontend is back within milliseconds. The supervisor holds the listening sockets, so
+that no connection is refused meanwhile.
 """
 
 import logging
@@ -24,45 +24,45 @@ from tpx.serving.processes.frontend import FrontendSeat, end_with
 log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.0, 0.2, 1.0, 5.0, 30.0)
-"""Before a process is started again that has ended soon after its start, again and again."""
+"""Delays before restarting a process that keeps ending soon after its start, in seconds."""
 _SOON_S = 10
 _END_S = 0.5
-"""For frontends to end once the engine has."""
+"""Seconds for frontends to exit after the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSeat:
-    """The engine's place among the processes."""
+    """Sockets and addresses of the engine process."""
 
     listening: socket.socket
-    """Where frontends connect."""
+    """Socket to which frontends connect."""
     count: int
-    """Frontends."""
+    """Number of frontends."""
     bound: dict[str, tuple[str, int]]
     """Address and port of each service."""
     metrics: Sequence[socket.socket]
     """Bound sockets of the metrics page."""
     started: int
-    """Descriptor that is written to when the server has started."""
+    """File descriptor to write to when the server has started."""
 
     def report_started(self) -> None:
-        """The server has started: from now on an engine that ends is started again."""
+        """Report that the server has started; from now on the engine is restarted if it ends."""
         os.write(self.started, b"1")
 
 
 @dataclass(slots=True)
 class _Child:
-    """A process that is to run."""
+    """A process to keep running."""
 
     name: str
     run: Callable[[], int]
     sockets: Sequence[socket.socket] = ()
-    """Sockets that it listens at; it closes those of the others."""
+    """Sockets that it listens on; it closes those of the others."""
     pid: int = 0
     started_s: float = 0
     ended_soon: int = 0
     due_s: float = 0
-    """When it is to be started."""
+    """Time of its next start."""
 
     @property
     def pause_s(self) -> float:
@@ -71,17 +71,17 @@ class _Child:
 
 @dataclass(slots=True)
 class ProcessSupervisor:
-    """Runs one engine and `count` frontends; each function is called in a process of its own."""
+    """Runs one engine and `count` frontends; each function is called in its own process."""
 
     config: ServeConfig
     engine: Callable[[EngineSeat], int]
     frontend: Callable[[FrontendSeat], int]
 
     def run(self) -> int:
-        """Run until a signal ends it; returns the exit status, below 0 for a signal. Raises UsageError."""
+        """Run until a signal; return the exit status, negative for a signal. Raises UsageError."""
         count = self.config.server.frontends
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listening.bind("")  # the system chooses a name that no file has
+        listening.bind("")  # the kernel chooses an abstract address, without a file
         listening.listen(2 * count)
         sockets = self._bind(count)
         started, says_started = os.pipe2(os.O_NONBLOCK)
@@ -104,7 +104,7 @@ class ProcessSupervisor:
         return _ChildWatch(engine, frontends, every, started).run()
 
     def _bind(self, count: int) -> dict[str, list[list[socket.socket]]]:
-        """Bind sockets for each service and frontend, which do not listen yet. Raises UsageError."""
+        """Bind sockets for each service and frontend, without listening yet. Raises UsageError."""
         config = self.config
         http, grpc, metrics = config.http, config.grpc, config.metrics
         services = (
@@ -117,12 +117,12 @@ class ProcessSupervisor:
             if not allowed:
                 continue
             try:
-                if port and not shared:  # SO_REUSEPORT would join another server of this user
+                if port and not shared:  # SO_REUSEPORT would share the port with another server of this user
                     for sock in bound_sockets(address, port, reuse_port=False):
                         sock.close()
                 out[flag] = [bound_sockets(address, port, reuse_port=True)]
                 port = port or out[flag][0][0].getsockname()[1]
-                if flag != "metrics":  # the engine has one page for all
+                if flag != "metrics":  # only the engine serves metrics
                     out[flag] += [bound_sockets(address, port, reuse_port=True) for _ in range(count - 1)]
             except OSError as exc:
                 raise UsageError(
@@ -133,7 +133,7 @@ class ProcessSupervisor:
 
 
 class _ChildWatch:
-    """The supervisor's loop: signals, ends of children, starts that are due."""
+    """The supervisor's loop: signals, exits of children, and restarts."""
 
     def __init__(
         self, engine: _Child, frontends: list[_Child], sockets: Sequence[socket.socket], started: int
@@ -172,7 +172,7 @@ class _ChildWatch:
             _become(child, parent)
 
     def _start_due(self) -> float:
-        """Start what is due; returns the seconds until something else may be."""
+        """Start the children that are due; return the seconds until the next check."""
         now_s = time.monotonic()
         left_s = 1.0
         for child in (self._engine, *self._frontends):
@@ -194,7 +194,7 @@ class _ChildWatch:
                 self._stop(number)
 
     def _stop(self, number: int) -> None:
-        """Have the engine end in order; it ends the frontends."""
+        """Stop the engine gracefully; it ends the frontends."""
         if not self._stopping:
             self._stopping = True
             for sock in self._sockets:
@@ -210,7 +210,7 @@ class _ChildWatch:
                 return
 
     def _reap(self) -> int | None:
-        """Note which children have ended; returns the status to end with."""
+        """Handle children that have exited; return the exit status if the supervisor should end."""
         while True:
             try:
                 pid, wait_status = os.waitpid(-1, os.WNOHANG)
@@ -244,7 +244,7 @@ class _ChildWatch:
         log.error("%s has ended %s: it is started again", child.name, how)
 
     def _end_frontends(self) -> None:
-        """Wait for the frontends, which the engine has ended, and end those that it could not."""
+        """Wait for the frontends, which the engine has ended, and kill those that remain."""
         ends_s = time.monotonic() + _END_S
         for child in self._frontends:
             while child.pid:
@@ -259,11 +259,11 @@ class _ChildWatch:
 
 
 def _note(number: int, frame: object) -> None:
-    """The wake-up descriptor has told."""
+    """Do nothing: the wake-up file descriptor reports the signal."""
 
 
 def _become(child: _Child, parent: int) -> NoReturn:
-    """Be the child, which never returns to the supervisor's code."""
+    """Run the child's code; never returns to the supervisor's."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)

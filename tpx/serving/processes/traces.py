@@ -1,7 +1,7 @@
-"""Traces of requests whose wire is in one process and whose model in another.
+"""Traces of requests whose connection is in a frontend and whose model is in the engine.
 
-A frontend notes what happens on the wire, and sends it: the stamps until then with the request, the others
-when the answer has left. The engine decides which requests are traced, and writes them.
+A frontend records timestamps of the connection and sends them: the first ones with the request, the
+others after the response. The engine decides which requests are traced, and writes the traces.
 """
 
 import time
@@ -13,7 +13,7 @@ from tpx.serving.tracing.trace import Caller, Trace
 
 
 class RemoteTrace:
-    """Implements WireTrace, in a frontend: stamps, on their way to the engine."""
+    """Implements WireTrace in a frontend: collects timestamps for the engine."""
 
     context = ""
 
@@ -24,15 +24,17 @@ class RemoteTrace:
         self._number: int | None = None
 
     def stamp(self, name: str, ns: int = 0) -> None:
-        """Something happened, now or at `ns`."""
+        """Record an event at `ns`, by default now."""
         self._stamps.append(wire.WireStamp(name, ns or time.perf_counter_ns()))
 
     def begin(self, request: InferRequest) -> None:
-        """The request goes to the engine, which stamps what happens there."""
+        """Register the trace of a request that is about to be sent to the engine."""
         self._tracer.begun[request] = self
 
     def started(self, number: int, meta: bytes) -> bytes:
-        """Return the meta data of the request, which comes to the engine under this number."""
+        """Return the meta data of the request with this trace; `number` is the request's number in the
+        channel.
+        """
         self._number = number
         stamps, self._stamps = self._stamps, []
         caller, calling = self._caller, None
@@ -41,26 +43,26 @@ class RemoteTrace:
         return wire.encode(wire.TraceStart(meta, calling, stamps))
 
     def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
-        """The engine has seen it."""
+        """Do nothing: the engine records this."""
 
     def refused(self) -> None:
-        """The engine has seen it."""
+        """Do nothing: the engine records this."""
 
     def child(self, request: InferRequest) -> RequestTrace:  # noqa: ARG002 (RequestTrace's signature)
-        """Return itself: ensembles are the engine's."""
+        """Return this trace: ensembles run in the engine."""
         return self
 
     def end(self) -> None:
-        """Nothing more happens."""
+        """Send the remaining timestamps, if the request was sent."""
         if self._number is not None:
             self._tracer.send(self._number, wire.encode(wire.TraceEnd(self._stamps)))
 
 
 class RemoteTracer:
-    """Implements TraceSource in a frontend; the engine decides."""
+    """Implements TraceSource in a frontend; the engine decides what is traced."""
 
     def __init__(self, send: Callable[[int, bytes], None]) -> None:
-        """`send` is called with the number of a request and the last stamps of its trace."""
+        """`send` is called with the number of a request and the last timestamps of its trace."""
         self.on = self.hears_callers = False
         self.send = send
         self.begun: dict[InferRequest, RemoteTrace] = {}
@@ -72,7 +74,7 @@ class RemoteTracer:
         self._watchers.append(watcher)
 
     def set(self, *, on: bool, hears_callers: bool) -> None:
-        """Do as the engine does."""
+        """Apply the engine's trace settings."""
         self.hears_callers = hears_callers
         if on is not self.on:
             self.on = on
@@ -80,7 +82,7 @@ class RemoteTracer:
                 watcher()
 
     def sample(self, model: str, caller: Caller | None = None) -> RemoteTrace:  # noqa: ARG002 (the engine knows)
-        """Return the trace of a request, which the engine may drop."""
+        """Return the trace of a request, which the engine may discard."""
         return RemoteTrace(caller, self)
 
     def started(self, infer: InferRequest, number: int, meta: bytes) -> bytes:
@@ -89,13 +91,13 @@ class RemoteTracer:
 
 
 def read_caller(calling: wire.Calling | None) -> Caller | None:
-    """Return the caller that a frontend has heard of."""
+    """Return the caller that a frontend has received."""
     if calling is None:
         return None
     return Caller(int(calling.trace_id, 16), calling.span_id, calling.sampled, calling.state)
 
 
 def add_stamps(trace: Trace, stamps: Sequence[wire.WireStamp]) -> None:
-    """Add what happened on the wire."""
+    """Add a frontend's timestamps to a trace."""
     for stamp in stamps:
         trace.stamp(stamp.name, stamp.ns)

@@ -1,4 +1,4 @@
-"""The protocol of frontends and engine: kinds of frames, and their meta data as MessagePack."""
+"""Protocol between frontends and engine: kinds of frames, and their meta data as MessagePack."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -18,30 +18,32 @@ _T = TypeVar("_T")
 
 
 class FrameKind(IntEnum):
-    """Kinds of frames; 0 is the channel's own."""
+    """Kinds of frames; 0 is internal to the channel."""
 
     # from a frontend
     INFER = 1
-    """Tensors as payload; meta data where the template is not known yet, or sizes vary."""
+    """Inference request with tensors as payload; it has meta data if its template is new or its sizes
+    vary.
+    """
     CANCEL = 2
     STALL = 3
-    """The client does not take its responses; with flag ON. Otherwise it does again."""
+    """The client does not read its responses (with flag ON), or reads them again (without)."""
     ASK_MODEL = 4
     HTTP = 5
-    """A request that the engine answers itself."""
+    """HTTP request other than inference, answered by the engine."""
     GRPC = 6
     SERVING = 7
     """The frontend accepts connections."""
     TRACE = 8
-    """The last stamps of a traced request."""
+    """The last timestamps of a traced request."""
     # from the engine
     RESPONSE = 16
     MODEL = 17
-    """The answer to ASK_MODEL."""
+    """Answer to ASK_MODEL."""
     ANSWER = 18
-    """The answer to HTTP or GRPC."""
+    """Answer to HTTP or GRPC."""
     STATE = 19
-    """Settings that frontends carry out: of the log, of tracing."""
+    """Log and trace settings for frontends."""
     RELEASE_CLIENTS = 20
     STOP_ACCEPTING = 21
     END = 22
@@ -51,17 +53,19 @@ class Flag(IntEnum):
     """Bits of a frame's flags."""
 
     DEFINES = 1
-    """The meta data is to be remembered under the template's number."""
+    """The meta data defines the template with the frame's template number."""
     FINAL = 2
     ERROR = 4
     """The meta data is an error."""
     PACED = 8
-    """The model must not run ahead of the client."""
+    """The model must not produce responses faster than the client reads them."""
     DESCRIBES = 16
-    """The payload is what the outputs are: the model changed while the request was on its way."""
+    """The meta data also describes the model and outputs, because models changed while the request was
+    in flight.
+    """
     ON = 32
     TRACED = 64
-    """The meta data is another one and the beginning of a trace."""
+    """The meta data is a TraceStart, which contains the request's own meta data."""
 
 
 NO_TEMPLATE = 0xFFFFFFFF
@@ -69,9 +73,10 @@ TEMPLATES = 4096
 
 
 class FrameTemplate:
-    """Something that is sent once, and from then on by its number; the oldest loses its number to the next.
+    """Meta data that is sent once and then referred to by number; the oldest template's number is
+    reused.
 
-    `owners` is a list of this side: it tells which template each number stands for on the other side.
+    `owners` is this side's table of the numbers that the other side knows.
     """
 
     __slots__ = ("_number", "meta")
@@ -85,7 +90,7 @@ class FrameTemplate:
         return self._number if owners.known[self._number] is self else None
 
     def define_in(self, owners: "Templates") -> int:
-        """Return the number that it has from now on."""
+        """Assign a number to it and return the number."""
         self._number = number = owners.next
         owners.next = (number + 1) % TEMPLATES
         owners.known[number] = self
@@ -93,7 +98,7 @@ class FrameTemplate:
 
 
 class Templates:
-    """The templates of one direction of a channel."""
+    """Templates of one direction of a channel, by number."""
 
     def __init__(self) -> None:
         self.known: list[FrameTemplate | None] = [None] * TEMPLATES
@@ -101,7 +106,7 @@ class Templates:
 
 
 def encode(message: Struct) -> bytes:
-    """Encode meta data. Raises InvalidRequest where a client's integer has more than 64 bits."""
+    """Encode meta data. Raises InvalidRequest if a client's integer has more than 64 bits."""
     try:
         return msgspec.msgpack.encode(message)
     except OverflowError as exc:
@@ -109,28 +114,28 @@ def encode(message: Struct) -> bytes:
 
 
 def decode(kind: type[_T], meta: Buffer) -> _T:
-    """Decode meta data. Raises msgspec.DecodeError, which breaks a channel."""
+    """Decode meta data. Raises msgspec.DecodeError, which breaks the channel."""
     return msgspec.msgpack.decode(meta, type=kind)
 
 
 class Error(Struct, array_like=True):
-    """A TpxError as it travels."""
+    """A serialized TpxError."""
 
     code: str
     message: str
 
     @classmethod
     def of(cls, error: TpxError) -> "Error":
-        # what a client wrote may be in it, and need not be text
+        # the message may quote a client's bytes, which need not be valid text
         return cls(error.code.value, error.message.encode(errors="replace").decode())
 
     def error(self) -> TpxError:
-        """Return it to raise or to answer."""
+        """Return the error."""
         return RequestError(self.message, code=Code(self.code))
 
 
 class Spec(Struct, array_like=True):
-    """A TensorSpec as it travels."""
+    """A serialized TensorSpec."""
 
     name: str
     datatype: str
@@ -146,7 +151,7 @@ class Spec(Struct, array_like=True):
         return cls(spec.name, spec.datatype, spec.dims, reshaped, spec.optional, spec.ragged, spec.labels)
 
     def spec(self) -> TensorSpec:
-        """Return what it was made of."""
+        """Return the TensorSpec."""
         return TensorSpec(
             self.name,
             self.datatype,
@@ -159,14 +164,14 @@ class Spec(Struct, array_like=True):
 
 
 class ModelName(Struct, array_like=True):
-    """The model that a frontend asks for."""
+    """Name and version of a model that a frontend asks for."""
 
     name: str
     version: str
 
 
 class Model(Struct, array_like=True):
-    """A model as a frontend sees it."""
+    """Description of a model for frontends."""
 
     name: str
     version: int
@@ -183,7 +188,7 @@ class Model(Struct, array_like=True):
         return cls(name, version, signature.max_batch_size, decoupled, inputs, outputs)
 
     def signature(self) -> Signature:
-        """Return the tensors of the model."""
+        """Return the signature of the model."""
         inputs, outputs = ([each.spec() for each in specs] for specs in (self.inputs, self.outputs))
         return Signature(self.name, self.max_batch_size, inputs, outputs)
 
@@ -198,7 +203,7 @@ class WireInput(Struct, array_like=True):
 
 
 class Request(Struct, array_like=True):
-    """A DecodedRequest without data, and the sizes of the tensors that come with it."""
+    """A DecodedRequest without data, and the sizes of the tensors in the payload."""
 
     model_name: str
     model_version: str
@@ -212,7 +217,7 @@ class Request(Struct, array_like=True):
 
     @classmethod
     def of(cls, request: DecodedRequest) -> "Request":
-        """Sizes are yet to be filled in."""
+        """Return the request with `sizes` empty; the caller sets them."""
         shared = {id(tensor): place for tensor, place in request.shared_inputs}
         return cls(
             request.model_name,
@@ -227,7 +232,7 @@ class Request(Struct, array_like=True):
         )
 
     def request(self, buffers: Sequence[Buffer]) -> DecodedRequest:
-        """Return the request over its tensors' data; none came of those in shared memory."""
+        """Return the request with these data; tensors in shared memory have none."""
         request = DecodedRequest(
             model_name=self.model_name,
             model_version=self.model_version,
@@ -248,14 +253,14 @@ class Request(Struct, array_like=True):
 
 
 class Elsewhere:
-    """Implements Placement, in a frontend: the engine has put the output there already."""
+    """Implements Placement in a frontend: the engine has written the output to shared memory already."""
 
     def put(self, output: str, data: Buffer) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the engine has written it."""
 
 
 class WireOutput(Struct, array_like=True):
-    """A BoundOutput as it travels."""
+    """A serialized BoundOutput."""
 
     spec: Spec
     binary: bool
@@ -263,14 +268,14 @@ class WireOutput(Struct, array_like=True):
     placed: bool
 
     def bound(self) -> BoundOutput:
-        """Return what it was made of."""
+        """Return the BoundOutput."""
         output = BoundOutput(self.spec.spec(), binary=self.binary, classification=self.classification)
         output.placement = Elsewhere() if self.placed else None
         return output
 
 
 class Described(Struct, array_like=True):
-    """The model that has answered, where that is not the one that the frontend knows."""
+    """The model that answered, if the frontend does not know it."""
 
     name: str
     version: int
@@ -288,7 +293,7 @@ class Described(Struct, array_like=True):
 
 
 class OutputTensor(Struct, array_like=True):
-    """A tensor of a response without its data."""
+    """An output of a response without its data."""
 
     name: str
     datatype: str
@@ -297,7 +302,7 @@ class OutputTensor(Struct, array_like=True):
 
 
 class WireResponse(Struct, array_like=True):
-    """A response without its tensors' data."""
+    """A response without its data."""
 
     tensors: list[OutputTensor]
     parameters: dict[str, Parameter] | None
@@ -305,7 +310,7 @@ class WireResponse(Struct, array_like=True):
 
 
 class EngineState(Struct, array_like=True):
-    """Settings of the engine that frontends carry out."""
+    """Engine settings that frontends apply."""
 
     logs: LogSettings
     tracing: bool
@@ -313,14 +318,14 @@ class EngineState(Struct, array_like=True):
 
 
 class WireStamp(Struct, array_like=True):
-    """Something happened to a traced request."""
+    """Timestamp of a traced request."""
 
     name: str
     ns: int
 
 
 class Calling(Struct, array_like=True):
-    """A Caller as it travels: its ids have more bits than MessagePack's integers."""
+    """A serialized Caller; its trace id exceeds MessagePack's integers."""
 
     trace_id: str
     span_id: int
@@ -329,7 +334,7 @@ class Calling(Struct, array_like=True):
 
 
 class TraceStart(Struct, array_like=True):
-    """The beginning of a trace; `meta` is what the frame would say without it."""
+    """Beginning of a trace; `meta` is the meta data of the frame without tracing."""
 
     meta: bytes
     caller: Calling | None
@@ -337,40 +342,40 @@ class TraceStart(Struct, array_like=True):
 
 
 class TraceEnd(Struct, array_like=True):
-    """The rest of a trace."""
+    """Remaining timestamps of a trace."""
 
     stamps: list[WireStamp]
 
 
 class RelayedHead(Struct, array_like=True):
-    """An HTTP request that is handed on."""
+    """A relayed HTTP request without its body."""
 
     method: bytes
     path: bytes
 
 
 class HttpAnswer(Struct, array_like=True):
-    """A response besides its body."""
+    """A relayed HTTP response without its body."""
 
     status: int
     headers: bytes
 
 
 class GrpcCall(Struct, array_like=True):
-    """A gRPC call that is handed on."""
+    """A relayed gRPC call."""
 
     path: str
 
 
 class GrpcAnswer(Struct, array_like=True):
-    """Its status; 0 with a message as payload."""
+    """Status of a gRPC call; if it is 0, the payload is the message."""
 
     status: int
     message: str
 
 
 def cut(payload: Buffer, sizes: Sequence[int]) -> list[Buffer]:
-    """Cut a payload into tensors of these sizes. Raises ValueError where they do not fill it."""
+    """Split a payload into tensors of these sizes. Raises ValueError if they do not fill it."""
     if len(sizes) == 1 and sizes[0] == len(payload):
         return [payload]
     if sum(sizes) != len(payload):
