@@ -40,7 +40,7 @@ def test_an_objective_that_no_load_meets_is_4(capfd: pytest.CaptureFixture[str])
     with http_server(Behaviour(delay_s=lambda _: 0.005)) as url:
         assert main([*QUICK, "--slo", "p50<1ms", "-u", url]) == 4
     out, _ = capfd.readouterr()
-    assert "SLO p50<1ms: no measured load meets it.\n  concurrency 1: p50<1ms broken: " in out
+    assert "SLO p50<1ms: no measured load meets it.\n  concurrency 1: p50<1ms violated: " in out
 
 
 def test_the_explanation_stands_behind_its_level(capfd: pytest.CaptureFixture[str]) -> None:

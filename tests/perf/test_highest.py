@@ -147,7 +147,7 @@ def test_a_throughput_that_is_wanted_may_still_come_with_more_load() -> None:
     answer = searched(LevelRange(start=1, end=16), "p99<20ms,throughput>950", 5, 0.001)
     assert answer is not None
     few = Assessment(
-        objective=parse_objectives("throughput>500")[0], outcome=Outcome.BROKEN, value=100.0, reason=""
+        objective=parse_objectives("throughput>500")[0], outcome=Outcome.VIOLATED, value=100.0, reason=""
     )
     level = replace(make_level(), slo=(few,))
     assert bearable(level)

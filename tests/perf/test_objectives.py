@@ -92,8 +92,8 @@ def test_the_bound_itself_counts_only_where_it_is_included() -> None:
         (661, 1, Outcome.UNDECIDED),
         (2010, 10, Outcome.MET),
         (1000, 10, Outcome.UNDECIDED),
-        (1000, 30, Outcome.BROKEN),
-        (10, 5, Outcome.BROKEN),
+        (1000, 30, Outcome.VIOLATED),
+        (10, 5, Outcome.VIOLATED),
         (0, 0, Outcome.UNDECIDED),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_safe_verdict_is_wrong_as_rarely_as_stated() -> None:
         for _ in range(3000)
     ]
     assert at_the_bound.count(Outcome.MET) <= 45
-    assert at_the_bound.count(Outcome.BROKEN) <= 45
+    assert at_the_bound.count(Outcome.VIOLATED) <= 45
 
 
 def test_a_mean_is_settled_outside_of_its_uncertainty() -> None:
@@ -150,7 +150,7 @@ def test_a_mean_is_settled_outside_of_its_uncertainty() -> None:
         return assess_interval(one("mean<10ms"), Interval(value=9.5e6, low=low, high=high))
 
     assert assessed(9e6, 9.9e6).outcome is Outcome.MET
-    assert assessed(10e6, 11e6).outcome is Outcome.BROKEN
+    assert assessed(10e6, 11e6).outcome is Outcome.VIOLATED
     assert assessed(9e6, None).outcome is Outcome.UNDECIDED
     near = assessed(9e6, 10e6)
     assert near.outcome is Outcome.UNDECIDED
@@ -159,6 +159,6 @@ def test_a_mean_is_settled_outside_of_its_uncertainty() -> None:
 
 def test_a_maximum_is_that_of_the_requests_seen() -> None:
     assert assess_exact(one("max<10ms"), 9e6).met
-    assert assess_exact(one("max<10ms"), 10e6).outcome is Outcome.BROKEN
+    assert assess_exact(one("max<10ms"), 10e6).outcome is Outcome.VIOLATED
     assert assess_exact(one("throughput>500"), 501).objective.show(501) == "501 infer/s"
     assert one("error_rate<1%").show(0.005) == "0.500%"

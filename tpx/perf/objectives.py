@@ -44,7 +44,7 @@ class Outcome(Enum):
     """The result of testing a level's requests against an objective."""
 
     MET = "met"
-    BROKEN = "broken"
+    VIOLATED = "violated"
     UNDECIDED = "borderline"
     """Undecided: too few requests, or too near the bound."""
 
@@ -194,7 +194,7 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
     if counted.requests and binomial_at_most(trials, counted.allowed, wrong) <= doubt:
         return Assessment(objective=objective, outcome=Outcome.MET, value=value, reason=said)
     if counted.requests and 1 - binomial_at_most(trials, counted.allowed, wrong - 1) <= doubt:
-        return Assessment(objective=objective, outcome=Outcome.BROKEN, value=value, reason=said)
+        return Assessment(objective=objective, outcome=Outcome.VIOLATED, value=value, reason=said)
     needed = _needed(counted, doubt)
     hint = f"; about {needed} more requests would settle it" if needed else "; too near the bound to tell"
     return Assessment(
@@ -232,11 +232,11 @@ def assess_interval(objective: Objective, interval: Interval) -> Assessment:
         outcome = Outcome.UNDECIDED
         said += "; too near the bound to tell"
     else:
-        outcome = Outcome.BROKEN
+        outcome = Outcome.VIOLATED
     return Assessment(objective=objective, outcome=outcome, value=interval.value, reason=said)
 
 
 def assess_exact(objective: Objective, value: float) -> Assessment:
     """Assess a minimum or maximum, which holds for the observed requests only."""
-    outcome = Outcome.MET if objective.holds(value) else Outcome.BROKEN
+    outcome = Outcome.MET if objective.holds(value) else Outcome.VIOLATED
     return Assessment(objective=objective, outcome=outcome, value=value, reason="of the requests seen")

@@ -119,7 +119,7 @@ def test_a_level_that_was_steady_stays_so_while_its_objective_is_undecided() -> 
 
 def test_a_broken_objective_ends_a_level_that_is_not_steady_yet() -> None:
     result = settled("p50<5ms", steady(0.02), replace(CI, stability=0.001))
-    assert result.slo[0].outcome is Outcome.BROKEN
+    assert result.slo[0].outcome is Outcome.VIOLATED
     assert len(result.windows) <= 5
 
 
@@ -159,8 +159,8 @@ def test_failures_alone_break_what_is_asked_of_errors_and_throughput() -> None:
     rows["status"] = 500
     asked = parse_objectives("error_rate<1%,throughput>10,mean<1s,error_rate<=100%")
     errors, throughput, latency, any_errors = closed(rows, replace(PA, objectives=asked), [1, 2, 3]).slo
-    assert (errors.outcome, errors.value) == (Outcome.BROKEN, 1.0)
-    assert (throughput.outcome, throughput.value) == (Outcome.BROKEN, 0.0)
+    assert (errors.outcome, errors.value) == (Outcome.VIOLATED, 1.0)
+    assert (throughput.outcome, throughput.value) == (Outcome.VIOLATED, 0.0)
     assert (latency.outcome, latency.reason) == (Outcome.UNDECIDED, "no request succeeded")
     assert any_errors.met
 

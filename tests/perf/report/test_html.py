@@ -65,7 +65,7 @@ def full() -> Report:
     gpus = (GpuFigures(uuid="GPU-1", utilization=0.5),)
     metrics = MetricsFigures(scrapes=3, failed=0, gpus=gpus, cpu_utilization=0.25)
     return report(
-        *LEVELS, replace(UNSTABLE, metrics=metrics), OVER, DEAD, objective(Outcome.BROKEN),
+        *LEVELS, replace(UNSTABLE, metrics=metrics), OVER, DEAD, objective(Outcome.VIOLATED),
         words=("-l", "5"), interrupted=True,
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ def test_every_level_has_its_row_with_its_verdict() -> None:
 
 def test_objectives_metrics_errors_and_the_command_are_told() -> None:
     reader = read(page(full()))
-    assert reader.rows["objectives"][1][1:3] == ["p99<1ms", "broken"]
+    assert reader.rows["objectives"][1][1:3] == ["p99<1ms", "violated"]
     assert ["2", "GPU-1 utilization %", "50.0"] in reader.rows["metrics"]
     assert reader.rows["errors"][1][:3] == ["8", "3", "HTTP 500"]
     assert "tpx perf -m net --header 'a b'" in reader.text
@@ -132,7 +132,7 @@ def test_several_models_and_growing_loads_stand_on_the_page_as_they_are_written(
 
 
 def test_answers_stand_on_the_page_as_in_the_text() -> None:
-    made = report(objective(Outcome.BROKEN), words=("--slo", "p99<1ms"))
+    made = report(objective(Outcome.VIOLATED), words=("--slo", "p99<1ms"))
     text = read(page(made)).text
     assert "SLO p99<1ms: no measured load meets it." in text
     assert "Objective(" not in text

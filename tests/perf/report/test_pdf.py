@@ -25,7 +25,7 @@ def test_every_section_of_the_html_page_is_on_paper(tmp_path: Path) -> None:
     text = printed(full(), tmp_path / "a.pdf")
     for said in (
         "Load test: net", "This run was interrupted", "Measured", "53,300 infer/s at concurrency 8",
-        "Objectives", "p99<1ms", "broken", "Latency and throughput", "limit 5 ms", "Levels", "6,670",
+        "Objectives", "p99<1ms", "violated", "Latency and throughput", "limit 5 ms", "Levels", "6,670",
         "unstable", "over limit", "errors", "Where the time goes", "compute output", "Percentiles",
         "Distribution at concurrency: 8", "Throughput of every window", "p99 latency of every window",
         "Server", "identity 1", "Server metrics", "GPU-1 utilization %", "Errors", "HTTP 500", "Remarks",

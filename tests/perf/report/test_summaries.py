@@ -73,11 +73,11 @@ def objective(outcome: Outcome) -> LevelResult:
 
 
 def test_with_objectives_only_they_can_fail() -> None:
-    over = replace(OVER, slo=objective(Outcome.BROKEN).slo)
+    over = replace(OVER, slo=objective(Outcome.VIOLATED).slo)
     made = report(objective(Outcome.MET), over, words=("--slo", "p99<1ms"), answer=make_level().level)
     found = suite(made)
     assert (found.get("tests"), found.get("failures")) == ("3", "0")
-    broken = suite(report(objective(Outcome.BROKEN), words=("--slo", "p99<1ms")))
+    broken = suite(report(objective(Outcome.VIOLATED), words=("--slo", "p99<1ms")))
     assert broken.get("failures") == "1"
     assert broken[1].get("name") == "p99<1ms"
     assert "2 of 9" in str(broken[1][0].get("message"))

@@ -158,7 +158,7 @@ class LevelLedger:
         outcomes = self._settled_outcomes()
         if self._status.limit is not None:
             outcomes = [*outcomes, self._status.limit.outcome]
-        if Outcome.BROKEN in outcomes:
+        if Outcome.VIOLATED in outcomes:
             return True
         return self._status.stable and Outcome.UNDECIDED not in outcomes
 

@@ -96,7 +96,7 @@ def judge(measured: MeasuredLevel) -> Judgement:
         reason = f"The server does not answer any more: {ending.lost}.{_first(errors)}"
         return Judgement(Verdict.ERRORS, False, reason)
     limit = measured.status.limit
-    if limit is not None and limit.outcome is Outcome.BROKEN:
+    if limit is not None and limit.outcome is Outcome.VIOLATED:
         reason = f"Measured latency went over the set limit of {settings.latency_limit_ms} msec."
         return Judgement(Verdict.OVER_LIMIT, stable, reason)
     if limit is not None and limit.outcome is Outcome.UNDECIDED and not ending.interrupted:
