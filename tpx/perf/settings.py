@@ -111,8 +111,8 @@ class LevelSettings:
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
     rule: Literal["pa", "ci", "brief"] = "pa"
-    """Rule that ends a level: pa is perf_analyzer's spread of three windows, ci sufficiently narrow
-    confidence intervals, brief the first window with a narrow interval of throughput.
+    """Rule that ends a level: pa is perf_analyzer's spread of three windows, ci narrow confidence
+    intervals at two looks in a row, brief a narrow interval of throughput alone.
     """
     objectives: tuple[Objective, ...] = ()
     """Objectives for a level, which continues until they are settled."""
