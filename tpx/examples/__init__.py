@@ -1,4 +1,4 @@
-"""Models that need no download: a real network, a trained one, tiny ones, and an ensemble."""
+"""Example models that need no download: a real network, a trained one, tiny ones, and ensembles."""
 
 from tpx.examples.repository import ALL, WrittenModel, default_directory, servable, write
 

@@ -1,4 +1,4 @@
-"""`accumulator`: requests of one sequence add up, and the server keeps what the model remembers."""
+"""`accumulator`: sums the requests of a sequence; the server keeps the model's state."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
-"""`alexnet`: the real architecture with random weights, so that a real load needs no download.
+"""`alexnet`: the real architecture with random weights, for a realistic load without a download.
 
 Layers, shapes and tensor names are those of the ONNX model zoo's bvlcalexnet-12 (one tower of
-Krizhevsky's network, two groups in conv2, conv4 and conv5); Dropout, which does nothing at
-inference, is left out. The weights lie beside the graph as ONNX external data: ONNX Runtime maps
-that file instead of parsing and copying it, and opens the session in about a third of the time.
+Krizhevsky's network, two groups in conv2, conv4 and conv5); Dropout, which does nothing at inference,
+is omitted. The weights are stored beside the graph as ONNX external data: ONNX Runtime maps that file
+instead of parsing and copying it, and opens the session in about a third of the time.
 """
 
 import math
@@ -25,9 +25,9 @@ SEED = 2012
 PARAMETERS = 60_965_224
 DATA_FILE = "model.onnx.data"
 ALIGNMENT = 4096
-"""Bytes; a tensor that starts on a page can be mapped."""
+"""Alignment in bytes; a tensor that starts on a page can be mapped."""
 CHUNK = 1 << 20
-"""Values drawn at a time, which bounds the memory that writing takes (16 MB)."""
+"""Number of values drawn at a time, which limits memory use while writing (16 MB)."""
 
 CONFIG = """\
 # AlexNet with random weights: data_0 [1, 3, 224, 224] -> prob_1 [1, 1000], FP32.
@@ -38,17 +38,17 @@ max_batch_size: 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """A convolution with its ReLU, then perhaps local response normalization, then perhaps a pool."""
+    """Convolution with ReLU, optionally followed by local response normalization and a pool."""
 
     number: int
     shape: tuple[int, int, int, int]
-    """Of the weights: [outputs, inputs of one group, kernel, kernel]."""
+    """Shape of the weights: [outputs, inputs of one group, kernel, kernel]."""
     stride: int = 1
     pad: int = 0
     groups: int = 1
     normalized: bool = False
     pool_pads: tuple[int, int, int, int] | None = None
-    """Pads of the 3x3 pool with stride 2, or None where there is no pool."""
+    """Pads of the 3x3 pool with stride 2, or None if there is no pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +74,18 @@ CONVOLUTIONS = (
 )
 FULLY_CONNECTED = {"fc6": (4096, 9216), "fc7": (4096, 4096), "fc8": (1000, 4096)}
 BIAS_BOUND = 0.1
-"""Not zero, so that an image of zeros does not end in a uniform answer."""
+"""Nonzero, so that an image of zeros does not result in uniform probabilities."""
 FC8_GAIN = 0.03
-"""Keeps the softmax from collapsing onto one class for pixels up to 255, and from flat for pixels up to 1."""
+"""Keeps the softmax from collapsing to one class for pixels up to 255, and from being flat for pixels
+up to 1.
+"""
 
 
 def parameters() -> list[Parameter]:
-    """All weights and biases in the order in which they are drawn and lie in the file.
+    """Return all weights and biases in the order of drawing and of the file.
 
-    Weights are bounded as He et al. 2015 do for ReLU, sqrt(6 / fan-in), which keeps the size of
-    activations from layer to layer.
+    Weights are bounded by sqrt(6 / fan-in) (He et al. 2015, for ReLU), which preserves the scale of
+    activations across layers.
     """
     shapes: dict[str, tuple[int, ...]] = {f"conv{conv.number}": conv.shape for conv in CONVOLUTIONS}
     shapes |= FULLY_CONNECTED
@@ -100,8 +102,8 @@ def uniform_chunks(
 ) -> Iterator[npt.NDArray[np.float32]]:
     """Yield `count` values uniform in [-bound, bound], at most CHUNK at a time.
 
-    Made from raw bits because numpy keeps those the same in every version, and the methods of
-    Generator not: the same seed is the same file everywhere.
+    Derived from raw bits, which numpy keeps stable across versions, unlike Generator's methods: the
+    same seed gives the same file everywhere.
     """
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
@@ -112,7 +114,7 @@ def uniform_chunks(
 
 
 def _write_data(path: Path, drawn: Sequence[Parameter]) -> list["TensorProto"]:
-    """Draw all values into the data file; returns the initializers that point into it."""
+    """Draw all values into the data file. Returns the initializers that refer to it."""
     from onnx import TensorProto
 
     bits = np.random.PCG64(SEED)
@@ -133,7 +135,7 @@ def _write_data(path: Path, drawn: Sequence[Parameter]) -> list["TensorProto"]:
 
 
 def _convolution_nodes(conv: Convolution, source: str) -> list["NodeProto"]:
-    """The nodes of one convolutional layer; the last node's output feeds the next layer."""
+    """Return the nodes of one convolutional layer; the last node's output feeds the next layer."""
     from onnx import helper
 
     number, kernel = conv.number, conv.shape[2]

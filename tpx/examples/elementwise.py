@@ -1,4 +1,4 @@
-"""`add_sub` and `identity`: so small that what one measures is the server."""
+"""`add_sub` and `identity`: models so small that benchmarks measure the server."""
 
 from pathlib import Path
 

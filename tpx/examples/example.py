@@ -1,4 +1,4 @@
-"""One example, as the code that writes it into a model repository sees it."""
+"""Definition of one example, as seen by the code that writes it into a model repository."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One example model: its config.pbtxt as text, and the function that writes its other files."""
+    """Example model: its config.pbtxt as text, and the function that writes its other files."""
 
     name: str
     description: str
     config: str
     size_bytes: int
-    """Disk space of the whole model directory, rounded up; checked before anything is written."""
+    """Disk space of the whole model directory, rounded up; checked before writing."""
     needs_onnx: bool
-    """Whether `write_files` builds its graph with the `onnx` package."""
+    """True if `write_files` needs the `onnx` package."""
     needs: str = ""
-    """A package that serving it needs and the others do not; without it, only its name writes it."""
+    """Extra package needed to serve it; without the package, the example is written only if named."""
     calls: tuple[str, ...] = ()
-    """Other examples, which it cannot be served without: they are written with it."""
+    """Other examples that it needs to be served; they are written with it."""
     write_files: Callable[[Path], None]
-    """Takes the model directory, in which version directory `1` exists."""
+    """Writes files into the model directory, in which version directory `1` exists."""

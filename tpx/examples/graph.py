@@ -1,4 +1,4 @@
-"""How the examples write ONNX files: one place for the format's versions."""
+"""Writing of ONNX files for the examples, with one set of format versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 IR_VERSION = 8
 OPSET = 17
-"""Both old enough for every ONNX Runtime of the last years, the one inside Triton 2.51 included."""
+"""Opset old enough for every ONNX Runtime of recent years, including the one in Triton 2.51."""
 
 
 def float_tensor(name: str, *shape: int | str) -> "ValueInfoProto":
-    """An FP32 input or output of a graph; a name in `shape` is a dimension of any size."""
+    """Return an FP32 input or output of a graph; a name in `shape` is a dimension of any size."""
     from onnx import TensorProto, helper
 
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))

@@ -1,7 +1,8 @@
-"""`image_ensemble`: the ensemble of the usual tutorial. A picture is prepared, then classified and segmented.
+"""`image_ensemble`: the ensemble of the usual tutorial. An image is preprocessed, then classified and
+segmented.
 
-Its three models compute plain things, so that answers can be checked by eye: which colour a picture has, and
-which each of its pixels.
+Its three models compute simple functions, so that results can be checked by eye: the color of an image,
+and of each of its pixels.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
 SIDE = 64
-"""Pictures of any size become SIDE x SIDE."""
+"""Width and height to which images are resized."""
 COLOURS: dict[str, tuple[float, float, float]] = {
     "black": (0, 0, 0),
     "white": (1, 1, 1),
@@ -98,7 +99,7 @@ ensemble_scheduling {{
 
 
 def _nearness() -> "tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]":
-    """Weights [colours, 3] and biases [colours]: the nearer a colour, the larger 2 c x - |c|^2."""
+    """Return weights [colors, 3] and biases [colors]: the nearer a color, the larger 2 c x - |c|^2."""
     colours = np.array(list(COLOURS.values()), dtype=np.float32)
     return 2 * colours, -(colours**2).sum(axis=1)
 
@@ -174,7 +175,7 @@ def _write_segmentation(directory: Path) -> None:
 
 
 def _write_nothing(directory: Path) -> None:
-    """An ensemble has no file of its own, only the directory of its version; which git would not keep."""
+    """Write nothing: an ensemble has no files, only its version directory (which git would not keep)."""
     (directory / "1" / "README").write_text("An ensemble needs a version directory and no model file.\n")
 
 

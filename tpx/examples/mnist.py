@@ -1,4 +1,4 @@
-"""`mnist`: a small network trained on scikit-learn's 8x8 digits; its file is in the package."""
+"""`mnist`: a small network trained on scikit-learn's 8x8 digits, shipped with the package."""
 
 from importlib import resources
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tpx.examples.example import Example
 
 PIXELS = 8
-"""A digit is PIXELS x PIXELS grey values from 0 to 16, as `sklearn.datasets.load_digits` gives them."""
+"""Digits are PIXELS x PIXELS gray values from 0 to 16, as in `sklearn.datasets.load_digits`."""
 CLASSES = 10
 HELD_OUT_EVERY = 5
 
@@ -40,10 +40,10 @@ dynamic_batching { }
 
 
 def held_out(labels: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Mark the digits that training never sees: of each class every fifth, in the data set's order.
+    """Mark the digits excluded from training: every fifth of each class, in the data set's order.
 
-    Shapes: [n] -> [n]. This is the one definition of the split; tools/train_mnist.py trains on
-    the rest, and the accuracy that the tests assert is of these.
+    Shapes: [n] -> [n]. This is the only definition of the split: tools/train_mnist.py trains on the
+    rest, and the tests assert the accuracy on these digits.
     """
     marks = np.zeros(labels.shape, dtype=np.bool_)
     for digit in np.unique(labels):

@@ -1,4 +1,4 @@
-"""`photo_ensemble`: encoded photos in, decoded by a DALI pipeline, then classified and segmented.
+"""`photo_ensemble`: encoded photos, decoded by a DALI pipeline, then classified and segmented.
 
 The usual ensemble in front of a vision model, with the models of `image_ensemble` behind the decoder.
 """

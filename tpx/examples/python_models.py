@@ -1,4 +1,4 @@
-"""`word_count` and `mnist_vote`: models that are Python files, one of which calls another model."""
+"""`word_count` and `mnist_vote`: models written in Python, one of which calls another model."""
 
 from collections.abc import Callable
 from pathlib import Path

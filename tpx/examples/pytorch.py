@@ -1,4 +1,4 @@
-"""`mnist_torch`: the trained digits network as a PyTorch class with its weights beside it."""
+"""`mnist_torch`: the trained digits network as a PyTorch class with separate weights."""
 
 import json
 import struct
@@ -44,14 +44,16 @@ class Digits(nn.Module):
 
 
 def safetensors(tensors: Mapping[str, npt.NDArray[np.float32]]) -> bytes:
-    """A file of FP32 tensors: the length of a JSON object, which says what is where, then their bytes."""
+    """Return a safetensors file of FP32 tensors: the length of a JSON index, the index, and the
+    tensors' bytes.
+    """
     header: dict[str, object] = {}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.nbytes
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [start, end]}
     head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)  # so that the tensors begin at a multiple of 8
+    head += b" " * (-len(head) % 8)  # aligns the tensors to 8 bytes
     return struct.pack("<Q", len(head)) + head + b"".join(tensor.tobytes() for tensor in tensors.values())
 
 

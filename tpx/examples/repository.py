@@ -1,4 +1,4 @@
-"""Writing the examples as a Triton model repository, all of a model or nothing of it."""
+"""Writing the examples as a Triton model repository; each model is written completely or not at all."""
 
 import errno
 import fcntl
@@ -29,27 +29,28 @@ EXAMPLES = {
     for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON, MNIST_TORCH, *PHOTO)
 }
 ALL: tuple[str, ...] = tuple(name for name, example in EXAMPLES.items() if not example.needs)
-"""Those that can be served wherever they can be written."""
+"""Examples that can be served wherever they can be written."""
 STAGING_PREFIX = ".tpx-example-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenModel:
-    """One example in a model repository."""
+    """Example in a model repository."""
 
     name: str
     path: Path
     """The model's directory: config.pbtxt and version directory 1."""
     description: str
     kept: bool
-    """It was there already and was left as it was."""
+    """True if the model existed and was left unchanged."""
 
 
 def default_directory() -> Path:
-    """Where `tpx serve` without arguments keeps the examples: tpx/models in the user's cache.
+    """Return the directory of the examples for `tpx serve` without arguments: tpx/models in the user's
+    cache.
 
-    The cache is $XDG_CACHE_HOME, or ~/.cache where that is unset or (XDG Base Directory
-    Specification) relative. Raises UsageError where there is no home directory either.
+    The cache is $XDG_CACHE_HOME, or ~/.cache if that is unset or relative (XDG Base Directory
+    Specification). Raises UsageError if there is no home directory either.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():
@@ -64,28 +65,28 @@ def default_directory() -> Path:
 
 
 def servable() -> tuple[str, ...]:
-    """All examples but those that need a package which is not installed."""
+    """Return all examples whose required packages are installed."""
     return tuple(name for name, each in EXAMPLES.items() if _is_installed(each.needs))
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether `package` can be imported; "" is no package."""
+    """Return True if `package` can be imported; "" means no package."""
     try:
         return not package or find_spec(package) is not None
-    except ModuleNotFoundError:  # of `a.b` not even `a` is there
+    except ModuleNotFoundError:  # the parent package `a` of `a.b` is missing
         return False
 
 
 def write(
     directory: str | Path, names: Sequence[str] = ALL, *, overwrite: bool = False
 ) -> list[WrittenModel]:
-    """Write the named examples, and those that they call, into a model repository, which is made where it is
+    """Write the named examples, and those that they call, into a model repository, which is created if
     missing.
 
-    A model is built in a hidden sibling and renamed, so no one ever sees half of it; what a killed
-    process left of a sibling goes with the next write. A directory of a model's name is left
-    untouched unless `overwrite`. Several processes may write at once: the first to finish wins.
-    Raises UsageError: unknown name, `onnx` not installed, not enough disk space, directory not writable.
+    A model is built in a hidden sibling and renamed, so that it is never visible half-written; the
+    siblings of killed writers are removed by the next write. An existing model directory is left
+    unchanged unless `overwrite`. Several processes may write at once: the first to finish wins. Raises
+    UsageError: unknown name, `onnx` not installed, not enough disk space, directory not writable.
     """
     directory = Path(directory)
     chosen = [_example(name) for name in names]
@@ -112,7 +113,7 @@ def _example(name: str) -> Example:
 
 
 def _is_there(target: Path) -> bool:
-    """One look, no second: another writer may move a model in or out at any time."""
+    """Check for the target with a single call: other writers may move a model in or out at any time."""
     try:
         is_directory = stat.S_ISDIR(target.stat().st_mode)
     except FileNotFoundError:
@@ -120,7 +121,7 @@ def _is_there(target: Path) -> bool:
             return False
         is_directory = False
     except OSError:
-        return False  # it may not even be looked at: making the directory reports why
+        return False  # not accessible: creating the directory reports why
     if not is_directory:
         raise UsageError(
             f"'{target}' is in the way of an example model and is not a directory: remove it first"
@@ -142,7 +143,7 @@ def _require_onnx(names: Sequence[str]) -> None:
 
 @contextmanager
 def _writing(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
-    """Make `directory`, check its space, hold off others' clearing meanwhile; converts OSError."""
+    """Create `directory`, check its space, and block cleanup by others meanwhile; converts OSError."""
     size = sum(e.size_bytes for e in wanted)
     what = f"example models {', '.join(e.name for e in wanted)} ({_megabytes(size)}) into '{directory}'"
     try:
@@ -161,10 +162,10 @@ def _writing(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
 
 @contextmanager
 def _clear_of_leftovers(directory: Path) -> Iterator[None]:
-    """Remove what killed writers left, unless another writer is at work.
+    """Remove the leftovers of killed writers, unless another writer is active.
 
-    A writer holds a shared lock on the directory; who gets it exclusively is alone, so any
-    sibling it finds is dead. Where locks do not work, leftovers stay.
+    Each writer holds a shared lock on the directory; a process that gets the exclusive lock is alone,
+    so all siblings are dead. If locks do not work, leftovers stay.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -180,7 +181,7 @@ def _clear_of_leftovers(directory: Path) -> Iterator[None]:
 
 
 def _write_one(directory: Path, example: Example, *, overwrite: bool) -> bool:
-    """Build one model and move it into place; False where another writer was first."""
+    """Build one model and move it into place. Returns False if another writer was first."""
     target = directory / example.name
     with tempfile.TemporaryDirectory(dir=directory, prefix=STAGING_PREFIX) as staging:
         built, replaced = Path(staging, example.name), Path(staging, "replaced")
