@@ -20,7 +20,7 @@ from tpx.errors import UsageError
 from tpx.protocol.json_values import JsonObject
 
 SPARE_SLOTS = 4
-"""Slots beyond twice the maximum number of replicas."""
+"""Slots beyond twice the maximum number of replicas: an update runs a new replica beside the old ones."""
 SOCKET_TIMEOUT_S = 2.0
 
 

@@ -273,6 +273,7 @@ class Dispatcher:
         queue = self._shared
         row_size = request.head.row_size
         policy: InlinePolicy | LonePolicy = self._inline
+        # too large to count as short, but alone it delays no other request
         if row_size > policy.row_size:
             policy = self._lone
         if row_size > policy.row_size or queue.held or self._looking or self._look_scheduled:
@@ -290,6 +291,7 @@ class Dispatcher:
             queue.answered(batch)
         finally:
             self._looking = False
+        # replies may have submitted more requests
         if len(self._scheduler):
             self._look()
         return True
@@ -383,10 +385,12 @@ class Dispatcher:
         scheduler = self._scheduler
         left = _BATCHES_AT_ONCE
         while len(scheduler):
+            # yield to the event loop before computing more on it
             if not left:
                 self._look_soon()
                 return
             if not self._dispatch(queue):
+                # if the loop computes, the next batch waits for it instead of queueing at an instance
                 if not self._inline.open or queue.held_long:
                     self._prefetch(queue)
                 return
@@ -418,6 +422,7 @@ class Dispatcher:
     def _dispatch(self, queue: InstanceQueue) -> bool:
         """Compute or hand over one batch. Return False if there is no batch or no free instance."""
         held, inline = queue.held, self._inline
+        # every instance has a batch; `_prefetch` adds more
         if len(held) >= len(queue.instances):
             return False
         if held and inline.open and not queue.held_long:

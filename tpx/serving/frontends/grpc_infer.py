@@ -189,6 +189,7 @@ class GrpcInference:
     def _remembered(self, message: Buffer) -> tuple[_KnownHead, list[Buffer]] | None:
         """Return the remembered head and the tensors of a message whose start and size match one, or None."""
         if self._generation != self._plane.generation:
+            # models changed: the remembered heads may be stale
             self._heads.clear()
             self._generation = self._plane.generation
         heads = self._heads
@@ -257,6 +258,7 @@ def encode_response(
     if starts is None:
         outputs = with_classes(outputs, head)
         starts = _starts(head, outputs, parameters)
+        # the size of BYTES outputs varies with their values, not only with their shape
         if not any(tensor.datatype == "BYTES" for tensor in outputs):
             head.remember_rendered(key, starts)
     if not outputs:

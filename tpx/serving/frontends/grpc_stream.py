@@ -121,6 +121,7 @@ class _InferStream:
         try:
             infer = turn.request = self._inference.request(message, self._call, self._reply, turn, decoded)
             if infer.head.model.decoupled:
+                # other models send one response, which needs no limit
                 infer.backpressure = ResponseBackpressure()
             self._admit(turn, message)
             if self._plane.tracer.on:
@@ -235,6 +236,7 @@ class _InferStream:
         if not self._paused and (count >= MOST_IN_FLIGHT or self._kept > CALL_UNREAD_BYTES):
             self._paused = True
             self._call.pause_reading()
+        # resume at half the limits, so that reading does not toggle with every message
         elif self._paused and count <= MOST_IN_FLIGHT // 2 and self._kept <= CALL_UNREAD_BYTES // 2:
             self._paused = False
             self._call.resume_reading()
@@ -310,6 +312,7 @@ class _InferStream:
         else:
             self._kept += turn.size
             ordered = self._ordered
+            # an unfinished request holds back the responses of all later ones
             while ordered and ordered[0].done:
                 self._kept -= ordered[0].size
                 self._send(ordered.popleft())

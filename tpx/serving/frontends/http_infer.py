@@ -147,6 +147,7 @@ class HttpInference:
         self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest | None = None
     ) -> None:
         if route.generation != self._plane.generation:
+            # models changed: the remembered heads may be stale
             route.heads.clear()
             route.generation = self._plane.generation
         size = route.head_size
@@ -300,6 +301,7 @@ def _encode(
     if known is None:
         outputs = with_classes(outputs, head)
         known = _render(head, outputs, parameters)
+        # the size of BYTES outputs varies with their values, not only with their shape
         if not any(tensor.datatype == "BYTES" for tensor in outputs):
             head.remember_rendered(key, known)
     binary = [tensor.data for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary]

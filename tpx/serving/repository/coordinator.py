@@ -330,6 +330,7 @@ class Coordinator:
         if changes.load:
             await asyncio.sleep(self._settings.settle_s)
             again = (await asyncio.to_thread(self._repositories.snapshot)).stamps
+            # models that changed again are still being written: the next poll retries them
             settled = [model for model in changes.load if again.get(model) == found[model]]
             discover = self._repositories.discover
             group = LoadGroup(lambda model: discover(model) if model in settled else None)

@@ -286,6 +286,7 @@ class Loads:
         ends = {**outcomes, **regroups}
         failures = {v: end for v, end in ends.items() if isinstance(end, BaseException)}
         ready = {v: regroup for v, regroup in regroups.items() if not isinstance(regroup, BaseException)}
+        # all or nothing: the old versions keep serving
         if failures:
             self.retirement.discard(loaded.values(), ready.values())
             raise self._failed(wanted, failures, aside=loaded)

@@ -141,6 +141,7 @@ class LoadOnDemand:
             error = exc
         finally:
             del self._loads[name]
+            # Overloaded is temporary: retry at the next request
             if error is not None and not isinstance(error, Overloaded):
                 self._remember(name, error)
             load.set_result(error)
