@@ -215,9 +215,7 @@ class OpenModel(Protocol):
 
 @runtime_checkable
 class DividesMachine(Protocol):
-    """An open model that divides cores or memory among its instances, so that each depends on their
-    number.
-    """
+    """An open model whose instances share the machine's cores, so that each depends on their number."""
 
     def divides_as(self, config: ModelConfig) -> bool:
         """Return whether the present instances still suit a configuration with other instance groups."""

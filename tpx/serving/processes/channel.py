@@ -136,7 +136,7 @@ class FrameChannel:
         self._draining = False
         """True during `drain`, which publishes at its end everything sent meanwhile."""
         self._loop.add_reader(self._woken, self._on_wake)
-        self._incoming.sleeps[0] = 1
+        self._incoming.sleeps[0] = 1  # the first frame must wake this side
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
 
     @property
@@ -175,7 +175,7 @@ class FrameChannel:
             if not self._waiting:
                 self.on_backlog(True)
             self._waiting.append(frame)
-            self._send_waiting()
+            self._send_waiting()  # asks for a wake-up when there is room
         if not self._draining:
             self._publish_one()
 

@@ -72,10 +72,8 @@ class FrontendProcess:
 
     async def run(self) -> None:
         """Serve, and reconnect whenever the engine restarts."""
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # sent to all processes of a service; the engine ends the frontends
+        # service managers signal every process; frontends end when the engine tells them to
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         keep_freed_memory()
         allocate_with(self._plane.allocate)
@@ -178,7 +176,7 @@ class FrontendProcess:
 
 async def _until_gone(sock: socket.socket) -> None:
     with suppress(OSError):
-        await asyncio.get_running_loop().sock_recv(sock, 1)
+        await asyncio.get_running_loop().sock_recv(sock, 1)  # returns when the engine's end is closed
 
 
 def end_with(parent: int) -> None:

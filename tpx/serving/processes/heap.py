@@ -62,6 +62,7 @@ class Heap:
     def take(self, size: int) -> int | None:
         """Return the position of a block of at least `size` bytes, None if there is no room now."""
         size = block_size(size)
+        # free blocks of other sizes cannot be split, so start over when none is in use
         if not self._used and self._next + size > self._end:
             self._begin_anew()
         free = self._free[size]

@@ -86,6 +86,7 @@ class FrontendHub:
         """Serve a frontend until it ends."""
         loop = asyncio.get_running_loop()
         try:
+            # an abstract socket has no file permissions: any local user could connect
             user = _WORD.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _WORD.size))[1]
             if user != os.geteuid():
                 log.warning("a process of user %d has tried to connect as a frontend", user)
@@ -104,7 +105,7 @@ class FrontendHub:
         sock.setblocking(False)
         try:
             with suppress(OSError):
-                await loop.sock_recv(sock, 1)
+                await loop.sock_recv(sock, 1)  # returns when the frontend ends: it never sends
         finally:
             peer.close()
 

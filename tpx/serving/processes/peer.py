@@ -326,7 +326,7 @@ class Peer:
             if call_off is not None:
                 call_off()
 
-    # answers of verbs
+    # answers to relayed requests
 
     def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Send the response to a relayed request."""

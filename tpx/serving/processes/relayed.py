@@ -36,7 +36,7 @@ class Engine(Protocol):
     def ask_engine(
         self, kind: FrameKind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
     ) -> Callable[[], None]:
-        """Send a question; call `done` with the answer or `failed` with the error.
+        """Send a frame to the engine; call `done` with the answer or `failed` with the error.
 
         Returns a function that cancels it. Raises NotReady.
         """

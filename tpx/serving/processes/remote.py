@@ -252,7 +252,7 @@ class RemotePlane:
     def ask_engine(
         self, kind: FrameKind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
     ) -> Callable[[], None]:
-        """Send a question; call `done` with the answer or `failed` with the error.
+        """Send a frame to the engine; call `done` with the answer or `failed` with the error.
 
         Returns a function that cancels it. Raises NotReady.
         """
@@ -276,7 +276,7 @@ class RemotePlane:
     # models
 
     def ask(self, name: str, version: str, work: Callable[[], None], failed: OnError) -> Callable[[], None]:
-        """Ask for a model; call `work` when it is known. Returns a function that cancels the question."""
+        """Ask for a model; call `work` when it is known. Returns a function that cancels this."""
         key = name, version
 
         def done(frame: ReceivedFrame) -> None:

@@ -61,6 +61,7 @@ class FrameRing:
         Returns the memory for its payload, None if the ring is full.
         """
         inline = place == INLINE
+        # with a block, only meta data is in the ring, unless it is too large and in the block, too
         in_ring = len(meta) + payload_size if inline else len(meta) if len(meta) <= INLINE_BYTES else 0
         need = HEAD.size + in_ring
         need = (need + _ALIGNMENT - 1) & -_ALIGNMENT
@@ -91,7 +92,7 @@ class FrameRing:
         need = (HEAD.size + size + _ALIGNMENT - 1) & -_ALIGNMENT
         here = self._at
         at = here % RING_BYTES
-        if RING_BYTES - at < need or here + need - self._read[0] > RING_BYTES:
+        if RING_BYTES - at < need or here + need - self._read[0] > RING_BYTES:  # at the end, or full
             room = self.write(head, b"", size, INLINE)
             if room is None:
                 return False
@@ -140,7 +141,7 @@ class FrameRing:
                     return
             at = here % RING_BYTES
             left = RING_BYTES - at
-            if left < HEAD.size:
+            if left < HEAD.size:  # too little room for the head of a skipping frame
                 self._at = here = here + left
                 continue
             fields: Fields = unpack(frames, at)

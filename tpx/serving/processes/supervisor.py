@@ -222,6 +222,7 @@ class _ChildWatch:
             if pid == self._engine.pid:
                 self._engine.pid = 0
                 self._look_whether_started()
+                # not restarted if it ends before the server has started, for example because of its options
                 if self._stopping or not self._started:
                     self._end_frontends()
                     return status

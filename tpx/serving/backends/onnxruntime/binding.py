@@ -75,7 +75,5 @@ class BoundExecutor:
                 buffers.pop(next(iter(buffers)))
             buffer = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *self._device)
             buffers[array.shape] = buffer
-        buffer.update_inplace(
-            np.ascontiguousarray(array)
-        )  # update_inplace copies raw bytes, ignoring strides
+        buffer.update_inplace(np.ascontiguousarray(array))  # it copies raw bytes and ignores strides
         return buffer

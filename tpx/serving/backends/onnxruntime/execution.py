@@ -1,4 +1,4 @@
-"""Executors on the CPU and on any provider, each for one kind of tensors."""
+"""Executors for NumPy arrays and for ONNX Runtime's own tensors, and the conversions that both need."""
 
 import ctypes
 import math
@@ -66,12 +66,10 @@ class LentOutputs:
 
     def __init__(self) -> None:
         self._bytes = 0
-        self._refs: dict[
-            int, tuple[weakref.ref[Any], int]
-        ] = {}  # keyed by the reference's id: arrays are not hashable
-        self._returned: deque[weakref.ref[Any]] = (
-            deque()
-        )  # appended to by the thread that drops the last reference
+        # by id of the weak reference, because arrays are not hashable
+        self._refs: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # appended to by any thread that drops the last reference
+        self._returned: deque[weakref.ref[Any]] = deque()
 
     def lend(self, results: list[Any]) -> list[Any]:
         """Return the outputs of a run, as views of the runtime's memory or as copies."""

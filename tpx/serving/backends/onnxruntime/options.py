@@ -161,6 +161,7 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
     options.enable_cpu_mem_arena = given.switch("enable_mem_arena", default=True)
     options.enable_mem_pattern = given.switch("enable_mem_pattern", default=True)
     options.log_severity_level = 3
+    # spinning while idle doubles the CPU time of small models
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     for key, word in given.words.items():

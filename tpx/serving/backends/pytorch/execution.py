@@ -86,7 +86,7 @@ class CpuExecutor:
         self._call.close()
 
 
-_WARM_UPS = 3
+_WARM_UPS = 3  # runs before recording, as in PyTorch's documentation of CUDA graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,9 +58,8 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
             log.warning("optimization.cuda.%s of model '%s' has no effect", name, config.name)
     _check_policy(backend)
     options = GivenParameters.of_backend("tensorrt", backend)
-    options.switch(
-        "coalesce-request-input", default=False
-    )  # only validated: the inputs of a batch are always coalesced
+    # only validated: the inputs of a batch are always coalesced
+    options.switch("coalesce-request-input", default=False)
     return TensorRtSettings(
         strategy=cast("Strategy", strategy),
         priority=_PRIORITIES[config.optimization.priority],
