@@ -74,6 +74,9 @@ CLEANING_UP = {
 VAGUE_OPENINGS = {"Of", "Those", "It", "Nobody", "Who", "What", "Whether"}
 """First words of docstrings that say neither what a function does nor what a class is."""
 
+TRITONS_CLASSES = {"ErrorCode", "Tensor"}
+"""Names that Python models import from Triton's stub, and that the protocol has too."""
+
 ANY_BUDGET = 371
 """Uses of `Any` in tpx; lower it when there are fewer."""
 
@@ -112,17 +115,31 @@ def test_any_is_used_less_and_less() -> None:
     assert count <= ANY_BUDGET, f"{count} uses of Any: give these values a type"
 
 
+def _docstrings(path: Path) -> Iterator[str]:
+    """Yield all docstrings of a file, those of attributes included."""
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+
+
 def test_docstrings_begin_with_a_verb_or_their_subject() -> None:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     openings = [
         f"{name_of(path)}: {text.split(maxsplit=5)[:5]}"
         for path in CODE
-        for node in ast.walk(parsed(path))
-        if isinstance(node, kinds)
-        and (text := ast.get_docstring(node))
-        and text.split()[0].rstrip(",.:") in VAGUE_OPENINGS
+        for text in _docstrings(path)
+        if text.split()[0].rstrip(",.:") in VAGUE_OPENINGS
     ]
     assert openings == []
+
+
+def test_a_class_name_exists_once() -> None:
+    places: dict[str, list[str]] = {}
+    for path in CODE:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and node.name not in TRITONS_CLASSES:
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_no_class_hides_what_it_is_behind_a_word() -> None:

@@ -70,7 +70,7 @@ class Option:
     common: bool = False
     """True for common options, which the short help shows."""
     completes: Literal["", "models", "served models", "files"] = ""
-    """What shell completion offers as values, if the type does not say it."""
+    """Values that shell completion offers, if the type does not say it."""
 
 
 def option(default: T, help: str, *names: str, **more: Any) -> T:  # noqa: A002 (as Option has it)

@@ -78,7 +78,7 @@ class Terminal(Observer):
             self._live = perf_live.LiveView(config)
         self.progress_interval_s = LIVE_INTERVAL_S if self._live else 0.0
         self.measuring = False
-        """Whether a level has begun: before that there is nothing to finish."""
+        """True once a level has begun; before that there is nothing to finish."""
 
     def __enter__(self) -> "Terminal":
         return self

@@ -42,7 +42,7 @@ _NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
-class _KnownHead:
+class _KnownGrpcHead:
     """A remembered message head: its decoded form, and the bytes expected before each tensor."""
 
     __slots__ = ("_bound", "_starts", "frames", "head", "short", "size")
@@ -76,7 +76,7 @@ class GrpcInference:
     def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
         self._forwarding = forwarding
-        self._heads: dict[bytes, _KnownHead] = {}
+        self._heads: dict[bytes, _KnownGrpcHead] = {}
         self._sizes: list[int] = []  # lengths of recently remembered heads, to cut messages at for the lookup
         self._generation = -1
 
@@ -167,7 +167,7 @@ class GrpcInference:
             self._remember(bytes(message), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
-    def _answered_at_once(self, call: ServerCall, known: _KnownHead, tensors: list[Buffer]) -> bool:
+    def _answered_at_once(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
         """Compute and answer a request on the fast path. Return False if that is not possible."""
         short, plane = known.short, self._plane
         if short is None or plane.stopping or plane.tracer.on:
@@ -186,7 +186,7 @@ class GrpcInference:
             raise Postponed(self._plane.offload, split[0], decode)
         return decode()
 
-    def _remembered(self, message: Buffer) -> tuple[_KnownHead, list[Buffer]] | None:
+    def _remembered(self, message: Buffer) -> tuple[_KnownGrpcHead, list[Buffer]] | None:
         """Return the remembered head and the tensors of a message whose start and size match one, or None."""
         if self._generation != self._plane.generation:
             # models changed: the remembered heads may be stale
@@ -218,7 +218,7 @@ class GrpcInference:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
         plain = len(head.inputs) == 1 and head.shared is None
-        known = self._heads[start] = _KnownHead(head, self._plane.short_way(head) if plain else None)
+        known = self._heads[start] = _KnownGrpcHead(head, self._plane.short_way(head) if plain else None)
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]

@@ -90,7 +90,7 @@ class _InferStream:
         self._turns: set[_Turn] = set()
         """Requests whose responses are not all sent."""
         self._ordered: deque[_Turn] = deque()
-        """Those requests that must be answered in order, oldest first."""
+        """Requests that must be answered in order, oldest first."""
         self._kept = 0
         """Bytes of responses that wait for an earlier request."""
         self._paused = False

@@ -52,7 +52,7 @@ _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
-class _KnownHead:
+class _KnownHttpHead:
     """A remembered JSON head, the fast path for its requests, and the constant start of their responses."""
 
     __slots__ = ("_bound", "_headers", "_start", "head", "short")
@@ -97,7 +97,7 @@ class InferRoute:
         self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
         forwarding = inference.forwarding
         self.forwarded = forwarding.of_head(head) if forwarding is not None else None
-        self.heads: dict[bytes, _KnownHead] = {}
+        self.heads: dict[bytes, _KnownHttpHead] = {}
         self.remembers_all = False
         """True if `heads` includes whole JSON bodies: requests whose inputs are in shared memory."""
         self.generation = -1
@@ -176,7 +176,7 @@ class HttpInference:
         """Continue with a request that was decoded, or read from shared memory, in another thread."""
         attempt(request, partial(self._compute, request, route, body, decoded))
 
-    def _answered_at_once(self, request: HttpRequest, known: _KnownHead, tensors: Buffer) -> bool:
+    def _answered_at_once(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
         """Compute and answer a request on the fast path. Return False if that is not possible."""
         short, plane = known.short, self._plane
         if short is None or len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
@@ -239,7 +239,9 @@ class HttpInference:
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
     def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
-        route.heads[start] = _KnownHead(head, self._plane.short_way(head) if head.shared is None else None)
+        route.heads[start] = _KnownHttpHead(
+            head, self._plane.short_way(head) if head.shared is None else None
+        )
         self._remembered_heads.append((route, start))
         if len(self._remembered_heads) > _REMEMBERED_HEADS:
             oldest, forgotten = self._remembered_heads.popleft()

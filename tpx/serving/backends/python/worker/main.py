@@ -38,7 +38,7 @@ def main(descriptor: int, lifeline: int) -> None:
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = triton_python_backend_utils
     with suppress(ServerGone):
-        _Process(Channel(sock)).serve()
+        _ModelProcess(Channel(sock)).serve()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the model may never end
@@ -63,7 +63,7 @@ def _die_with_server(descriptor: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Process:
+class _ModelProcess:
     """Handles frames one after another."""
 
     def __init__(self, channel: Channel) -> None:
