@@ -74,7 +74,7 @@ class Inflater:
         return sum(share.held_bytes for share in self._shares)
 
     def close(self) -> None:
-        """Stop accepting work."""
+        """Cancel queued work and accept no more."""
         for share in self._shares:
             share.close()
 

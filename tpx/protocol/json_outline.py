@@ -128,7 +128,7 @@ def _outside(piece: bytes) -> npt.NDArray[np.bool_]:
     """Mark the characters outside strings, in a piece that starts outside one: those after an even
     number of quotes.
     """
-    if b"\\" in piece:
+    if b"\\" in piece:  # mask escaped quotes, keeping the length
         piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     return ~np.bitwise_xor.accumulate(np.frombuffer(piece, np.uint8) == ord('"'))
 

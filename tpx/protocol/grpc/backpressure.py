@@ -176,7 +176,7 @@ class Intake:
             piece = bytes(call.withheld[:_READ_AT_ONCE_BYTES])
             if not piece:
                 call.withheld = None
-                shared.connection.take_from_window(call, 0)
+                shared.connection.take_from_window(call, 0)  # send the withheld WINDOW_UPDATE
                 if call.peer_ended:
                     call.end()
                 return

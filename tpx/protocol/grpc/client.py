@@ -124,7 +124,7 @@ class GrpcClientConnection:
             return 0
         stream_id = self._next_id
         self._next_id = stream_id + 2
-        if stream_id > MAX_STREAM_ID - 2:
+        if stream_id > MAX_STREAM_ID - 2:  # out of stream IDs: the user must open another connection
             self.closing = True
         call, self._spare = self._spare, None
         if call is None:
@@ -390,7 +390,7 @@ class GrpcClientConnection:
         if not call.we_ended:
             call.we_ended = True
             self.http2.sender.forget(stream_id)
-            if call.peer_ended:
+            if call.peer_ended:  # the server responded early: stop sending the request
                 self.http2.transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
         response = GrpcResponse(status, message, call.data, call.first_byte_ns)
         if trailers is not None:

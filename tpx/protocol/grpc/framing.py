@@ -15,7 +15,7 @@ from tpx.protocol.compression import deflate, inflate, inflate_if_short
 from tpx.protocol.tensors import Buffer
 
 PREFIX_BYTES = 5
-_LAND_FROM_BYTES = 16 << 10
+_LAND_FROM_BYTES = 16 << 10  # copying less than this costs less than a read of its own
 
 pack_prefix = struct.Struct(">BI").pack
 unpack_prefix = struct.Struct(">BI").unpack_from

@@ -146,6 +146,7 @@ class GrpcServerConnection:
         if stream_id <= self._last_stream or not stream_id & 1:
             self._take_trailers(stream_id, flags)
             return
+        # IDs that a client skips are closed, and must not be used later (RFC 9113 section 5.1.1)
         if stream_id - self._last_stream > 2:
             self._skipped.append(range(self._last_stream + 1 | 1, stream_id, 2))
         self._last_stream = stream_id

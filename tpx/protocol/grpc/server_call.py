@@ -190,6 +190,7 @@ class ServerCall(IncomingCall):
             if intake is not None and intake.absorb(data, start, stop):
                 return
         elif intake is None and self.method.unary is not None:
+            # the hot path: a whole request in one frame goes to the method without an intake
             shared = self._shared
             if (
                 stop - start <= shared.limits.max_message_bytes + PREFIX_BYTES
@@ -250,6 +251,7 @@ class ServerCall(IncomingCall):
     def resume_reading(self) -> None:
         if self.intake is not None:
             self.intake.paused = False
+            # not now: the caller may itself be called from `read_on`
             asyncio.get_running_loop().call_soon(self.read_on)
 
     def eased(self) -> None:
@@ -331,6 +333,7 @@ class ServerCall(IncomingCall):
     def give_up(self, status: Status, why: str) -> None:
         """End the call with an error that its method did not raise, and cancel the work on it."""
         if not self.we_ended:
+            # `fail` clears the callbacks as for a regular end, but here the method must be notified
             on_gone, sink = self._on_gone, self._sink
             self.fail(status, why)
             self._on_gone, self._sink = on_gone, sink

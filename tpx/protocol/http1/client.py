@@ -131,6 +131,7 @@ class HttpClientConnection(HttpConnection):
 
     def data_received(self, data: bytes) -> None:
         read_ns = _clock()
+        # the hot path: same head and size as the previous response, so reuse its object
         if len(data) == self._last_bytes and data.startswith(self._last_head.raw):
             on_response, self._on_response = self._on_response, None
             if on_response is not None:

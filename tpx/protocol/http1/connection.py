@@ -85,6 +85,7 @@ class HttpConnection(BufferedReader):
             return
         if self._pending:
             data, self._pending = self._pending + data, b""
+        # the hot path: same head and size as the previous message, so the head need not be found
         elif len(data) == self._last_bytes and data.startswith(self._last_head.raw):
             try:
                 self._message(self._last_head, data[len(self._last_head.raw) :])

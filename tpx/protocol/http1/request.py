@@ -70,7 +70,7 @@ class HttpRequest:
         start = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, lines, size)
         if head.method == b"HEAD":
             connection.out.answer(start, reading=connection.serving)
-        elif size < _JOIN_BELOW_BYTES:
+        elif size < _JOIN_BELOW_BYTES:  # copying is cheaper than passing several buffers to the kernel
             connection.out.answer(b"".join((start, *parts)), reading=connection.serving)
         else:
             connection.out.writelines([start, *parts])

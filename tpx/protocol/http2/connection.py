@@ -130,6 +130,7 @@ class Http2Connection(BufferedReader):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
+        # do not parse an incomplete frame at every read: that would take quadratic time
         if self._awaits_turn or len(data) < self._missing:
             self._pending += data
             self._missing -= len(data)
@@ -250,6 +251,7 @@ class Http2Connection(BufferedReader):
                 else:
                     self.received(length)
                     self._data(stream_id, flags, data, start, stop)
+            # nearly all header blocks: one frame without padding and priority
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._role.headers(stream_id, flags, data[start:stop])
             else:
@@ -297,6 +299,7 @@ class Http2Connection(BufferedReader):
         stream.receive_window -= count
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
+        # once half the window is used, not after every frame
         low = stream.receive_window < STREAM_WINDOW // 2
         if low and not stream.peer_ended and stream.withheld is None:
             self.transport.write(frames.window_update(stream.id, STREAM_WINDOW - stream.receive_window))

@@ -1,10 +1,10 @@
 """Header blocks: decoding with a cache of whole blocks, and stateless encoding.
 
 A gRPC client repeats its header block from call to call. A block that references no dynamic table entry
-always decodes to the same headers, and one that does so until the table changes; the block's bytes are
-therefore a cache key. HAProxy repeats blocks that insert entries but never references the entries.
-Repeating such a block skips the insertion, which is made up for before the next block that misses the
-cache.
+always decodes to the same headers; one that references some does so until the table changes. The
+block's bytes are therefore a cache key. HAProxy repeats blocks that insert entries but never references
+these. Repeating such a block skips the insertion, which is made up for before the next block that
+misses the cache.
 """
 
 import re
@@ -113,6 +113,7 @@ class BlockDecoder(Generic[T]):
         return result
 
     def _remember(self, block: bytes, result: T, *, names: bool, inserts: bool) -> None:
+        # clear all when full: `get` is a plain dict lookup and tracks no use
         if self._known_bytes > _CACHED_BYTES:
             self._known.clear()
             self._naming.clear()

@@ -289,6 +289,7 @@ class FrameSender:
                 chunk = view[: room - size]
             out.append(chunk)
             size += len(chunk)
+        # the header goes before the chunks, but its length and flags are known only now
         last = stream.ending and not outbox
         out.insert(at, frame_header(DATA, END_STREAM if last else 0, stream.id, size))
         if not outbox and stream.trailers is not None:
@@ -315,6 +316,7 @@ class FrameSender:
 
         Must be called once per second. Streams that only wait for their turn are not included.
         """
+        # streams with an open window are stalled only if the connection's window is shut
         shut = self.window <= 0 and self.sent_bytes == self._sent_bytes_before
         self._sent_bytes_long_before, self._sent_bytes_before = self._sent_bytes_before, self.sent_bytes
         for stream in self._ready.values():
