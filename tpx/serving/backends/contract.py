@@ -81,8 +81,9 @@ class Executor(Protocol):
     """One instance of a model; used by one thread at a time."""
 
     def execute(self, inputs: Arrays) -> Arrays:
-        """Compute one batch. BYTES are object arrays of `bytes`, BF16 are their bits as uint16. Raises
-        ExecutionError.
+        """Compute one batch. BYTES are object arrays of `bytes`, BF16 is its bits in uint16.
+
+        Raises ExecutionError.
         """
 
     def close(self) -> None: ...

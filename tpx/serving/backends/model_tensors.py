@@ -119,9 +119,7 @@ def fill_dims(item: TensorConfig, tensor: ModelTensor, *, batching: bool) -> Non
 
 
 def to_model(array: Array, tensor: ModelTensor) -> Array:
-    """Return an input in the model's shape: a scalar, which clients send as one element, loses its
-    dimension.
-    """
+    """Return an input in the model's shape: a scalar has no dimensions there, and one element for clients."""
     return array.reshape(()) if tensor.ranked and not tensor.shape else array
 
 
@@ -132,9 +130,7 @@ def from_model(array: Array, tensor: ModelTensor) -> Array:
 
 
 def fill_batching(config: ModelConfig, max_batch_size: int) -> None:
-    """Enable batching by default: fill in the batch size, and dynamic batching if no scheduler is
-    configured.
-    """
+    """Enable batching by default: fill in the batch size, and dynamic batching if there is no scheduler."""
     config.max_batch_size = config.max_batch_size or max_batch_size
     if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
         config.dynamic_batching.SetInParent()

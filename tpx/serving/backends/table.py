@@ -116,9 +116,7 @@ def _no_backend(name: str, directory: Path | None) -> str:
 
 
 def whereabouts(name: str, directory: Path | None = None) -> str:
-    """Return where the code of a backend is, or an empty string. Raises LoadError if two packages
-    provide it.
-    """
+    """Return where a backend's code is, or an empty string. Raises LoadError if two packages provide it."""
     runtime = _runtime(name, directory)
     if runtime is not None:
         return str(runtime)

@@ -164,7 +164,7 @@ class FrameChannel:
         self.post((kind, flags, number, template, generation), meta, parts)
 
     def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
-        """Send a frame like `send`, with its head as a tuple; the fast path."""
+        """Send a frame like `send`, with its head as a tuple; used for most frames."""
         if self._closed:
             return
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
@@ -289,8 +289,7 @@ class FrameChannel:
             self._loop.call_soon(self._take_on)
 
     def open(self, arrived: Arrived) -> ReceivedFrame | None:
-        """Return a frame with its meta data and payload; None for a frame that the channel handled
-        itself.
+        """Return a frame with its metadata and payload; None for one that the channel handled itself.
 
         Raises ChannelBroken, KeyError.
         """
@@ -326,9 +325,7 @@ class FrameChannel:
                 self._loop.call_soon_threadsafe(self.let_go)
 
     def let_go(self) -> None:
-        """Release the peer's blocks that are no longer viewed. Precedes queued frames, which may wait
-        for blocks.
-        """
+        """Release the peer's blocks that are no longer viewed, before queued frames, which may need some."""
         done, outgoing = self._done, self._outgoing
         while done and not self.closed:
             low, high = done[0] & 0xFFFFFFFF, done[0] >> 32
@@ -340,9 +337,7 @@ class FrameChannel:
             self.publish()
 
     def _look(self) -> None:
-        """Handle frames that came without a wake-up: none should get lost, but a channel must not
-        depend on that.
-        """
+        """Handle frames that came without a wake-up, because a lost one must not stall the channel."""
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
         self.drain()
 
@@ -367,7 +362,7 @@ def _ignore(_: object) -> None:
 
 
 def _meta_room(size: int) -> int:
-    """Return the bytes before the payload in a block, for meta data that is too large for the ring."""
+    """Return the bytes before the payload in a block, for metadata that is too large for the ring."""
     return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -17,7 +17,7 @@ _SMALLEST_BYTES = 4 << 10
 _STEPS = 4
 """Block sizes per power of two; at most a fifth of a block is unused."""
 _KEPT_BYTES = 64 << 20
-"""Maximum free blocks whose pages are kept for the next requests."""
+"""Maximum bytes of free blocks that keep their pages for the next requests."""
 _WORTH_BYTES = 64 << 10
 """Smallest block whose pages are returned to the system."""
 

@@ -41,9 +41,7 @@ class FrontendHub:
     def __init__(
         self, plane: DataPlane, listening: socket.socket, count: int, http: HttpFrontend, grpc: GrpcFrontend
     ) -> None:
-        """`count` frontends connect to `listening`, which the supervisor keeps open across engine
-        restarts.
-        """
+        """`count` frontends connect to `listening`, which outlives the engine in the supervisor."""
         self.plane = plane
         self.http = http
         self.methods: Mapping[str, Method] = {method.path: method for method in grpc.methods()}

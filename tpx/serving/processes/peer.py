@@ -69,9 +69,7 @@ _NOTHING = FrameTemplate(b"")
 
 
 class _Known:
-    """A request template: a request without its tensors, and its head and fast path until a model
-    changes.
-    """
+    """Request template: a request without tensors, with its head and fast path until a model changes."""
 
     __slots__ = ("bound", "express", "generation", "head", "outputs", "request", "sizes", "template")
 
@@ -116,9 +114,7 @@ class Peer:
         self._stalled: set[int] = set()
         """Requests whose client does not read its responses."""
         self._described: set[int] = set()
-        """Requests sent before their frontend knew of changed models; responses describe model and
-        outputs.
-        """
+        """Requests sent before their frontend knew of changed models; responses describe the outputs."""
         self._starts: dict[int, wire.TraceStart] = {}
         """Beginnings of traces, for requests that have not reached their model yet."""
         self._traces: dict[int, Trace] = {}
@@ -136,9 +132,7 @@ class Peer:
         """Requests being computed on the fast path: their template and their numbers."""
         self._published_ns = 0
         self._placing: dict[int, int] = {}
-        """Number of responses that are being written to shared memory in another thread, by request
-        number.
-        """
+        """Responses being written to shared memory in another thread: their count by request number."""
 
     @property
     def connections(self) -> int:
@@ -494,9 +488,7 @@ class Peer:
             self._stalled.discard(number)
 
     def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
-        """Write outputs to shared memory in another thread; later responses of the request queue behind
-        it.
-        """
+        """Write outputs to shared memory in another thread; later responses of the request must wait."""
         number: int = infer.context
         self._placing[number] = self._placing.get(number, 0) + 1
 

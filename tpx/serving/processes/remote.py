@@ -96,9 +96,7 @@ class _Holder:
 
 
 class _Size:
-    """Placeholder for tensor data in shared memory, which only the engine reads; it has a length and no
-    bytes.
-    """
+    """Placeholder for tensor data in shared memory, which only the engine reads; it has only a length."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -120,7 +118,7 @@ class _RemoteOrigin:
             self.template = FrameTemplate(self.meta([bound.size for bound in head.inputs]))
 
     def meta(self, sizes: list[int]) -> bytes:
-        """Return the meta data of a request whose tensors have these sizes. Raises InvalidRequest."""
+        """Return the metadata of a request whose tensors have these sizes. Raises InvalidRequest."""
         self._request.sizes = sizes
         return wire.encode(self._request)
 
@@ -165,9 +163,7 @@ class RemotePlane:
         self._models: dict[tuple[str, str], RemoteModel] = {}
         self._models_generation = -1
         self._answered: tuple[str, str] | None = None
-        """Model that the engine has just described; requests that waited for it use it even if models
-        changed since.
-        """
+        """Model just described by the engine; requests that waited for it use it even if models changed."""
         self._next = 0
         self._in_flight: dict[int, InferRequest] = {}
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
@@ -358,9 +354,7 @@ class RemotePlane:
         """Return None: the engine computes, so a frontend has no fast path."""
 
     def infer(self, infer: InferRequest) -> None:
-        """Send a request to the engine; the response arrives through the request's `reply`. Raises
-        NotReady.
-        """
+        """Send a request to the engine; the response arrives through its `reply`. Raises NotReady."""
         channel = self._channel
         if channel is None:
             raise NotReady(_DOWN)

@@ -1,6 +1,6 @@
 """Ring buffer of frames in shared memory, with one writing and one reading process.
 
-A frame consists of a fixed head, meta data and a payload. Data of more than `INLINE_BYTES` is in a
+A frame consists of a fixed head, metadata and a payload. Data of more than `INLINE_BYTES` is in a
 block of the heap, whose position is in the head.
 
 Each counter has a single writer and its own cache line, and is updated by one aligned store. After
@@ -19,7 +19,7 @@ RING_BYTES = 1 << 20
 COUNTERS_BYTES = 512
 INLINE_BYTES = 8 << 10
 HEAD = struct.Struct("=IBBxxIIIIQQ")
-"""Head of a frame: size in the ring, kind, flags, number, template, generation, bytes of meta data,
+"""Head of a frame: size in the ring, kind, flags, number, template, generation, bytes of metadata,
 bytes of payload, position of the block or INLINE.
 """
 INLINE = (1 << 64) - 1
@@ -42,9 +42,7 @@ def fence() -> None:
 
 
 class FrameRing:
-    """One direction of a channel. The writer uses `write` and `publish`, the reader `frames` and
-    `consumed`.
-    """
+    """One direction. The writer uses `write` and `publish`, the reader `frames` and `consumed`."""
 
     def __init__(self, memory: memoryview, start: int) -> None:
         counters = [memory[start + i * 128 : start + i * 128 + 8].cast("Q") for i in range(4)]
@@ -61,7 +59,7 @@ class FrameRing:
         Returns the memory for its payload, None if the ring is full.
         """
         inline = place == INLINE
-        # with a block, only meta data is in the ring, unless it is too large and in the block, too
+        # with a block, only metadata is in the ring, unless it is too large and in the block, too
         in_ring = len(meta) + payload_size if inline else len(meta) if len(meta) <= INLINE_BYTES else 0
         need = HEAD.size + in_ring
         need = (need + _ALIGNMENT - 1) & -_ALIGNMENT
@@ -85,9 +83,7 @@ class FrameRing:
         return frames[at : at + payload_size] if inline else frames[at:at]
 
     def append(self, head: FrameHead, data: Buffer) -> bool:
-        """Write a frame without meta data, not yet visible to the reader. Returns False if the ring is
-        full.
-        """
+        """Write a frame without metadata that is not yet visible to the reader. Returns False if full."""
         size = len(data)
         need = (HEAD.size + size + _ALIGNMENT - 1) & -_ALIGNMENT
         here = self._at
@@ -128,9 +124,7 @@ class FrameRing:
         return False
 
     def frames(self, most: int) -> Iterator[Arrived]:
-        """Yield up to `most` frames, including those that arrive meanwhile. Raises ValueError for an
-        invalid one.
-        """
+        """Yield up to `most` frames, also ones that arrive meanwhile. Raises ValueError for invalid ones."""
         frames, unpack, written = self._frames, HEAD.unpack_from, self._written
         here = self._at
         come = written[0]

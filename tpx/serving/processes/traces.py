@@ -32,9 +32,7 @@ class RemoteTrace:
         self._tracer.begun[request] = self
 
     def started(self, number: int, meta: bytes) -> bytes:
-        """Return the meta data of the request with this trace; `number` is the request's number in the
-        channel.
-        """
+        """Return the metadata of the request with this trace; `number` is the one in the channel."""
         self._number = number
         stamps, self._stamps = self._stamps, []
         caller, calling = self._caller, None
@@ -86,7 +84,7 @@ class RemoteTracer:
         return RemoteTrace(caller, self)
 
     def started(self, infer: InferRequest, number: int, meta: bytes) -> bytes:
-        """Return the meta data of a request with the beginning of its trace."""
+        """Return the metadata of a request with the beginning of its trace."""
         return self.begun.pop(infer).started(number, meta)
 
 

@@ -1,4 +1,4 @@
-"""Protocol between frontends and engine: kinds of frames, and their meta data as MessagePack."""
+"""Protocol between frontends and engine: kinds of frames, and their metadata as MessagePack."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -22,9 +22,7 @@ class FrameKind(IntEnum):
 
     # from a frontend
     INFER = 1
-    """Inference request with tensors as payload; it has meta data if its template is new or its sizes
-    vary.
-    """
+    """Inference request, with tensors as payload; has metadata if its template is new or its sizes vary."""
     CANCEL = 2
     STALL = 3
     """The client does not read its responses (with flag ON), or reads them again (without)."""
@@ -53,19 +51,17 @@ class Flag(IntEnum):
     """Bits of a frame's flags."""
 
     DEFINES = 1
-    """The meta data defines the template with the frame's template number."""
+    """The metadata defines the template with the frame's template number."""
     FINAL = 2
     ERROR = 4
-    """The meta data is an error."""
+    """The metadata is an error."""
     PACED = 8
     """The model must not produce responses faster than the client reads them."""
     DESCRIBES = 16
-    """The meta data also describes the model and outputs, because models changed while the request was
-    in flight.
-    """
+    """The metadata also describes the outputs, because models changed while the request was in flight."""
     ON = 32
     TRACED = 64
-    """The meta data is a TraceStart, which contains the request's own meta data."""
+    """The metadata is a TraceStart, which contains the request's own metadata."""
 
 
 NO_TEMPLATE = 0xFFFFFFFF
@@ -73,8 +69,7 @@ TEMPLATES = 4096
 
 
 class FrameTemplate:
-    """Meta data that is sent once and then referred to by number; the oldest template's number is
-    reused.
+    """Metadata that is sent once and then referred to by number; the oldest one's number is reused.
 
     `owners` is this side's table of the numbers that the other side knows.
     """
@@ -106,7 +101,7 @@ class Templates:
 
 
 def encode(message: Struct) -> bytes:
-    """Encode meta data. Raises InvalidRequest if a client's integer has more than 64 bits."""
+    """Encode metadata. Raises InvalidRequest if a client's integer has more than 64 bits."""
     try:
         return msgspec.msgpack.encode(message)
     except OverflowError as exc:
@@ -114,7 +109,7 @@ def encode(message: Struct) -> bytes:
 
 
 def decode(kind: type[_T], meta: Buffer) -> _T:
-    """Decode meta data. Raises msgspec.DecodeError, which breaks the channel."""
+    """Decode metadata. Raises msgspec.DecodeError, which breaks the channel."""
     return msgspec.msgpack.decode(meta, type=kind)
 
 
@@ -334,7 +329,7 @@ class Calling(Struct, array_like=True):
 
 
 class TraceStart(Struct, array_like=True):
-    """Beginning of a trace; `meta` is the meta data of the frame without tracing."""
+    """Beginning of a trace; `meta` is the metadata of the frame without tracing."""
 
     meta: bytes
     caller: Calling | None

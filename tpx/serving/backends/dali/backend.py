@@ -220,9 +220,7 @@ class DaliModel:
             raise LoadError(f"model '{self._name}', instance {spec.name}: {exc.message}") from exc
 
     def close(self) -> None:
-        """Release unused memory if `release_after_unload` is set; the instances have closed their
-        pipelines.
-        """
+        """Release unused memory if `release_after_unload` is set; instances have closed their pipelines."""
         if self._releases:
             dali.backend.ReleaseUnusedMemory()
 

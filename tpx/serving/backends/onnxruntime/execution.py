@@ -146,9 +146,7 @@ class KeptBinding:
     def __init__(
         self, session: ort.InferenceSession, inputs: Arrays, outputs: Arrays, options: ort.RunOptions
     ) -> None:
-        """Copy the inputs, and allocate outputs in which every byte differs from `outputs`, to detect
-        unwritten ones.
-        """
+        """Copy the inputs; fill the outputs with other bytes than `outputs`, to detect unwritten ones."""
         binding = session.io_binding()
         self.inputs: dict[str, memoryview] = {}
         self.outputs: Arrays = {}

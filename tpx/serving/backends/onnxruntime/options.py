@@ -147,9 +147,7 @@ def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu:
 
 
 def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) -> ort.SessionOptions:
-    """Return the session options from the configuration and --backend-config. Raises ConfigError,
-    LoadError.
-    """
+    """Return session options from the configuration and --backend-config. Raises ConfigError, LoadError."""
     given = GivenParameters.of_model(config)
     options = ort.SessionOptions()
     threads.apply(options)

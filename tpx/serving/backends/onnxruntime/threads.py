@@ -49,9 +49,7 @@ class Threads:
 
     @property
     def in_the_caller(self) -> bool:
-        """True if a run computes in the calling thread or in the shared pools, so that sessions can be
-        shared.
-        """
+        """True if runs compute in the calling thread or the shared pools; sessions can then be shared."""
         return self.common or self.intra_op == 1
 
     def apply(self, options: ort.SessionOptions) -> None:

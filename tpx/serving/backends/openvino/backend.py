@@ -147,9 +147,7 @@ class OpenVinoModel:
         )
 
     def divides_as(self, config: ModelConfig) -> bool:
-        """Return whether the settings remain the same; the default number of streams is the number of
-        instances.
-        """
+        """Return whether the settings stay the same; by default there is one stream per instance."""
         return settings_of(config) == self._settings
 
     def close(self) -> None:
@@ -172,9 +170,7 @@ class OpenVinoModel:
         )
 
     def _takes_batches(self, inputs: list[ModelTensor], outputs: list[ModelTensor]) -> bool:
-        """Return whether all first dimensions are variable, or are batch dimensions in the model's
-        layouts.
-        """
+        """Return whether all first dimensions are variable or, by the model's layouts, the batch."""
         if all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs)):
             return True
         nodes = [*self._model.get_parameters(), *self._model.get_results()]

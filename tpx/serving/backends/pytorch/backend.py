@@ -59,9 +59,7 @@ _SETTINGS = ("default-max-batch-size",)
 
 
 class PytorchBackend:
-    """Opens the first of `model.pt`, `model.pt2` and `model.py` that exists; the order depends on the
-    configuration.
-    """
+    """Opens `model.pt`, `model.pt2` or `model.py`; the configuration decides which is tried first."""
 
     default_filename = ""
 

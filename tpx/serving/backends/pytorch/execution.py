@@ -51,9 +51,7 @@ class Forward:
 
 
 def guarded(run: Callable[[], Value]) -> Value:
-    """Return the result of `run`. Any exception, from the model's code or PyTorch, becomes an
-    ExecutionError.
-    """
+    """Return the result of `run`; any exception, the model's or PyTorch's, becomes an ExecutionError."""
     try:
         return run()
     except TpxError:

@@ -40,9 +40,7 @@ class Leaf:
 
 
 def leaves_of(specification: str) -> list[Leaf]:
-    """Return the leaves of a JSON tree specification, `[version, {type, context, children_spec}]`, in
-    order.
-    """
+    """Return the leaves of a tree specification in JSON, `[version, {type, context, children_spec}]`."""
     _, root = json.loads(specification)
     leaves: list[Leaf] = []
     _collect(root, (), leaves)

@@ -24,9 +24,7 @@ SUFFIXES = (".safetensors", ".pt")
 
 
 def weights_file(module_file: Path) -> Path | None:
-    """Return the weights file with the stem of `model.py`, None if there is none. Raises LoadError for
-    two.
-    """
+    """Return the weights file beside `model.py`, None if there is none. Raises LoadError if there are two."""
     there = [path for path in map(module_file.with_suffix, SUFFIXES) if path.is_file()]
     if len(there) > 1:
         raise LoadError(f"'{there[0]}' and '{there[1]}' are both weights of '{module_file.name}': remove one")

@@ -21,9 +21,7 @@ _COPY_BELOW_BYTES = 64 << 10  # below this, checking for writes costs more than 
 
 
 class _Window:
-    """A writable view of a read-only array, because PyTorch has no read-only tensors. Keeps the array
-    alive.
-    """
+    """A writable view that keeps a read-only array alive; PyTorch has no read-only tensors."""
 
     __slots__ = ("__array_interface__", "array")
 
@@ -61,9 +59,7 @@ class Lender:
         return tensor
 
     def settle(self) -> None:
-        """Check after a run if the model wrote into its inputs; if not, later inputs are passed without
-        a copy.
-        """
+        """Stop copying inputs if the run that has just ended did not write into them."""
         if not self._lent:
             return
         written = any(tensor._version for tensor in self._lent)

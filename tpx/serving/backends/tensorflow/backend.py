@@ -84,9 +84,7 @@ class TensorFlowBackend:
 
 
 class TensorFlowModel:
-    """One open version; the session created by opening completes the configuration and serves the first
-    instance.
-    """
+    """One open version; its first session completes the configuration and serves the first instance."""
 
     inline = False
     """False, because operations may block on files or queues."""

@@ -54,9 +54,7 @@ class GraphSession:
             self._session.run(self.graph.get_operation_by_name(name))
 
     def call(self, feeds: Sequence[str], fetches: Sequence[str]) -> Call:
-        """Return a function that takes arrays for the tensors `feeds`, in order, and returns the
-        tensors `fetches`.
-        """
+        """Return a function that takes arrays for the tensors `feeds` and returns the tensors `fetches`."""
         make = getattr(self._session, "_make_callable_from_options", None)
         if make is None:  # a private method, which a TensorFlow release may remove
             slow: Call = self._session.make_callable(list(fetches), list(feeds))

@@ -32,9 +32,7 @@ class TensorFlowSettings:
     intra_threads: int = 0
     """Threads of one operation, for the whole process; 0 leaves the choice to TensorFlow."""
     inter_threads: int | None = None
-    """Concurrent operations; 0 leaves the choice to TensorFlow, None computes in the instance's own
-    thread.
-    """
+    """Concurrent operations; 0 leaves the choice to TensorFlow, None uses the instance's own thread."""
     per_session_threads: bool = False
     signature: str = ""
     """Name of the signature; empty for serving_default, or the only one."""

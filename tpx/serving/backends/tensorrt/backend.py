@@ -171,9 +171,7 @@ class TensorRtModel:
             )
 
     def _check_kinds(self, config: ModelConfig) -> None:
-        """Raise ConfigError for tensor formats that cannot be served, and for flags that contradict the
-        engine.
-        """
+        """Raise ConfigError for formats that cannot be served, and for flags that contradict the engine."""
         for each in (*self._facts.inputs, *self._facts.outputs):
             if not each.linear:
                 raise ConfigError(

@@ -31,9 +31,7 @@ class TensorRtSettings:
     """Settings for loading engines and creating execution contexts."""
 
     strategy: Strategy = "STATIC"
-    """Memory of a context: STATIC for the largest shapes of any profile, ON_PROFILE_CHANGE for those of
-    its profile.
-    """
+    """Memory of a context: STATIC is for the largest shapes, ON_PROFILE_CHANGE for those of its profile."""
     priority: Priority = "DEFAULT"
     """Priority of the streams."""
     plugins: tuple[Path, ...] = ()
@@ -69,9 +67,7 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
 
 
 def _check_policy(backend: Mapping[str, str]) -> None:
-    """Validate `execution-policy`, which has no effect: instances are threads and always overlap.
-    Raises ConfigError.
-    """
+    """Raise ConfigError for an unknown `execution-policy`. It has no effect: instances always overlap."""
     policy = backend.get("execution-policy", _POLICIES[0])
     if policy not in _POLICIES:
         raise ConfigError(
@@ -120,9 +116,7 @@ class Engines:
                 raise LoadError(f"tensorrt cannot load the plugin '{path}': {exc}") from exc
 
     def engine(self, device: int, path: Path) -> Any:
-        """Return the engine on a device, loaded on first use. Raises LoadError that names a version
-        mismatch.
-        """
+        """Return the engine on a device, loaded on first use. Raises LoadError with the probable reason."""
         if device not in self._engines:
             try:
                 plan = path.read_bytes()

@@ -50,9 +50,7 @@ class DeviceBuffer:
 
 
 class CudaStream:
-    """Operations executed in order. Arrays must stay alive until `wait` returns, because copies are
-    asynchronous.
-    """
+    """Operations executed in order. Copies are asynchronous: arrays must stay alive until `wait` returns."""
 
     def __init__(self, driver: CudaDriver, priority: Priority) -> None:
         self._driver = driver

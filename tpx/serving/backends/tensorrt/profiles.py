@@ -115,9 +115,7 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def profiles_of(model: str, written: Sequence[str], there: int) -> tuple[int, ...]:
-    """Return the profiles that an instance group names, or the first. Raises ConfigError for an unknown
-    one.
-    """
+    """Return the profiles that an instance group names, or the first one. Raises ConfigError."""
     numbers = []
     for text in written:
         if not (text.isascii() and text.isdigit() and int(text) < there):
@@ -130,9 +128,7 @@ def profiles_of(model: str, written: Sequence[str], there: int) -> tuple[int, ..
 
 
 def max_batch_size(facts: EngineFacts, profiles: Sequence[int]) -> int:
-    """Return the maximum rows that any of these profiles accepts; 0 if not every first dimension is
-    variable.
-    """
+    """Return the maximum rows that any of these profiles accepts; 0 if a first dimension is not variable."""
     if facts.has_shape_tensors:
         return 0
     if not all(tensor.shape[:1] == (-1,) for tensor in (*facts.inputs, *facts.outputs)):
