@@ -113,7 +113,7 @@ class FakeInstance:
 
 
 class Scene:
-    """A dispatcher with one instance; implements AnswerSink and notes when requests were refused."""
+    """A dispatcher with one instance; implements ResponseSink and notes when requests were refused."""
 
     def __init__(self, scheduler: Scheduler, *, inline_below_ns: int = 0, cost_ns: int = 0) -> None:
         self.loop = VirtualLoop()

@@ -122,7 +122,7 @@ class TraceSource(Protocol):
         """Call `watcher` whenever `on` changes."""
 
 
-class ShortWay(Protocol):
+class SingleRequestPath(Protocol):
     """Fast path for requests with one head: computes them without scheduling while the model is idle."""
 
     @property
@@ -155,7 +155,7 @@ class InferencePlane(Protocol):
     def signature(self, name: str, version: str) -> Signature: ...
     def bind(self, request: DecodedRequest) -> RequestHead: ...
     def infer(self, request: InferRequest) -> None: ...
-    def short_way(self, head: RequestHead) -> ShortWay | None: ...
+    def fast_path(self, head: RequestHead) -> SingleRequestPath | None: ...
 
 
 class DataPlane:
@@ -449,7 +449,7 @@ class DataPlane:
                 regions.append(placement.registration)
         return regions
 
-    def short_way(self, head: RequestHead) -> ShortWay | None:
+    def fast_path(self, head: RequestHead) -> SingleRequestPath | None:
         """Return the fast path for requests with this head, or None. It exists if each request is
         computed alone and its outputs need no conversion. Do not use it while the server stops or
         traces requests.
@@ -457,8 +457,8 @@ class DataPlane:
         model = head.model
         if head.converted or not isinstance(model, ServedModel):
             return None
-        express = model.express(head)
-        return express if express is not None and express.most == 1 else None
+        fast = model.fast_path(head)
+        return fast if fast is not None and fast.most == 1 else None
 
     def infer(self, request: InferRequest) -> None:
         """Submit a request; responses arrive through its `reply`. Raises NotReady, Overloaded."""

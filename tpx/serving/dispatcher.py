@@ -31,7 +31,7 @@ _PURGE_S = 0.05
 """Delay before a purge of cancelled requests: clients cancel many at once, and queues are long."""
 
 
-class AnswerSink(Protocol):
+class ResponseSink(Protocol):
     """Receives the results of requests, on the event loop."""
 
     def answered(self, batch: Batch) -> None:
@@ -62,7 +62,7 @@ class InstanceQueue:
     )
 
     def __init__(
-        self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: AnswerSink
+        self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: ResponseSink
     ) -> None:
         self.index = index
         self.admission = admission
@@ -126,7 +126,7 @@ class Dispatcher:
         self,
         scheduler: Scheduler,
         loop: asyncio.AbstractEventLoop,
-        answers: AnswerSink,
+        answers: ResponseSink,
         limiter: Limiter,
         *,
         inline_below_ns: int,

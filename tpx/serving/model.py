@@ -21,7 +21,7 @@ from tpx.serving.backends.contract import (
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, InstanceQueue
-from tpx.serving.express import Express
+from tpx.serving.fast_path import FastPath
 from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
@@ -286,7 +286,7 @@ class ServedModel:
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
 
-    def express(self, head: RequestHead) -> Express | None:
+    def fast_path(self, head: RequestHead) -> FastPath | None:
         """Return the fast path for requests with this head, or None if they must take the regular path."""
         kept = self._placed[0].kept if self._placed else None
         if not self._plain or kept is None or head.total_size < 0 or self.statistics.latencies is not None:
@@ -294,7 +294,7 @@ class ServedModel:
         most = self._dispatcher.rows_at_once // head.batch_size
         if not most and self._dispatcher.rows_at_once == 1:
             most = 1  # no batching: a request of several rows is computed alone
-        return Express(head, self._dispatcher, self.statistics, kept, most) if most else None
+        return FastPath(head, self._dispatcher, self.statistics, kept, most) if most else None
 
     def cancelled(self) -> None:
         """Schedule a purge of cancelled requests."""

@@ -43,7 +43,7 @@ class FakeRemote:
 
 
 class Kept:
-    """Implements AnswerSink: keeps the errors."""
+    """Implements ResponseSink: keeps the errors."""
 
     def __init__(self) -> None:
         self.errors: list[tuple[Batch, TpxError | None]] = []

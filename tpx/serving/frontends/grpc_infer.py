@@ -21,7 +21,7 @@ from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     set_parameters,
 )
-from tpx.serving.dataplane import InferencePlane, ShortWay
+from tpx.serving.dataplane import InferencePlane, SingleRequestPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
@@ -45,11 +45,11 @@ Reply = Callable[[InferRequest, InferResponse], None]
 class _KnownGrpcHead:
     """A remembered message head: its decoded form, and the bytes expected before each tensor."""
 
-    __slots__ = ("_bound", "_starts", "frames", "head", "short", "size")
+    __slots__ = ("_bound", "_starts", "fast", "frames", "head", "size")
 
-    def __init__(self, head: RequestHead, short: ShortWay | None) -> None:
+    def __init__(self, head: RequestHead, fast: SingleRequestPath | None) -> None:
         self.head = head
-        self.short = short
+        self.fast = fast
         """Fast path for requests with this head; only for a single input tensor."""
         self._bound: object = None
         self._starts: list[bytes] = []
@@ -59,11 +59,11 @@ class _KnownGrpcHead:
         self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
         self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
-    def answer(self, short: ShortWay, outputs: list[bytes]) -> list[Buffer]:
+    def answer(self, fast: SingleRequestPath, outputs: list[bytes]) -> list[Buffer]:
         """Return the response for outputs computed on the fast path."""
-        if self._bound is not short.bound:
-            self._bound = short.bound
-            self._starts = _starts(self.head, short.outputs(), _NO_PARAMETERS)
+        if self._bound is not fast.bound:
+            self._bound = fast.bound
+            self._starts = _starts(self.head, fast.outputs(), _NO_PARAMETERS)
         parts: list[Buffer] = []
         for start, data in zip(self._starts, outputs, strict=True):
             parts += (start, data)
@@ -123,7 +123,7 @@ class GrpcInference:
         if decoded is None and self._forwarding is None:
             found = self._remembered(message)
             if found is not None:
-                if found[0].short is not None and self._answered_at_once(call, *found):
+                if found[0].fast is not None and self._answered_at_once(call, *found):
                     return None
                 return InferRequest(found[0].head, found[1], self._reply, call)
         return self.request(message, call, self._reply, call, decoded)
@@ -169,13 +169,13 @@ class GrpcInference:
 
     def _answered_at_once(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
         """Compute and answer a request on the fast path. Return False if that is not possible."""
-        short, plane = known.short, self._plane
-        if short is None or plane.stopping or plane.tracer.on:
+        fast, plane = known.fast, self._plane
+        if fast is None or plane.stopping or plane.tracer.on:
             return False
-        outputs = short.compute_one(tensors[0])
+        outputs = fast.compute_one(tensors[0])
         if outputs is None:
             return False
-        call.respond(known.answer(short, outputs))
+        call.respond(known.answer(fast, outputs))
         return True
 
     def _decoded(self, message: Buffer) -> DecodedRequest:
@@ -218,7 +218,7 @@ class GrpcInference:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
         plain = len(head.inputs) == 1 and head.shared is None
-        known = self._heads[start] = _KnownGrpcHead(head, self._plane.short_way(head) if plain else None)
+        known = self._heads[start] = _KnownGrpcHead(head, self._plane.fast_path(head) if plain else None)
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]

@@ -22,7 +22,7 @@ from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane, ShortWay
+from tpx.serving.dataplane import InferencePlane, SingleRequestPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
@@ -55,19 +55,19 @@ _REMEMBERED_HEAD_BYTES = 16 << 10
 class _KnownHttpHead:
     """A remembered JSON head, the fast path for its requests, and the constant start of their responses."""
 
-    __slots__ = ("_bound", "_headers", "_start", "head", "short")
+    __slots__ = ("_bound", "_headers", "_start", "fast", "head")
 
-    def __init__(self, head: RequestHead, short: ShortWay | None) -> None:
+    def __init__(self, head: RequestHead, fast: SingleRequestPath | None) -> None:
         self.head = head
-        self.short = short
+        self.fast = fast
         self._bound: object = None
         self._headers = self._start = b""
 
-    def answer(self, short: ShortWay, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
+    def answer(self, fast: SingleRequestPath, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
         """Return headers and body for outputs computed on the fast path."""
-        if self._bound is not short.bound:
-            self._bound = short.bound
-            rendered = _render(self.head, short.outputs(), None)
+        if self._bound is not fast.bound:
+            self._bound = fast.bound
+            rendered = _render(self.head, fast.outputs(), None)
             self._headers, self._start = rendered.headers, rendered.pieces[0]
         return self._headers, [self._start, *outputs]
 
@@ -155,7 +155,7 @@ class HttpInference:
         if decoded is None and (size or route.remembers_all):
             known = route.heads.get(bytes(body[:size] if size else body))
             if known is not None:
-                if known.short is not None and self._answered_at_once(request, known, body[size:]):
+                if known.fast is not None and self._answered_at_once(request, known, body[size:]):
                     return
                 infer = self._remembered(request, known.head, body, size or len(body))
         if infer is None:
@@ -178,13 +178,13 @@ class HttpInference:
 
     def _answered_at_once(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
         """Compute and answer a request on the fast path. Return False if that is not possible."""
-        short, plane = known.short, self._plane
-        if short is None or len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
+        fast, plane = known.fast, self._plane
+        if fast is None or len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
             return False
-        outputs = short.compute_one(tensors)
+        outputs = fast.compute_one(tensors)
         if outputs is None:
             return False
-        _respond(request, known.answer(short, outputs))
+        _respond(request, known.answer(fast, outputs))
         return True
 
     def _remembered(
@@ -240,7 +240,7 @@ class HttpInference:
 
     def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
         route.heads[start] = _KnownHttpHead(
-            head, self._plane.short_way(head) if head.shared is None else None
+            head, self._plane.fast_path(head) if head.shared is None else None
         )
         self._remembered_heads.append((route, start))
         if len(self._remembered_heads) > _REMEMBERED_HEADS:

@@ -14,7 +14,7 @@ from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.express import Express
+from tpx.serving.fast_path import FastPath
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.outputs import put_into_place, takes_long
 from tpx.serving.instances.kept import BoundRows
@@ -71,14 +71,14 @@ _NOTHING = FrameTemplate(b"")
 class _Known:
     """Request template: a request without tensors, with its head and fast path until a model changes."""
 
-    __slots__ = ("bound", "express", "generation", "head", "outputs", "request", "sizes", "template")
+    __slots__ = ("bound", "fast_path", "generation", "head", "outputs", "request", "sizes", "template")
 
     def __init__(self, meta: Buffer) -> None:
         self.request = wire.decode(wire.Request, meta)
         self.sizes = self.request.sizes
         self.head: RequestHead | None = None
         self.generation = -1
-        self.express: Express | None = None
+        self.fast_path: FastPath | None = None
         self.bound: BoundRows | None = None
         """Memory with the outputs of the requests that were computed last."""
         self.template = _NOTHING
@@ -90,7 +90,7 @@ class _Known:
         """Store the validated head, and the fast path if the model has one."""
         self.head, self.generation = head, generation
         self.bound = None
-        self.express = head.model.express(head) if isinstance(head.model, ServedModel) else None
+        self.fast_path = head.model.fast_path(head) if isinstance(head.model, ServedModel) else None
 
 
 class Peer:
@@ -201,7 +201,7 @@ class Peer:
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
             return None
         known = self._requests[template]
-        if known is None or known.express is None or known.express.size != size:
+        if known is None or known.fast_path is None or known.fast_path.size != size:
             return None
         plane = self._plane
         if not known.generation == plane.generation == generation or plane.stopping:
@@ -211,10 +211,10 @@ class Peer:
     def _compute(self, known: _Known | None, numbers: list[int], tensors: list[memoryview]) -> None:
         """Compute requests on the fast path and answer them; the others take the regular path."""
         assert known is not None
-        assert known.express is not None
+        assert known.fast_path is not None
         self._published_ns = came_ns = _clock()
         self._run = known, numbers
-        done = known.express.compute(tensors, came_ns, self._answer)
+        done = known.fast_path.compute(tensors, came_ns, self._answer)
         for number, data in zip(numbers[done:], tensors[done:], strict=True):
             # copied, because the views into the ring end with this call
             frame = ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", bytes(data))
@@ -249,14 +249,14 @@ class Peer:
             self.channel.publish()
 
     def _learn_outputs(self, known: _Known, bound: BoundRows) -> None:
-        express = known.express
-        assert express is not None
-        outputs = express.tensors(bound)
+        fast = known.fast_path
+        assert fast is not None
+        outputs = fast.tensors(bound)
         known.bound = bound
-        known.template = self._template(express.head, InferResponse(outputs))
+        known.template = self._template(fast.head, InferResponse(outputs))
         known.outputs = [
             (bound.output(wanted.spec).data, len(tensor.data))
-            for wanted, tensor in zip(express.head.outputs, outputs, strict=True)
+            for wanted, tensor in zip(fast.head.outputs, outputs, strict=True)
         ]
 
     def _template(self, head: RequestHead, response: InferResponse) -> FrameTemplate:

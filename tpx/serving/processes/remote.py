@@ -350,7 +350,7 @@ class RemotePlane:
     stopping = False
     """Always False: an engine that stops refuses requests itself."""
 
-    def short_way(self, head: RequestHead) -> None:
+    def fast_path(self, head: RequestHead) -> None:
         """Return None: the engine computes, so a frontend has no fast path."""
 
     def infer(self, infer: InferRequest) -> None:

@@ -22,7 +22,7 @@ Answer = Callable[[BoundRows, int, int, int], None]
 """Receives the memory with the outputs, the index of the first request, their number, and the time in ns."""
 
 
-class Express:
+class FastPath:
     """Fast path for requests with one head."""
 
     __slots__ = ("_bound", "_cuts", "_dispatcher", "_kept", "_statistics", "bound", "head", "most", "size")

@@ -42,14 +42,14 @@ def vector(*values: float) -> npt.NDArray[np.float32]:
 
 
 def computed_at_once(live: Live, model: str, *arrays: npt.NDArray[Any]) -> Sequence[bytes] | None:
-    """What the short way gives for inputs of "double" or "two", if it is open."""
+    """What the fast path returns for inputs of "double" or "two", if it is open."""
 
     def compute() -> None:
         plane = live.server.plane
         names = ("a", "b") if model == "two" else ("x",)
         tensors = [Tensor.from_numpy(name, array) for name, array in zip(names, arrays, strict=True)]
         head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=tensors))
-        short = plane.short_way(head)
+        short = plane.fast_path(head)
         done.set_result(None if short is None else short.compute_one(b"".join(t.data for t in tensors)))
 
     done: Future[Sequence[bytes] | None] = Future()
