@@ -1,5 +1,6 @@
 """Whether a request fits a model, and what it is told when it does not."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from tests.serving.fakes import config_of, signature_of
 from tpx.errors import Code, InvalidRequest
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
-from tpx.serving.request import RequestHead, TensorSpec
+from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.signature import Signature
 
 NOTE = (
@@ -41,12 +42,29 @@ def tensor(shape: tuple[int, ...] = (1, 2), name: str = "x", datatype: str = "FP
     return Tensor(name, datatype, shape, bytes(4 * int(np.prod(shape))))
 
 
+@dataclass
+class FakeServant:
+    """Implements Servant; receives no request."""
+
+    max_batch_size: int
+    name: str = "net"
+    version: int = 1
+    decoupled: bool = False
+    retired: bool = False
+
+    def submit(self, request: InferRequest) -> None:
+        raise AssertionError
+
+    def cancelled(self) -> None:
+        raise AssertionError
+
+
 def bind(
     sig: Signature, *tensors: Tensor, outputs: tuple[RequestedOutput, ...] = (), **fields: Any
 ) -> RequestHead:
     """The head of a request with these tensors."""
     request = DecodedRequest(inputs=list(tensors), outputs=list(outputs), **fields)
-    return sig.bind(None, request)  # type: ignore[arg-type]
+    return sig.bind(FakeServant(sig.max_batch_size), request)
 
 
 def refusal(sig: Signature, *tensors: Tensor, named: bool = True, **fields: Any) -> str:
@@ -362,7 +380,7 @@ def test_parameters_without_a_meaning_and_good_ones_are_kept() -> None:
 
 def test_plain_requests_share_a_head_only_where_everything_but_the_data_is_the_same() -> None:
     signature = Signature("m", 4, [TensorSpec("x", "FP32", (-1,))], [TensorSpec("y", "FP32", (-1,))])
-    servant: Any = object()
+    servant = FakeServant(8)
 
     def bind(shape: tuple[int, ...], size: int, **fields: Any) -> RequestHead:
         return signature.bind(

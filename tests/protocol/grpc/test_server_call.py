@@ -160,7 +160,7 @@ async def test_a_deadline_that_was_met_leaves_no_timer() -> None:
         peer.open(5, "/unknown", (b"grpc-timeout", b"9S"))
         await peer.answer(1)
         await peer.answer(5)
-        deadlines = [timer for timer in made if timer.when() - loop.time() > 6]
+        deadlines = [timer for timer in made if 6 < timer.when() - loop.time() < 10]
         assert len(deadlines) == 3
         assert all(timer.cancelled() for timer in deadlines)
 
