@@ -1,7 +1,7 @@
-"""`python -m benchmarks.cluster_cycle`: what one look of a cluster's supervisor at its replicas costs.
+"""`python -m benchmarks.cluster_cycle`: the cost of one cycle of a cluster supervisor.
 
 Every part runs for real but the replicas: one actor answers for all of them. Times are of one processor, the
-median of several looks; a supervisor looks every half second.
+median of several cycles; a supervisor has one every half second.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def cycle(count: int, actor: "ray.actor.ActorHandle[Answering]") -> dict[str, fl
     figures["state"] = _took_ms(lambda: state.dump() == state.dump())
     dumped = state.dump()
     figures["KV"] = _took_ms(lambda: internal_kv._internal_kv_put(b"tpx/bench", dumped, overwrite=True))
-    figures["a look"] = sum(figures.values())
+    figures["a cycle"] = sum(figures.values())
     figures["all commands"] = _took_ms(lambda: list(changes(empty, full)))
     figures["configuration"] = _took_ms(lambda: haproxy_config(spec.traffic, full, "/run/haproxy.sock"))
     return figures
@@ -113,7 +113,7 @@ def main() -> None:
         ray.shutdown()
     for models in (1, 10):
         print(f"a replica with {models} models reads its page in {page_us(models):.0f} us")
-    print("| ms of one look | " + " | ".join(f"{count} replicas" for count in COUNTS) + " |")
+    print("| ms per cycle | " + " | ".join(f"{count} replicas" for count in COUNTS) + " |")
     print("| --- |" + " ---: |" * len(COUNTS))
     for part in found[COUNTS[0]]:
         print(f"| {part} | " + " | ".join(f"{found[count][part]:.2f}" for count in COUNTS) + " |")

@@ -55,6 +55,10 @@ def test_there_is_one_version() -> None:
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
     image = load("kserve/clusterservingruntime.yaml")["spec"]["containers"][0]["image"]
     assert image == f"tpx:{__version__}"
+    ray = (DEPLOY / "kuberay.yaml").read_text("utf-8")
+    assert set(re.findall(r"tpx-cluster:(\S+)", ray)) == {__version__}
+    action = (ROOT / "docs" / "production" / "github-action.md").read_text("utf-8")
+    assert set(re.findall(r"github-action@v(\S+)", action)) == {__version__}
     assert f"\n## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
