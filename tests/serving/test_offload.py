@@ -77,34 +77,6 @@ def test_requests_that_come_while_an_answer_is_made_share_the_next_one() -> None
     asyncio.run(scene())
 
 
-def test_others_run_between_the_requests_that_share_an_answer() -> None:
-    async def scene() -> list[str]:
-        order: list[str] = []
-        answers = Answers()
-        coalesced = Coalesced(answers.make)
-
-        async def write() -> None:
-            await coalesced.get()
-            order.append("written")
-
-        async def tick() -> None:
-            while True:
-                order.append("other")
-                await asyncio.sleep(0)
-
-        writers = [asyncio.create_task(write()) for _ in range(5)]
-        other = asyncio.create_task(tick())
-        answers.gate.release()
-        await asyncio.gather(*writers)
-        other.cancel()
-        return order
-
-    order = asyncio.run(scene())
-    first = order.index("written")
-    assert order[first:].count("written") == 5
-    assert "written,written" not in ",".join(order)
-
-
 def test_a_request_that_is_cancelled_leaves_the_answer_to_the_others() -> None:
     async def scene() -> None:
         answers = Answers()

@@ -97,19 +97,13 @@ class Coalesced(Generic[_T]):
     def __init__(self, make: Callable[[], Coroutine[object, object, _T]]) -> None:
         self._make = make
         self._making = asyncio.Lock()
-        self._turn = asyncio.Lock()
         self._next: asyncio.Task[_T] | None = None
 
     async def get(self) -> _T:
         """Return a response whose production began after this call. Raises its exception."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_next())
-        answer = await asyncio.shield(self._next)
-        async with self._turn:
-            await asyncio.sleep(
-                0
-            )  # one caller per turn of the loop: writing a large answer takes milliseconds
-        return answer
+        return await asyncio.shield(self._next)
 
     async def _make_next(self) -> _T:
         async with self._making:
