@@ -113,7 +113,7 @@ def test_all_of_it_again_takes_nothing_more(siege: Siege) -> None:
     for case in cases:
         play(siege, case)
     before = siege.settles(lambda now: now.descriptors < 40)
-    for _ in range(3):  # what leaks does so each time; pools and caches are full at some time
+    for _ in range(6):  # a leak grows each time; pools and caches are full at some time
         for case in cases:
             play(siege, case)
         most = before.descriptors
@@ -123,5 +123,5 @@ def test_all_of_it_again_takes_nothing_more(siege: Siege) -> None:
             break
         before = after
     assert after.descriptors <= before.descriptors
-    assert after.threads <= before.threads
+    assert after.threads <= before.threads + 2  # pools start threads when none of theirs is idle
     assert grown < 8 * MIB
