@@ -44,7 +44,7 @@ def test_the_numbers_of_datatypes_are_those_of_dali() -> None:
 def test_what_is_no_pipeline_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.dali"
     path.write_bytes(content)
-    with pytest.raises(LoadError, match="no serialized DALI pipeline"):
+    with pytest.raises(LoadError, match="not a serialized DALI pipeline"):
         read_definition(path)
 
 

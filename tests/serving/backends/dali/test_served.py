@@ -138,7 +138,7 @@ def test_split_outputs_lose_their_outer_axis(live: Live) -> None:
         ("undeclared", "does not declare the ndim of 'x'"),
         ("mistyped", "'x' is TYPE_FP32 in the configuration, the pipeline has INT32"),
         ("misnamed", "the pipeline's inputs are x, the configuration has z"),
-        ("garbled", "no serialized DALI pipeline"),
+        ("garbled", "not a serialized DALI pipeline"),
         ("missing", "unable to find"),
         ("raising", "cannot be serialized: .*not today"),
         ("threads", "num_threads must be a whole number above 0, got 'x'"),
