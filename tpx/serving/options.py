@@ -213,7 +213,7 @@ class MetricsEndpointSpec:
     metrics_config: tuple[str, ...] = option(
         (),
         "counter_latencies, summary_latencies or histogram_latencies=BOOL, "
-        "summary_quantiles=QUANTILE:ERROR,...; repeatable",
+        "summary_quantiles=QUANTILE:ERROR,..., histogram_buckets=HISTOGRAM:BOUND,...; repeatable",
         metavar="SETTING=VALUE",
     )
     metrics_address: str = option("", "address to listen on (default: the HTTP address)")

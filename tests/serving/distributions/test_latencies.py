@@ -91,6 +91,14 @@ def test_buckets_are_the_models_own_where_it_has_some() -> None:
     assert list(other.bounds) == [100, 1000, 5000, 10_000, 50_000]
 
 
+def test_buckets_of_the_settings_hold_where_a_model_has_none() -> None:
+    settings = LatencySettings(histogram_latencies=True, histogram_buckets={REQUEST: (1.0, 2.0)})
+    for config, bounds in ((config_of(), (1, 2)), (controlled(REQUEST, [3]), (3,))):
+        histogram = kept(config, settings).by_family[REQUEST]
+        assert isinstance(histogram, Histogram)
+        assert histogram.bounds == bounds
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [

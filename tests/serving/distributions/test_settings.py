@@ -44,9 +44,30 @@ def test_the_later_of_two_wins() -> None:
     assert not settings.summary_latencies
 
 
+def test_buckets_are_set_by_histogram() -> None:
+    queue, request = (f"nv_inference_{phase}_duration_histogram_us" for phase in ("queue", "request"))
+    flags = [
+        f"histogram_buckets={queue}:1",
+        f"histogram_buckets={request}:0.5,10",
+        f"histogram_buckets={queue}:2",
+    ]
+    assert parse_latency_settings(flags).histogram_buckets == {queue: (2.0,), request: (0.5, 10.0)}
+
+
+REQUEST = "nv_inference_request_duration_histogram_us"
+
+
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
+        (
+            "histogram_buckets=1,2",
+            "no histogram '1,2' (there are: nv_inference_first_response_histogram_ms, ",
+        ),
+        (f"histogram_buckets={REQUEST}s:1", f"(did you mean '{REQUEST}'?)"),
+        (f"histogram_buckets={REQUEST}", "must be <histogram>:<bound>,..."),
+        (f"histogram_buckets={REQUEST}:1,inf", "finite bounds"),
+        (f"histogram_buckets={REQUEST}:2,1", f"got '{REQUEST}:2,1'"),
         ("summary_latencies", "--metrics-config option format is '<setting>=<value>'. Got summary_latencies"),
         ("=true", "option format is '<setting>=<value>'. Got =true"),
         ("summary_latencies=", "option format is '<setting>=<value>'. Got summary_latencies="),

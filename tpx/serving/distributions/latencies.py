@@ -17,10 +17,10 @@ from tpx.errors import ConfigError
 from tpx.options import nearest
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.distributions.quantiles import Summary
-from tpx.serving.distributions.settings import LatencySettings
 
 if TYPE_CHECKING:
     from tpx.serving.batch import Batch
+    from tpx.serving.distributions.settings import LatencySettings
 
 
 class Histogram:
@@ -190,12 +190,12 @@ class Latencies:
             each.observe(ns, count, now_ns)
 
 
-def latencies_of(config: ModelConfig, settings: LatencySettings) -> Latencies | None:
+def latencies_of(config: ModelConfig, settings: "LatencySettings") -> Latencies | None:
     """Return the distributions that a model keeps under these settings, None if there are none.
 
     Raises ConfigError if `model_metrics` is invalid, whether it is used or not.
     """
-    chosen = chosen_buckets(config)
+    chosen = {**settings.histogram_buckets, **chosen_buckets(config)}
     now = time.perf_counter_ns()
     kept: dict[str, Histogram | Summary] = {}
     for family in SUMMARIES if settings.summary_latencies else ():
@@ -205,6 +205,11 @@ def latencies_of(config: ModelConfig, settings: LatencySettings) -> Latencies | 
         if _measured(config, family.phase):
             kept[family.name] = Histogram(chosen.get(family.name, family.buckets), family.unit_ns)
     return Latencies(kept) if kept else None
+
+
+def are_buckets(bounds: Sequence[float]) -> bool:
+    """Return True if there are bounds, all finite, each larger than the one before."""
+    return bool(bounds) and all(map(math.isfinite, bounds)) and all(a < b for a, b in pairwise(bounds))
 
 
 def _measured(config: ModelConfig, phase: Phase) -> bool:
@@ -234,7 +239,7 @@ def chosen_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:
         buckets = tuple(control.histogram_options.buckets)
         if not buckets:
             raise ConfigError(f"histogram options must specify non-empty 'buckets' for {config.name}")
-        if not all(map(math.isfinite, buckets)) or any(a >= b for a, b in pairwise(buckets)):
+        if not are_buckets(buckets):
             raise ConfigError(
                 f"histogram options of '{family}' must have finite 'buckets', each larger than the one "
                 f"before, for {config.name}"

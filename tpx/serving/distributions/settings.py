@@ -1,11 +1,12 @@
 """--metrics-config: which latencies are recorded, and how."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tpx.errors import UsageError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
+from tpx.serving.distributions.latencies import HISTOGRAMS, are_buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class LatencySettings:
         Quantile(0.99, 0.001),
         Quantile(0.999, 0.001),
     )
+    histogram_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Bounds by family, for models that do not set their own."""
 
     @property
     def quantile_error(self) -> float:
@@ -38,7 +41,7 @@ class LatencySettings:
 
 
 _SWITCHES = ("counter_latencies", "summary_latencies", "histogram_latencies")
-_NAMES = (*_SWITCHES, "summary_quantiles")
+_NAMES = (*_SWITCHES, "summary_quantiles", "histogram_buckets")
 
 
 def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
@@ -53,8 +56,10 @@ def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
             raise UsageError(f"--metrics-config: unknown setting '{name}'{known}")
         if name in _SWITCHES:
             settings = _switched(settings, name, value)
-        else:
+        elif name == "summary_quantiles":
             settings = replace(settings, summary_quantiles=_quantiles(value))
+        else:
+            settings = replace(settings, histogram_buckets={**settings.histogram_buckets, **_buckets(value)})
     return settings
 
 
@@ -63,6 +68,25 @@ def _switched(settings: LatencySettings, name: str, value: str) -> LatencySettin
     if word not in TRUE_WORDS | FALSE_WORDS:
         raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
     return replace(settings, **{name: word in TRUE_WORDS})  # type: ignore[arg-type]
+
+
+def _buckets(text: str) -> Mapping[str, tuple[float, ...]]:
+    """Parse `FAMILY:1,2.5,10`."""
+    family, _, listed = text.partition(":")
+    names = [each.name for each in HISTOGRAMS]
+    if family not in names:
+        known = nearest(family, names) or f" (there are: {', '.join(names)})"
+        raise UsageError(f"--metrics-config histogram_buckets: no histogram '{family}'{known}")
+    try:
+        bounds = tuple(map(float, listed.split(",")))
+    except ValueError:
+        bounds = ()
+    if not are_buckets(bounds):
+        raise UsageError(
+            "--metrics-config histogram_buckets must be <histogram>:<bound>,..., finite bounds, each larger "
+            f"than the one before, got '{text}'"
+        )
+    return {family: bounds}
 
 
 def _quantiles(text: str) -> tuple[Quantile, ...]:
