@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.deploy.files import DEPLOY, LOOPBACK_UP, ROOT, load
-from tpx.perf.statistics.batches import BINS_PER_OCTAVE
+from tpx.perf.statistics.summaries import BINS_PER_OCTAVE
 
 ACTION = load("github-action/action.yml")
 PAGE = (ROOT / "docs" / "production" / "github-action.md").read_text("utf-8")

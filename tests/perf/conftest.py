@@ -38,7 +38,7 @@ from tpx.perf.results import (
 from tpx.perf.server_statistics import ModelTree, ServerStatistics
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.latency import LatencySummary, summarize
+from tpx.perf.statistics.summaries import LatencySummary, summarize
 from tpx.protocol.tensors import Tensor
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.levels import LevelRange
+from tpx.perf.levels import LevelRange, PeriodicRange
 from tpx.perf.options import SessionSpec
-from tpx.perf.plan import PeriodicRange
 
 RATES = "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
 

@@ -6,8 +6,8 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.metrics.figures import MetricsPlace
 from tpx.perf.options import SessionSpec
+from tpx.perf.results import MetricsPlace
 
 
 def config(*words: str) -> SessionSpec:

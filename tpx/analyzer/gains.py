@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpx.perf.statistics.distributions import t_quantile, t_two_sided
-from tpx.perf.statistics.intervals import CONFIDENCE
+from tpx.perf.statistics.intervals import CONFIDENCE, t_quantile, t_two_sided
 from tpx.report.digits import percent
 
 TIE_MARGIN = 0.02

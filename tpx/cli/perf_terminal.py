@@ -119,7 +119,7 @@ class Terminal(Observer):
         for warning in result.warnings:
             self.notice(warning)
         if self._config.answers.explain:
-            from tpx.perf.answers.explain import explain  # late
+            from tpx.perf.report.level_text import explain  # late
 
             tell(explain(result, self._settings) + "\n")
 

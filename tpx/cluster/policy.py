@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tpx.cluster.spec import ClusterSpec, Rollout
-from tpx.perf.statistics.distributions import t_quantile
+from tpx.perf.statistics.intervals import t_quantile
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 30.0

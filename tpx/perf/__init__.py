@@ -5,7 +5,7 @@ Every measurement goes through `session`: a `SessionSpec` (`options`) goes in, o
 `inputs`), opens each level's load (`levels`, `loads`) and measures it (`measure`). Its callers are a
 command-line run (`run`, `dry_run`), the comparison of servers in turns (`in_turns`), and the analyzer's
 trials. Every request leaves a row in `records`; `capture` keeps what files of single requests need
-besides. `server_statistics` and `metrics` read the server's own figures, `statistics` and `objectives`
+besides. `server_statistics` reads the server's own figures, `statistics` and `objectives`
 say what samples allow to conclude, and `answers` combines several levels or runs. `report` writes the
 outputs; `self_test` with `null_server` measures the load generator itself.
 """

@@ -8,8 +8,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from tpx.errors import InvalidRequest, MeasurementError, WireError
+from tpx.perf.capture import parts_of, read_outputs
 from tpx.perf.clients.model import ModelDescription, TensorDescription
-from tpx.perf.clients.outputs import parts_of, read_outputs
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.levels import Level, LevelRange, level_number
 from tpx.perf.loads.senders import end_sequences

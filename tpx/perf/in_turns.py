@@ -20,7 +20,7 @@ from tpx.perf.options.measuring import ComparingSpec
 from tpx.perf.results import LevelResult
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.distributions import t_quantile, t_two_sided
+from tpx.perf.statistics.intervals import t_quantile, t_two_sided
 
 BLOCK_MS = 500
 FEWEST_ROUNDS = 4

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import UsageError
-from tpx.perf.statistics.distributions import binomial_at_most
-from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.intervals import Interval, binomial_at_most
 from tpx.protocol.tensors import Array
 from tpx.report.digits import latency, rounded
 

@@ -12,7 +12,7 @@ from tpx.perf.loads.base import Load
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.latency import rank
+from tpx.perf.statistics.summaries import rank
 
 WATCHED = (50.0, 90.0, 99.0)
 """Percentiles reported while a level is measured."""

@@ -30,9 +30,9 @@ from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
+    from tpx.perf.levels import Share
     from tpx.perf.loads.worker import OpenTarget
     from tpx.perf.loads.workers import RunningWorker, WorkerPool
-    from tpx.perf.plan import Share
 
 Connect = Callable[[SessionSpec, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
 
@@ -156,7 +156,7 @@ class Session:
             self._workers = await stack.enter_async_context(self._pool())
         place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
-            from tpx.perf.metrics.scraper import Scraper  # late: few runs need it
+            from tpx.perf.measure.scraper import Scraper  # late: few runs need it
 
             scraper = Scraper(place, self._observer.notice)
             stack.push_async_callback(scraper.stop)

@@ -12,9 +12,8 @@ from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Verdict
-from tpx.perf.statistics.batches import Batches
 from tpx.perf.statistics.intervals import Interval
-from tpx.perf.statistics.latency import LatencySummary
+from tpx.perf.statistics.summaries import Batches, LatencySummary
 
 LOAD = LoadPoint(value=8, batch_size=2)
 LEVEL = LevelResult(

@@ -20,7 +20,7 @@ from tpx.perf.answers.compare import (
 )
 from tpx.perf.levels import Level
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.batches import Batches, cut
+from tpx.perf.statistics.summaries import Batches, cut
 
 RULES = LevelSettings(rule="ci", interval_ms=1000, max_windows=8)
 LEVEL = Level("concurrency", 4)

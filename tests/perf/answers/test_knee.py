@@ -6,7 +6,7 @@ import pytest
 from tests.perf.conftest import make_level
 from tpx.perf.answers.knee import Scalability, find_knee, fit
 from tpx.perf.results import LevelResult
-from tpx.perf.statistics.latency import LatencySummary
+from tpx.perf.statistics.summaries import LatencySummary
 
 
 def level(load: int, throughput: float, p99_us: float) -> LevelResult:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tpx.errors import MeasurementError, UsageError
+from tpx.perf.clients.control import model_path
 from tpx.perf.clients.endpoint import Protocol, parse_address
-from tpx.perf.clients.http_control import model_path
 from tpx.perf.clients.model import ModelKey, model_counters, model_description, server_description
 
 METADATA: dict[str, Any] = {

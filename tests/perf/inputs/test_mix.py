@@ -12,9 +12,8 @@ from tests.serving.live import Live, serving
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import MixedFeed, RoundRobin
-from tpx.perf.levels import Level
+from tpx.perf.levels import Level, ModelShare
 from tpx.perf.options import SessionSpec
-from tpx.perf.plan import ModelShare
 from tpx.perf.records import MODEL_SHIFT
 from tpx.perf.report.json import json_text
 from tpx.perf.report.level_text import beyond_lines

@@ -13,8 +13,7 @@ from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Feed, MixedFeed, RoundRobin, Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.sequences import SequenceFeed
-from tpx.perf.levels import Level
-from tpx.perf.plan import ALL, Share
+from tpx.perf.levels import ALL, Level, Share
 
 SEQUENTIAL = model(1, scheduler="sequence")
 

@@ -6,8 +6,8 @@ from typing import Any
 from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import OnResponse, Slot
 from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.levels import PeriodicRange
 from tpx.perf.loads.periodic import PeriodicLoad
-from tpx.perf.plan import PeriodicRange
 
 
 class StreamedAnswer:

@@ -13,12 +13,11 @@ from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Slot
 from tpx.perf.inputs.feed import Check, RoundRobin
-from tpx.perf.levels import Level
+from tpx.perf.levels import ALL, Level, PaceSpec, Share
 from tpx.perf.loads import rate
 from tpx.perf.loads.base import slots_ahead
 from tpx.perf.loads.rate import OpenLoopSettings, RateLoad
 from tpx.perf.loads.schedules import Offsets, evenly, in_bursts
-from tpx.perf.plan import ALL, PaceSpec, Share
 from tpx.perf.run import event_loop
 
 PLAIN = OpenLoopSettings()

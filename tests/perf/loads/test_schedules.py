@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpx.perf.levels import Level, level_seed
+from tpx.perf.levels import Distribution, Intervals, Level, PaceSpec, Share, level_seed
 from tpx.perf.loads.schedules import (
     BLOCK,
     NEVER,
@@ -22,7 +22,6 @@ from tpx.perf.loads.schedules import (
     offsets,
     repeated,
 )
-from tpx.perf.plan import Distribution, Intervals, PaceSpec, Share
 from tpx.perf.settings import LevelSettings
 
 RATE = Level("request_rate", 1000.0)

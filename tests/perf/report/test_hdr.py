@@ -10,7 +10,7 @@ from hdrh.log import HistogramLogReader
 from tests.perf.conftest import make_records
 from tpx.perf.levels import Level
 from tpx.perf.records import LevelRecords
-from tpx.perf.report.hdr import HdrLog, encode
+from tpx.perf.report.recorders import HdrLog, encode
 
 SECOND_NS = 1_000_000_000
 

@@ -14,14 +14,13 @@ from tests.report.reading import read
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, estimate
-from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
-from tpx.perf.results import ErrorCount, LevelResult, OpenLoop
-from tpx.perf.statistics.latency import summarize
+from tpx.perf.results import ErrorCount, GpuFigures, LevelResult, MetricsFigures, OpenLoop
+from tpx.perf.statistics.summaries import summarize
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
 from tpx.report.layout import lay_out

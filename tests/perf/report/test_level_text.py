@@ -6,10 +6,17 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.perf.levels import Level
-from tpx.perf.metrics.figures import GpuFigures, MetricsFigures, SeriesFigures
 from tpx.perf.report.level_text import Shown, level_block
-from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown, Streaming
-from tpx.perf.statistics.latency import LatencySummary
+from tpx.perf.results import (
+    GpuFigures,
+    LevelResult,
+    MetricsFigures,
+    OpenLoop,
+    SeriesFigures,
+    ServerBreakdown,
+    Streaming,
+)
+from tpx.perf.statistics.summaries import LatencySummary
 
 COMPOSING = """\
     Inference count: 3954

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpx.perf.statistics.batches import BATCHES, batch_count, bin_of, cut, quantiles
+from tpx.perf.statistics.summaries import BATCHES, batch_count, bin_of, cut, quantiles
 
 
 def test_every_request_is_in_the_batch_of_its_end() -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tpx.perf.statistics.batches import Batches, cut
 from tpx.perf.statistics.differences import Figure, change, quantile_figure, rate_figure
+from tpx.perf.statistics.summaries import Batches, cut
 
 
 def measured(rng: np.random.Generator, rate: float, latency_ms: float) -> Batches:

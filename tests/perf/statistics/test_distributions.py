@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tpx.perf.statistics.distributions import (
+from tpx.perf.statistics.intervals import (
     binomial_at_most,
     incomplete_beta,
     normal_quantile,

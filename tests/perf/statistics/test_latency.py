@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpx.perf.statistics.latency import rank, reported_percentiles, summarize
+from tpx.perf.statistics.summaries import rank, reported_percentiles, summarize
 
 
 @pytest.mark.parametrize(

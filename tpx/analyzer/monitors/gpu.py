@@ -12,7 +12,7 @@ from typing import Any
 
 from tpx.analyzer.monitors.base import Usage
 from tpx.analyzer.results.measurement import EnergyUse, GpuUse
-from tpx.perf.metrics.scraper import PageReader, Scrape
+from tpx.perf.measure.scraper import PageReader, Scrape
 
 ANSWER_S = 2.0
 

@@ -15,8 +15,7 @@ from tpx.analyzer.results.measurement import (
     Range,
     ResponseFigures,
 )
-from tpx.perf.statistics.distributions import t_quantile
-from tpx.perf.statistics.intervals import CONFIDENCE
+from tpx.perf.statistics.intervals import CONFIDENCE, t_quantile
 
 T = TypeVar("T")
 LEAST_SPREAD = 0.01

@@ -8,10 +8,9 @@ from typing import Any, Literal, Protocol
 
 from tpx.analyzer.runners.base import Addresses, Launch
 from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
-from tpx.perf.clients.control import Asker
+from tpx.perf.clients.control import Asker, HttpAsker
 from tpx.perf.clients.endpoint import Endpoint, parse_address
 from tpx.perf.clients.grpc_control import GrpcAsker
-from tpx.perf.clients.http_control import HttpAsker
 from tpx.perf.clients.model import IndexEntry, ModelKey, index_entries
 from tpx.protocol.http1.client import HttpConnector
 from tpx.protocol.json_values import JsonObject

@@ -27,7 +27,7 @@ from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
-from tpx.perf.statistics.latency import LatencySummary
+from tpx.perf.statistics.summaries import LatencySummary
 
 WARMUP_SHARE = 0.2
 """Share of a window used as warm-up before the first: a model is slow right after it is loaded."""

@@ -1,3 +1,1 @@
-"""Answers derived from measured levels: the knee of a load curve, changes between runs, and how each
-figure was calculated.
-"""
+"""Answers derived from measured levels: the knee of a load curve, and changes between runs."""

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.perf.statistics.batches import Batches, Integers
 from tpx.perf.statistics.differences import (
     Figure,
     by_batch,
@@ -18,6 +17,7 @@ from tpx.perf.statistics.differences import (
     quantile_figure,
     rate_figure,
 )
+from tpx.perf.statistics.summaries import Batches, Integers
 from tpx.protocol.json_values import JsonObject
 
 FigureName = Literal["throughput", "p50", "p99"]

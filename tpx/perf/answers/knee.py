@@ -8,7 +8,7 @@ import numpy as np
 
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.results import LevelResult
-from tpx.perf.statistics.batches import Floats
+from tpx.perf.statistics.summaries import Floats
 
 FEWEST_FOR_KNEE = 3
 FEWEST_FOR_MODEL = 4

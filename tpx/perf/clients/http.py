@@ -24,9 +24,8 @@ from tpx.perf.clients.base import (
     brief,
     nobody_listens,
 )
-from tpx.perf.clients.control import V2Control
+from tpx.perf.clients.control import HttpAsker, V2Control, error_text, host_header, model_path, user_headers
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.http_control import HttpAsker, error_text, host_header, model_path, user_headers
 from tpx.perf.clients.tls import tls_context
 from tpx.perf.clients.wire import WireSpec
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request

@@ -1,15 +1,172 @@
-"""The data of a run: the user's files and directories, or generated data if there are none."""
+"""The data of a run: the user's files and directories, or generated data if there are none.
 
+Of a JSON file only the bytes are kept in memory; each step is parsed on access.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
+import orjson
 
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.perf.clients.model import ModelDescription, TensorDescription, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
-from tpx.perf.inputs.json_files import read_json
 from tpx.perf.inputs.makers import Maker, assumption, maker_for, maker_of_file, resolve_shapes
 from tpx.perf.inputs.steps import DataSet, DataStream, Step, StepReader
+from tpx.protocol.json_values import JsonValue
+
+LINES = (".ndjson", ".jsonl")
+MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the json file"
+MIXED = "can not have a combination of objects and arrays inside of the data array"
+
+
+class JsonStream:
+    """Implements DataStream: unparsed steps from one or more files."""
+
+    def __init__(self, reader: StepReader) -> None:
+        self._reader = reader
+        self._steps: list[tuple[JsonValue, JsonValue, str]] = []
+
+    def add(self, steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str) -> None:
+        """Append the steps of a file; `expected` has one entry per step."""
+        if expected is not None and len(expected) != len(steps):
+            raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
+        outputs = [None] * len(steps) if expected is None else expected
+        self._steps += [(steps[i], outputs[i], f"{where}, step {i}") for i in range(len(steps))]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> Step:
+        value, expected, where = self._steps[index]
+        return self._reader.step(_parsed(value, where), _parsed(expected, where), where, index)
+
+
+def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
+    """Read the data of several files in order: lists of steps become one stream, nested lists several.
+
+    Raises UsageError naming the file that is not in this format, or that mixes the two forms.
+    """
+    flat = JsonStream(reader)
+    streams: list[JsonStream] = []
+    notices: list[str] = []
+    for path in paths:
+        file = _file(path)
+        notices += file.notices
+        if _is_nested(file.data, path):
+            streams += _streams(file, path, reader)
+        else:
+            flat.add(file.data, file.validation, f"{path}: stream 0")
+        if len(flat) and streams:
+            raise UsageError(f"{path}: {MIXED}")
+    if any(not len(stream) for stream in streams) or not (streams or len(flat)):
+        raise UsageError(f"{', '.join(map(str, paths))}: The dataset provided is empty.")
+    return DataSet(streams=tuple(streams) or (flat,), made=False, notices=tuple(notices))
+
+
+def _is_nested(data: Sequence[JsonValue], path: Path) -> bool:
+    """Return True if the items are streams. Raises UsageError if only some are."""
+    lists = [_starts_list(item) for item in data]
+    if any(lists) and not all(lists):
+        raise UsageError(f"{path}: {MIXED}")
+    return any(lists)
+
+
+def _streams(file: "_File", path: Path, reader: StepReader) -> list[JsonStream]:
+    expected: Sequence[JsonValue] = [None] * len(file.data) if file.validation is None else file.validation
+    if len(expected) != len(file.data):
+        raise UsageError(f"{path}: {MISALIGNED}: {len(expected)} streams for {len(file.data)}")
+    out = []
+    for number, (steps, outputs) in enumerate(zip(file.data, expected, strict=True)):
+        where = f"{path}: stream {number}"
+        if outputs is not None and not _starts_list(outputs):
+            raise UsageError(f"{where}: {MISALIGNED}")
+        stream = JsonStream(reader)
+        stream.add(_items(steps, where) or [], None if outputs is None else _items(outputs, where), where)
+        out.append(stream)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    data: Sequence[JsonValue]
+    validation: Sequence[JsonValue] | None = None
+    notices: tuple[str, ...] = ()
+
+
+def _file(path: Path) -> _File:
+    try:
+        text = path.read_bytes()
+    except OSError as exc:
+        raise UsageError(f"--input-data {path}: {exc.strerror or exc}") from exc
+    if path.suffix in LINES:
+        return _File([msgspec.Raw(line) for line in text.splitlines() if line.strip()])
+    document = _document(text, path)
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: expected an object with a field 'data'")
+    if "data" not in document:
+        raise UsageError(f"{path}: The json file doesn't contain data field")
+    data = _items(document["data"], str(path))
+    validation = None
+    if "validation_data" in document:
+        validation = _items(document["validation_data"], str(path))
+        if validation is None:
+            raise UsageError(f"{path}: {MISALIGNED}")
+    if data is None:
+        raise UsageError(f"{path}: 'data' has to be a list of steps, or of lists of steps")
+    unread = sorted(set(document) - {"data", "validation_data"})
+    notices = [f"{path}: the field '{name}' is not read (known: data, validation_data)" for name in unread]
+    return _File(data, validation, tuple(notices))
+
+
+def _document(text: bytes, path: Path) -> JsonValue:
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        return None
+    except msgspec.DecodeError as exc:
+        return _lenient(text, str(path), exc)
+
+
+def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
+    """Parse text with NaN or Infinity, which JSON lacks but perf_analyzer accepts."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{where}: failed to parse the specified json file: {error}") from error
+
+
+def _starts_list(value: JsonValue) -> bool:
+    if isinstance(value, msgspec.Raw):
+        return bytes(memoryview(value)[:1]) == b"["
+    return isinstance(value, list)
+
+
+def _items(value: JsonValue, where: str) -> Sequence[JsonValue] | None:
+    """Return the items of a list; None for anything else."""
+    if not _starts_list(value):
+        return None
+    if isinstance(value, msgspec.Raw):
+        try:
+            return msgspec.json.decode(value, type=list[msgspec.Raw])
+        except msgspec.DecodeError as exc:
+            value = _lenient(bytes(value), where, exc)
+    items: list[JsonValue] = value
+    return items
+
+
+def _parsed(value: JsonValue, where: str) -> JsonValue:
+    if not isinstance(value, msgspec.Raw):
+        return value
+    try:
+        return orjson.loads(memoryview(value))
+    except orjson.JSONDecodeError as exc:
+        return _lenient(bytes(value), where, exc)
+
 
 ARRAY = ".npy"
 

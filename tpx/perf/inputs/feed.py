@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tpx.perf.clients.base import Prepared
-from tpx.perf.levels import Level, level_seed
-from tpx.perf.plan import ALL, Share
+from tpx.perf.levels import ALL, Level, Share, level_seed
 from tpx.perf.records import MODEL_SHIFT
 
 BLOCK = 1 << 12

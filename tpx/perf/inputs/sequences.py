@@ -11,8 +11,7 @@ from tpx.errors import UsageError
 from tpx.perf.clients.base import Prepared, Template
 from tpx.perf.inputs.base import SequenceSpec
 from tpx.perf.inputs.feed import Check
-from tpx.perf.levels import Level, level_seed
-from tpx.perf.plan import ALL, Share
+from tpx.perf.levels import ALL, Level, Share, level_seed
 
 START, END = 2, 1
 """Bits of a request's flags."""

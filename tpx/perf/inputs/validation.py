@@ -42,7 +42,7 @@ class Validator:
         return f"{expectation.where}: {wrong}" if wrong else ""
 
     def _wrong(self, expected: Sequence[Tensor], response: Any) -> str:
-        from tpx.perf.clients.outputs import parts_of, read_outputs  # imported late: imports every transport
+        from tpx.perf.capture import parts_of, read_outputs  # imported late: imports every transport
 
         answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
         if not answers:

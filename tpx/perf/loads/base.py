@@ -14,8 +14,7 @@ import numpy as np
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Client, Failure
 from tpx.perf.inputs.feed import Conversation, Feed
-from tpx.perf.levels import Level, LevelRange
-from tpx.perf.plan import ALL, PaceSpec, Share
+from tpx.perf.levels import ALL, Level, LevelRange, PaceSpec, Share
 from tpx.perf.records import Records
 from tpx.perf.settings import LevelSettings
 

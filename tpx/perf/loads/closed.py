@@ -9,10 +9,9 @@ import numpy as np
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.inputs.feed import Check, Conversation, Feed
-from tpx.perf.levels import Level
+from tpx.perf.levels import ALL, Level, Share
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.plan import ALL, Share
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import Sessions
 

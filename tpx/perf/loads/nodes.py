@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 
 from tpx.errors import MeasurementError, TpxError, UsageError
+from tpx.perf.levels import Share
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.ring import Circle, RowRing
 from tpx.perf.loads.worker import Go, OpenTarget, Stop
 from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker
-from tpx.perf.plan import Share
 from tpx.perf.records import FIELDS
 from tpx.protocol.json_values import JsonValue
 from tpx.protocol.tensors import Array

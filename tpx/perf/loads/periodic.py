@@ -12,9 +12,9 @@ from typing import Any, cast
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.levels import PeriodicRange
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.plan import PeriodicRange
 
 EARLY = -3
 """Status of a request whose stream ended before it had the responses of a period."""

@@ -16,14 +16,14 @@ import numpy as np
 from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
+from tpx.perf.levels import LATE_NS, LatePolicy
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, slots_ahead
 from tpx.perf.loads.pacing import Alarm, alarm
 from tpx.perf.loads.schedules import NEVER, Offsets, Timetable, at_once, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.plan import LATE_NS, LatePolicy
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import OpenLoop
-from tpx.perf.statistics.latency import summarize
+from tpx.perf.statistics.summaries import summarize
 
 SENDS_A_TURN = 64
 """Maximum requests sent per turn of the event loop, so that responses are read in between."""

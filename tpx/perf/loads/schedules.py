@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.levels import Level, level_seed
-from tpx.perf.plan import ALL, Share
+from tpx.perf.levels import ALL, Level, Share, level_seed
 from tpx.perf.settings import LevelSettings
 
 Offsets = npt.NDArray[np.int64]

@@ -12,10 +12,10 @@ from time import perf_counter_ns
 from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
 from tpx.perf.inputs.sequences import SequenceFeed
+from tpx.perf.levels import Share
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
 from tpx.perf.loads.ring import RowRing, Telling
 from tpx.perf.loops import event_loop
-from tpx.perf.plan import Share
 
 FLUSH_S = 0.01
 ABANDONED_DRAIN_S = 0.25

@@ -11,10 +11,10 @@ from typing import Protocol, TypeVar
 
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
+from tpx.perf.levels import Share
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.ring import Gathering, RowRing
 from tpx.perf.loads.worker import Broken, Go, OpenTarget, Ready, Stop, Stopped, main
-from tpx.perf.plan import Share
 
 T = TypeVar("T")
 GATHER_S = 0.01

@@ -2,6 +2,6 @@
 
 `level` runs the load window by window and passes each window border to the `ledger`, which uses `rules`
 and `estimates` to decide when to stop. `verdict` builds the result from the measured figures and the
-sections of the `collectors`; `wakeups` serves one collector. Only `level` and the collectors use a
-clock or a server.
+sections of the `collectors`, which use `wakeups` and the `scraper` of the server's metrics page. Only
+`level` and the collectors use a clock or a server.
 """

@@ -25,12 +25,11 @@ from tpx.perf.records import (
 )
 from tpx.perf.results import Condition, MemberFigures, Sections, Streaming, Validity, Verdict, WakeUps
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.distributions import binomial_at_most
-from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
-from tpx.perf.statistics.latency import summarize
+from tpx.perf.statistics.intervals import SAFE_CONFIDENCE, binomial_at_most
+from tpx.perf.statistics.summaries import summarize
 
 if TYPE_CHECKING:
-    from tpx.perf.metrics.scraper import Scraper
+    from tpx.perf.measure.scraper import Scraper
 
 QUARTILES = (25.0, 75.0)
 """Percentiles of responses besides the usual ones; Model Analyzer has objectives for them."""

@@ -17,7 +17,6 @@ from tpx.perf.objectives import (
 )
 from tpx.perf.records import SUCCESS, Rows
 from tpx.perf.results import Estimates, LatencyEstimate
-from tpx.perf.statistics.batches import FEWEST_BATCHES, Integers, batch_count, cut
 from tpx.perf.statistics.intervals import (
     CONFIDENCE,
     Interval,
@@ -26,7 +25,15 @@ from tpx.perf.statistics.intervals import (
     ratio_interval,
     too_few,
 )
-from tpx.perf.statistics.latency import EXTRA_PERCENTILES, rank, reported_percentiles
+from tpx.perf.statistics.summaries import (
+    EXTRA_PERCENTILES,
+    FEWEST_BATCHES,
+    Integers,
+    batch_count,
+    cut,
+    rank,
+    reported_percentiles,
+)
 from tpx.protocol.tensors import Array
 
 

@@ -23,7 +23,7 @@ from tpx.perf.records import SUCCESS, Records, Rows, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
 from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.latency import rank, summarize
+from tpx.perf.statistics.summaries import rank, summarize
 from tpx.protocol.tensors import Array
 
 log = logging.getLogger(__name__)

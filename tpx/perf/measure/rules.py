@@ -15,8 +15,7 @@ from tpx.perf.measure.estimates import Estimator, Sample, assess, joined
 from tpx.perf.objectives import Assessment, Objective, Outcome
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.distributions import t_quantile
-from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.intervals import Interval, t_quantile
 from tpx.protocol.tensors import Array
 
 STABILITY_WINDOWS = 3

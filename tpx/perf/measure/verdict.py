@@ -7,11 +7,10 @@ It adds warnings if figures contradict each other, the server's counters, or the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tpx.perf.levels import CONCURRENCY, level_number
+from tpx.perf.levels import CONCURRENCY, LATE_NS, level_number
 from tpx.perf.measure.estimates import estimate
 from tpx.perf.measure.ledger import MeasuredLevel, client_times
 from tpx.perf.objectives import Outcome
-from tpx.perf.plan import LATE_NS
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict, Window
 from tpx.perf.settings import LevelSettings
 

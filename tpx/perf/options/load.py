@@ -13,13 +13,14 @@ from tpx.perf.levels import (
     PERIODIC_CONCURRENCY,
     SESSION_CONCURRENCY,
     SINGLE_STREAM,
+    Intervals,
     LevelRange,
+    PeriodicRange,
     parse_concurrency,
     parse_intervals,
     parse_periodic,
     parse_rates,
 )
-from tpx.perf.plan import Intervals, PeriodicRange
 from tpx.perf.settings import LevelSettings
 
 ONE_REQUEST = LevelRange(given=False)

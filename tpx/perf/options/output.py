@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpx.errors import UsageError
 from tpx.options import check_range, fields_of, flag_of, given, option, refuse
-from tpx.perf.metrics.figures import MetricsPlace
+from tpx.perf.results import MetricsPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

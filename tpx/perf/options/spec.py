@@ -8,7 +8,7 @@ from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, Endpoint, ServiceS
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
-from tpx.perf.levels import LevelRange
+from tpx.perf.levels import LevelRange, PaceSpec
 from tpx.perf.options.load import LoadSpec, ScenarioSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
@@ -21,7 +21,6 @@ from tpx.perf.options.measuring import (
 from tpx.perf.options.output import OutputSpec, ScrapeSpec
 from tpx.perf.options.rules import RULES
 from tpx.perf.options.target import TargetSpec, TlsSpec
-from tpx.perf.plan import PaceSpec
 from tpx.perf.settings import LevelSettings
 
 

@@ -8,8 +8,7 @@ from typing import Literal
 from tpx.errors import UsageError
 from tpx.options import one_of, option, refuse
 from tpx.perf.clients.tls import TlsSettings
-from tpx.perf.levels import parse_models
-from tpx.perf.plan import ModelShare
+from tpx.perf.levels import ModelShare, parse_models
 from tpx.perf.settings import Header, parse_header
 
 LONGEST_TIMEOUT_S = 1e9

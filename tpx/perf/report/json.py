@@ -12,23 +12,22 @@ import numpy as np
 from tpx import __version__
 from tpx.perf.answers.knee import Knee, find_knee
 from tpx.perf.levels import Level
-from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
-from tpx.perf.report.hdr import encode
 from tpx.perf.report.model import Report
+from tpx.perf.report.recorders import encode
 from tpx.perf.results import (
     ClientCheck,
     LatencyEstimate,
     LevelResult,
     MemberFigures,
+    MetricsFigures,
     OpenLoop,
     ServerBreakdown,
     Streaming,
     Validity,
     Window,
 )
-from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Integers
-from tpx.perf.statistics.latency import LatencySummary
+from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, Batches, Integers, LatencySummary
 from tpx.report import files
 
 SCHEMA = 1

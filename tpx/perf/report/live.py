@@ -14,7 +14,7 @@ from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import average_us, load_name
 from tpx.perf.results import LevelResult, ServerBreakdown
-from tpx.perf.statistics.distributions import t_quantile
+from tpx.perf.statistics.intervals import t_quantile
 from tpx.report.digits import latency, rounded
 from tpx.report.text import sparkline
 

@@ -9,7 +9,7 @@ import numpy as np
 from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name
 from tpx.perf.results import Estimates, LevelResult, Verdict, Window
-from tpx.perf.statistics.batches import BINS_PER_OCTAVE, quantiles
+from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, quantiles
 from tpx.report.chart import Axis, Bar, Chart, Dot, Line, Mark
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.scales import Scale, exact_log_scale, linear_scale

@@ -12,9 +12,8 @@ import orjson
 
 from tpx import __version__
 from tpx.errors import InvalidRequest
-from tpx.perf.capture import Capture
+from tpx.perf.capture import Capture, read_outputs
 from tpx.perf.clients.openai import INPUT, sent
-from tpx.perf.clients.outputs import read_outputs
 from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE, Level
 from tpx.perf.records import SUCCESS, LevelRecords, Piece, Records, ResponseTimes
 from tpx.perf.report.recorders import RecorderFile

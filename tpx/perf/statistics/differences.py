@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Floats, quantiles
-from tpx.perf.statistics.distributions import normal_quantile, normal_two_sided, t_quantile
-from tpx.perf.statistics.intervals import widening
+from tpx.perf.statistics.intervals import normal_quantile, normal_two_sided, t_quantile, widening
+from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, Batches, Floats, quantiles
 from tpx.protocol.tensors import Array
 
 RESAMPLES = 2000

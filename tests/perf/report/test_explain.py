@@ -6,8 +6,8 @@ import numpy as np
 
 from tests.perf.conftest import make_level
 from tests.perf.simulated import closed_loop, exponential, measured
-from tpx.perf.answers.explain import explain
 from tpx.perf.levels import Level
+from tpx.perf.report.level_text import explain
 from tpx.perf.results import LevelResult
 from tpx.perf.settings import LevelSettings
 

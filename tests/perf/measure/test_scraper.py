@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tpx.perf.metrics.figures import MetricsFigures, MetricsPlace
-from tpx.perf.metrics.scraper import Scraper
+from tpx.perf.measure.scraper import Scraper
+from tpx.perf.results import MetricsFigures, MetricsPlace
 
 GPU = "\n".join(
     f'nv_gpu_{name}{{gpu_uuid="g"}} 1' for name in

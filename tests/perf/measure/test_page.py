@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.perf.metrics.scraper import PageReader, Scrape, summarize
+from tpx.perf.measure.scraper import PageReader, Scrape, summarize
 
 PAGE = b"""\
 # HELP nv_inference_count Inferences

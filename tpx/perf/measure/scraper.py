@@ -11,7 +11,7 @@ from statistics import fmean
 from time import perf_counter_ns, thread_time_ns
 
 from tpx.errors import MeasurementError, TpxError
-from tpx.perf.metrics.figures import GpuFigures, MetricsFigures, MetricsPlace, SeriesFigures
+from tpx.perf.results import GpuFigures, MetricsFigures, MetricsPlace, SeriesFigures
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, encode_request, fetch
 
 GPU_SERIES = {

@@ -1,1 +1,0 @@
-"""Scraping a server's metrics page during a measurement."""
