@@ -19,6 +19,7 @@ from tpx.perf.statistics.differences import (
 )
 from tpx.perf.statistics.summaries import Batches, Integers
 from tpx.protocol.json_values import JsonObject
+from tpx.protocol.tensors import Array
 
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
@@ -119,6 +120,26 @@ def _unused(name: str, levels: Levels) -> str:
     """Return an unused name: repeated loads are numbered, so that they are compared in order."""
     names = (name if number == 1 else f"{name} ({number})" for number in count(1))
     return next(each for each in names if each not in levels)
+
+
+def batches_json(batches: Batches) -> dict[str, object]:
+    """Return the batches of a level's kept windows; `histogram` has a row per batch, a column per bin.
+
+    Rows are strings, so that numbers do not take a line each.
+    """
+
+    def row(values: Array) -> str:
+        return " ".join(map(str, values.tolist()))
+
+    return {
+        "start_ns": batches.start_ns,
+        "end_ns": batches.end_ns,
+        "requests": row(batches.requests),
+        "failed": row(batches.failed),
+        "latency_sum_ns": row(batches.latency_sum_ns.astype(np.int64)),
+        "bins": row(batches.bins),
+        "histogram": [row(counts) for counts in batches.histogram],
+    }
 
 
 def _batches(members: JsonObject) -> Batches:

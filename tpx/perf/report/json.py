@@ -3,15 +3,15 @@
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from tpx import __version__
-from tpx.perf.answers.knee import Knee, find_knee
-from tpx.perf.levels import Level
+from tpx.perf.answers.compare import batches_json
+from tpx.perf.answers.knee import Scalability, find_knee
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.report.recorders import encode
@@ -21,13 +21,12 @@ from tpx.perf.results import (
     LevelResult,
     MemberFigures,
     MetricsFigures,
-    OpenLoop,
     ServerBreakdown,
     Streaming,
     Validity,
     Window,
 )
-from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, Batches, Integers, LatencySummary
+from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, Batches, LatencySummary
 from tpx.report import files
 
 SCHEMA = 1
@@ -47,7 +46,7 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
 
 
 def _document(report: Report, argv: Sequence[str]) -> Json:
-    config = report.config
+    config, knee = report.config, find_knee(report.levels)
     objectives = {
         "objectives": [o.text for o in config.answers.slo],
         "confidence": config.answers.slo_confidence,
@@ -76,10 +75,15 @@ def _document(report: Report, argv: Sequence[str]) -> Json:
             "server": {"name": report.server.name, "version": report.server.version},
         },
         "levels": [_level(r, report.offset_ns) for r in report.levels],
-        "best": _load_of(report.best),
-        "answer": _maybe(_load, report.answer),
+        "best": _load(report.best),
+        "answer": _maybe(asdict, report.answer),
         "slo": objectives if config.answers.slo else None,
-        "knee": _knee(find_knee(report.levels)),
+        "knee": {
+            "bend": _load(knee.bend),
+            "power": _load(knee.power),
+            "worthwhile": _load(knee.worthwhile),
+            "usl": _maybe(_law, knee.model),
+        },
     }
 
 
@@ -87,10 +91,44 @@ def _maybe(encode: Callable[[T], object], value: T | None) -> object:
     return None if value is None else encode(value)
 
 
+def _microseconds(duration_ns: float) -> float:
+    return duration_ns / 1000
+
+
+def _members(record: object, *left_out: str) -> Json:
+    """Return the fields of a result: durations in us, and with that unit in the name, as for summaries."""
+    out: Json = {}
+    for name in (field.name for field in fields(cast("Any", record)) if field.name not in left_out):
+        value = getattr(record, name)
+        if name.endswith("_ns"):
+            out[name.removesuffix("ns") + "us"] = _maybe(_microseconds, value)
+        elif isinstance(value, LatencySummary):
+            out[f"{name}_us"] = _latency(value)
+        else:
+            out[name] = value
+    return out
+
+
+def _load(result: LevelResult | None) -> Json | None:
+    return None if result is None else asdict(result.level)
+
+
 def _level(result: LevelResult, offset_ns: int) -> Json:
-    estimates = result.estimates
+    estimates, times = result.estimates, result.client
+    client = None
+    if times is not None:
+        client = {
+            "send_us": times.send_ns / 1000,
+            "wait_us": times.wait_ns / 1000,
+            "recv_us": times.receive_ns / 1000,
+            "cpu_pct": result.client_busy * 100,
+        }
+    throughput: Json = {"value": result.throughput_infer_per_s}
+    if estimates is not None:
+        interval = estimates.throughput
+        throughput |= {"ci_low": interval.low, "ci_high": interval.high, "confidence": interval.confidence}
     return {
-        **_load(result.level),
+        **asdict(result.level),
         "seed": result.seed,
         "batch_size": result.batch_size,
         "verdict": result.verdict.value,
@@ -103,15 +141,15 @@ def _level(result: LevelResult, offset_ns: int) -> Json:
         "requests": result.requests,
         "duration_s": result.duration_ns / 1e9,
         "latency_us": _maybe(_latency, result.latency),
-        "open_loop": _maybe(_open_loop, result.open_loop),
+        "open_loop": _maybe(_members, result.open_loop),
         "models": [_member(m) for m in result.members],
-        "client": _client(result),
+        "client": client,
         "wake_up_us": None if result.wake_ups is None else result.wake_ups.cost_ns / 1000,
         "server": _maybe(_server, result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
         "failed": result.failed,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
-        "throughput": _throughput(result),
+        "throughput": throughput,
         "latency_ci_us": None if estimates is None else dict(map(_interval, estimates.latency)),
         "kept_windows": result.kept_windows,
         "warmup_windows": result.warmup_windows,
@@ -120,21 +158,13 @@ def _level(result: LevelResult, offset_ns: int) -> Json:
         "warnings": list(result.warnings),
         "validity": _maybe(_validity, result.validity),
         "slo": [_assessment(a) for a in result.slo],
-        "batches": None if estimates is None else _batches(estimates.batches),
+        "batches": None if estimates is None else batches_json(estimates.batches),
         "streaming": _maybe(_streaming, result.streaming),
         "sequences": result.sequences,
         "sessions": _maybe(asdict, result.sessions),
         "metrics": _maybe(_metrics, result.metrics),
         "hdr": None if estimates is None else _histogram(estimates.batches),
     }
-
-
-def _load(level: Level) -> Json:
-    return {"mode": level.mode, "value": level.value}
-
-
-def _load_of(result: LevelResult | None) -> Json | None:
-    return None if result is None else _load(result.level)
 
 
 def _window(window: Window, offset_ns: int) -> Json:
@@ -159,38 +189,11 @@ def _latency(latency: LatencySummary) -> Json:
     }
 
 
-def _open_loop(figures: OpenLoop) -> Json:
-    return {
-        "service_latency_us": _latency(figures.service_latency),
-        "slip_us": _latency(figures.slip),
-        "delayed": figures.delayed,
-        "skipped": figures.skipped,
-        "connections": figures.connections,
-        "sent_per_s": figures.sent_per_s,
-    }
-
-
 def _member(member: MemberFigures) -> Json:
-    return {
-        "model": member.model,
-        "weight": member.weight,
-        "requests": member.requests,
-        "failed": member.failed,
+    return _members(member, "throughput_infer_per_s", "latency", "server") | {
         "throughput": {"value": member.throughput_infer_per_s},
         "latency_us": _maybe(_latency, member.latency),
         "server": _maybe(_server, member.server),
-    }
-
-
-def _client(result: LevelResult) -> dict[str, float] | None:
-    times = result.client
-    if times is None:
-        return None
-    return {
-        "send_us": times.send_ns / 1000,
-        "wait_us": times.wait_ns / 1000,
-        "recv_us": times.receive_ns / 1000,
-        "cpu_pct": result.client_busy * 100,
     }
 
 
@@ -213,23 +216,12 @@ def _server(server: ServerBreakdown) -> Json:
 
 
 def _validity(validity: Validity) -> Json:
-    estimate = validity.estimate_ns
-    return {
-        "valid": validity.valid,
-        "estimate_us": None if estimate is None else estimate / 1000,
-        "conditions": [
-            {"name": c.name, "kept": c.kept, **({"advice": c.advice} if c.advice else {})}
-            for c in validity.conditions
-        ],
-    }
-
-
-def _throughput(result: LevelResult) -> dict[str, float | None]:
-    figures: dict[str, float | None] = {"value": result.throughput_infer_per_s}
-    if result.estimates is not None:
-        interval = result.estimates.throughput
-        figures |= {"ci_low": interval.low, "ci_high": interval.high, "confidence": interval.confidence}
-    return figures
+    conditions = [asdict(c) for c in validity.conditions]
+    for condition in conditions:
+        if not condition["advice"]:
+            del condition["advice"]
+    estimate = _maybe(_microseconds, validity.estimate_ns)
+    return {"valid": validity.valid, "estimate_us": estimate, "conditions": conditions}
 
 
 def _assessment(assessment: Assessment) -> Json:
@@ -246,77 +238,33 @@ def _assessment(assessment: Assessment) -> Json:
 
 def _interval(estimate: LatencyEstimate) -> tuple[str, Json]:
     interval, p = estimate.interval, estimate.percentile
-    high = None if interval.high is None else interval.high / 1000
     name = "mean" if p is None else f"p{p:g}".replace(".", "_")
+    high = _maybe(_microseconds, interval.high)
     return name, {"low": interval.low / 1000, "high": high, "note": estimate.note}
 
 
 def _client_check(check: ClientCheck) -> Json:
-    return {
-        "cpu_pct": check.cpu_share * 100,
-        "loop_lag_p99_us": check.loop_lag_p99_ns / 1000,
-        "slip_p99_us": check.slip_p99_ns / 1000,
-    }
+    return {"cpu_pct": check.cpu_share * 100, **_members(check, "cpu_share")}
 
 
-def _batches(batches: Batches) -> Json:
-    """Return the batches, which divide the kept windows equally; `histogram` has a row per batch, a
-    column per bin.
-
-    Rows are strings, so that numbers do not take a line each.
-    """
-    return {
-        "start_ns": batches.start_ns,
-        "end_ns": batches.end_ns,
-        "requests": _row(batches.requests),
-        "failed": _row(batches.failed),
-        "latency_sum_ns": _row(batches.latency_sum_ns.astype(np.int64)),
-        "bins": _row(batches.bins),
-        "histogram": [_row(row) for row in batches.histogram],
-    }
-
-
-def _row(values: Integers) -> str:
-    return " ".join(map(str, values.tolist()))
-
-
-def _knee(knee: Knee) -> Json:
-    model = knee.model
-    return {
-        "bend": _load_of(knee.bend),
-        "power": _load_of(knee.power),
-        "worthwhile": _load_of(knee.worthwhile),
-        "usl": None
-        if model is None
-        else {
-            "rate": model.rate,
-            "contention": model.contention,
-            "coherency": model.coherency,
-            "fit_error": model.fit_error,
-            "peak_load": model.peak_load,
-            "peak_throughput": model.peak_throughput,
-        },
-    }
+def _law(model: Scalability) -> Json:
+    return asdict(model) | {"peak_load": model.peak_load, "peak_throughput": model.peak_throughput}
 
 
 def _host() -> Json:
     """Return the machine that sent the load."""
-    return {
-        "cpu": _processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "load": list(os.getloadavg()),
-    }
-
-
-def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return {
+        "cpu": next(names, platform.processor() or platform.machine()),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "load": list(os.getloadavg()),
+    }
 
 
 def _histogram(batches: Batches) -> str:
@@ -327,14 +275,8 @@ def _histogram(batches: Batches) -> str:
 
 
 def _streaming(streaming: Streaming) -> Json:
-    return {
-        "responses": streaming.responses,
-        "responses_per_s": streaming.responses_per_s,
-        "first_response_us": _latency(streaming.first_response),
-        "inter_response_us": _maybe(_latency, streaming.inter_response),
-        "units": streaming.units,
-        "units_per_s": streaming.units_per_s,
-    }
+    between = _maybe(_latency, streaming.inter_response)
+    return _members(streaming, "inter_response") | {"inter_response_us": between}
 
 
 def _metrics(metrics: MetricsFigures) -> Json:
@@ -346,7 +288,7 @@ def _metrics(metrics: MetricsFigures) -> Json:
         "mean_batch": metrics.mean_batch,
         "cpu_utilization": metrics.cpu_utilization,
         "memory_used_bytes": metrics.memory_used_bytes,
-        "gpus": {gpu.uuid: {k: v for k, v in asdict(gpu).items() if k != "uuid"} for gpu in metrics.gpus},
+        "gpus": {gpu.uuid: _members(gpu, "uuid") for gpu in metrics.gpus},
         "series": {
             s.name: {"mean": s.mean, "min": s.low, "max": s.high, "last": s.last, "per_s": s.per_s}
             for s in metrics.series
