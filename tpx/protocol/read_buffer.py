@@ -11,7 +11,6 @@ the loop (its turn); then it pauses reading and continues in a later iteration.
 """
 
 import asyncio
-import math
 import time
 from abc import abstractmethod
 from collections import deque
@@ -78,19 +77,18 @@ class BufferedReader(asyncio.Protocol):
         self._reads_into_buffers = False
         # the server's turns; None on a client's own connections
         self._turns: Turns | None = None
-        self._turn_ends = 0.0
+        self._turn_ends = 0.0  # infinity while a small read is processed
         self._limited = False  # the data being processed may exceed one turn
         self._read_large = False
         self._awaits_turn = False  # reading is paused, and the data read waits for the next turn
 
-    def _begin_turn(self, turns: Turns, size: int = LARGE_BYTES - 1) -> None:
-        """Start working on a read of `size` bytes. After a large read this may be the same loop
+    def _begin_turn(self, size: int = LARGE_BYTES - 1) -> None:
+        """Start working on a read of over UNLIMITED_BYTES. After a large read this may be the same loop
         iteration, so the rest of its share is used.
         """
-        self._limited = size > UNLIMITED_BYTES
-        if not self._limited:
-            self._turn_ends = math.inf
-            return
+        turns = self._turns
+        assert turns is not None
+        self._limited = True
         now = turns.clock()
         if not self._read_large or now > self._turn_ends:
             self._turn_ends = now + turns.share_s
@@ -110,9 +108,7 @@ class BufferedReader(asyncio.Protocol):
 
     def _end_read(self, transport: asyncio.Transport) -> None:
         """Let other connections run before the next read if a large read used up its share."""
-        if not self._limited:
-            self._turn_ends = 0.0
-        elif self._read_large and self.turn_over and not transport.is_closing():
+        if self._read_large and self.turn_over and not transport.is_closing():
             self._await_turn(transport)
 
     def _turn_came(self) -> None:

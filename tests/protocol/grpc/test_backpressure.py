@@ -15,7 +15,7 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_STREAM, MAX_WINDOW, Setting
-from tpx.protocol.http2.stream import STREAM_WINDOW
+from tpx.protocol.http2.sender import STREAM_WINDOW
 from tpx.protocol.tensors import Buffer
 
 BLOW_UP = "/test.Wire/BlowUp"

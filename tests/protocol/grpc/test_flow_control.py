@@ -17,7 +17,7 @@ from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, Setting
-from tpx.protocol.http2.stream import STREAM_WINDOW
+from tpx.protocol.http2.sender import STREAM_WINDOW
 
 
 async def calls_at_once(connection: GrpcClientConnection, count: int, size: int) -> None:

@@ -25,7 +25,7 @@ from tpx.protocol.http2.frames import (
     Setting,
 )
 from tpx.protocol.http2.hpack import encode_stateless
-from tpx.protocol.http2.stream import STREAM_WINDOW
+from tpx.protocol.http2.sender import STREAM_WINDOW
 
 CALL = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(ECHO))) + frames.frame(
     DATA, END_STREAM, 1, frame_message(b"hello")

@@ -18,8 +18,7 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.sender import FrameSender
-from tpx.protocol.http2.stream import Stream
+from tpx.protocol.http2.sender import FrameSender, Stream
 from tpx.protocol.memory_budget import uncounted
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer

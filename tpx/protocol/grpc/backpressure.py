@@ -15,8 +15,7 @@ from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.connection import Http2Connection
-from tpx.protocol.http2.sender import FrameSender
-from tpx.protocol.http2.stream import Stream
+from tpx.protocol.http2.sender import FrameSender, Stream
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer

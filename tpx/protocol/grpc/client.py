@@ -15,7 +15,15 @@ from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.response_template import ResponseTemplate, template_of
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import Http2Connection
+from tpx.protocol.http2.connection import (
+    Event,
+    GoingAway,
+    Http2Connection,
+    Lost,
+    ProtocolViolated,
+    SettingsChanged,
+    StreamReset,
+)
 from tpx.protocol.http2.frames import (
     END_STREAM,
     HEADER_BYTES,
@@ -27,7 +35,6 @@ from tpx.protocol.http2.frames import (
     Setting,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.role import Event, GoingAway, Lost, ProtocolViolated, SettingsChanged, StreamReset
 from tpx.protocol.tensors import Buffer
 
 _LAST_WORDS_S = 0.5
@@ -290,7 +297,7 @@ class GrpcClientConnection:
             stop = start + _INCREMENT_BYTES
             if stop > end or data[at:start] != _WINDOW_UPDATE:
                 return at
-            http2.control.window_update(0, 0, data[start:stop])
+            http2.window_update(0, 0, data[start:stop])
             at = stop
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:

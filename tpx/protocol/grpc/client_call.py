@@ -10,7 +10,7 @@ from tpx.protocol.grpc.status import Status, from_http
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
-from tpx.protocol.http2.stream import Stream
+from tpx.protocol.http2.sender import Stream
 from tpx.protocol.tensors import Buffer
 
 MAX_RESPONSE_BYTES = 2**31 - 1

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tpx.protocol.http2.glitches import GLITCH_BURST, GLITCHES_PER_S
+from tpx.protocol.http2.frames import GLITCH_BURST, GLITCHES_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,15 @@ from tpx.protocol.grpc.metadata import CallHead, interpret_request
 from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import Http2Connection
+from tpx.protocol.http2.connection import (
+    Event,
+    GoingAway,
+    Http2Connection,
+    Lost,
+    PingReceived,
+    ProtocolViolated,
+    StreamReset,
+)
 from tpx.protocol.http2.frames import (
     ACK,
     END_STREAM,
@@ -22,13 +30,12 @@ from tpx.protocol.http2.frames import (
     PREFACE,
     SETTINGS,
     ErrorCode,
+    GlitchBudget,
     Http2Error,
     Setting,
     header_at,
 )
-from tpx.protocol.http2.glitches import GlitchBudget
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.role import Event, GoingAway, Lost, PingReceived, ProtocolViolated, StreamReset
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 

@@ -17,7 +17,7 @@ from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
 from tpx.protocol.http2.hpack import encode_stateless
-from tpx.protocol.http2.stream import Stream
+from tpx.protocol.http2.sender import Stream
 from tpx.protocol.listener import address_of
 from tpx.protocol.tensors import Buffer
 

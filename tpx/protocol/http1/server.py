@@ -202,7 +202,7 @@ class HttpServerConnection(HttpConnection):
             size = len(data)
             self._limited = size > UNLIMITED_BYTES
             if self._limited:
-                self._begin_turn(self._listener.turns, size)
+                self._begin_turn(size)
             if self._listener.observer is not None and self._head is None and not self._pending:
                 self._began_ns = time.perf_counter_ns()
             super().data_received(data)
@@ -244,7 +244,7 @@ class HttpServerConnection(HttpConnection):
         self._deaf = False
         self._transport.resume_reading()
         self._stage = _Stage.IDLE
-        self._begin_turn(self._listener.turns)
+        self._begin_turn()
         self._resume()
         self._note_stage()
         if self._half_closed and self.request is None and not self._awaits_turn:

@@ -7,12 +7,13 @@ disconnected when its glitch budget is spent.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import NamedTuple, Protocol, cast
 
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.control import ControlFrames
 from tpx.protocol.http2.frames import (
+    ACK,
     CONTINUATION,
     DATA,
     DEFAULT_WINDOW,
@@ -22,20 +23,19 @@ from tpx.protocol.http2.frames import (
     HEADERS,
     MAX_FRAME_BYTES,
     MAX_STREAM_ID,
+    MAX_WINDOW,
     PADDED,
     PRIORITIZED,
     ErrorCode,
+    GlitchBudget,
     Http2Error,
     Setting,
     header_at,
 )
-from tpx.protocol.http2.glitches import GlitchBudget
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES
-from tpx.protocol.http2.role import Lost, ProtocolViolated, Role
-from tpx.protocol.http2.sender import FrameSender
-from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.http2.sender import STREAM_WINDOW, FrameSender, Stream
 from tpx.protocol.memory_budget import Account, uncounted
-from tpx.protocol.read_buffer import BufferedReader, Turns
+from tpx.protocol.read_buffer import UNLIMITED_BYTES, BufferedReader, Turns
 from tpx.protocol.write_buffer import WriteBuffer
 
 CONNECTION_WINDOW = 64 << 20
@@ -43,6 +43,78 @@ WRITE_BUFFER_BYTES = 512 << 10
 
 _KIND_AT = 3
 _CUT_STREAMS = 1000
+_STREAMS_PER_GLITCH = 100
+"""Number of open streams that makes a change of the initial window cost one glitch: every stream's
+window is adjusted.
+"""
+
+
+class StreamReset(NamedTuple):
+    """The peer reset a stream, or we did because of the peer's error."""
+
+    stream_id: int
+    code: int
+
+
+class GoingAway(NamedTuple):
+    """The peer accepts no new streams."""
+
+    last_stream_id: int
+    code: int
+    reason: bytes
+
+
+class SettingsChanged(NamedTuple):
+    """The peer's new settings, in effect now."""
+
+    max_streams: int
+
+
+class PingReceived(NamedTuple):
+    """The peer sent a PING or, with `ack`, acknowledged ours."""
+
+    payload: bytes
+    ack: bool
+
+
+class ProtocolViolated(NamedTuple):
+    """The peer violated the protocol: the connection must end with GOAWAY."""
+
+    error: Http2Error
+
+
+class Lost(NamedTuple):
+    """The transport is closed."""
+
+    error: Exception | None
+
+
+Event = StreamReset | GoingAway | SettingsChanged | PingReceived | ProtocolViolated | Lost
+
+
+class Role(Protocol):
+    """Receiver of a connection's events. Every method except `opened` may raise Http2Error, which ends
+    the connection.
+    """
+
+    def opened(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the peer: the connection is now writable."""
+
+    def begin_read(self, data: bytes) -> int:
+        """Inspect a read before its frames are parsed.
+
+        Returns the offset of the first frame; -1: buffer the read until more data arrives. `data` is
+        empty if the read went directly into a stream's buffer.
+        """
+
+    def headers(self, stream_id: int, flags: int, block: bytes) -> None:
+        """Handle a complete header block."""
+
+    def not_open(self, stream_id: int, what: str) -> None:
+        """Raise Http2Error if a frame of type `what` is an error on a stream that is not open."""
+
+    def on_event(self, event: Event) -> None:
+        """Handle one of the infrequent events."""
 
 
 class Http2Connection(BufferedReader):
@@ -51,30 +123,6 @@ class Http2Connection(BufferedReader):
     The role owns `streams`: it adds and removes them. `turns`, set on a server, shares the event loop
     fairly among connections; reading then pauses while the peer does not read our responses.
     """
-
-    __slots__ = (
-        "_account",
-        "_begun",
-        "_cut",
-        "_cut_up_to",
-        "_direct",
-        "_direct_flags",
-        "_direct_left",
-        "_direct_stream",
-        "_held",
-        "_missing",
-        "_pending",
-        "_role",
-        "_scratch",
-        "_unacknowledged",
-        "block",
-        "closed",
-        "control",
-        "glitches",
-        "sender",
-        "streams",
-        "transport",
-    )
 
     transport: WriteBuffer
     sender: FrameSender
@@ -100,7 +148,9 @@ class Http2Connection(BufferedReader):
         self._pending = bytearray()
         self._missing = 0  # bytes missing from the frame at the start of `_pending`
         self._begun = 0  # frames and header blocks split across reads
+        self._max_block_bytes = max_block_bytes
         self.block: bytearray | None = None  # header block whose CONTINUATION frames are due
+        self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # buffer for the rest of a DATA frame, and its stream
         self._direct_stream: Stream | None = None
         self._direct_left = self._direct_flags = 0
@@ -110,7 +160,6 @@ class Http2Connection(BufferedReader):
         self._cut: dict[int, None] = {}  # streams that we reset most recently
         self._cut_up_to = 0  # highest stream ID evicted from `_cut`
         self.glitches = glitches or GlitchBudget()
-        self.control = ControlFrames(self, role, max_block_bytes, self.glitches)
         self.closed = False
 
     # asyncio's callbacks
@@ -141,8 +190,11 @@ class Http2Connection(BufferedReader):
             if not fresh:
                 self._pending += data
                 data, self._pending, self._missing = bytes(self._pending), bytearray(), 0
-            if self._turns is not None:
-                self._begin_turn(self._turns, len(data))
+            self._limited = self._turns is not None and len(data) > UNLIMITED_BYTES
+            if self._limited:
+                self._begin_turn(len(data))
+            else:
+                self._turn_ends = math.inf
             at = self._role.begin_read(data)
             if at < 0:
                 self._pending += data
@@ -151,7 +203,10 @@ class Http2Connection(BufferedReader):
             # number an incomplete frame once, however many reads it takes to complete it
             if self._pending and self.block is None and (fresh or len(self._pending) < len(data)):
                 self._begun += 1
-            self._end_read(self.transport.transport)
+            if self._limited:
+                self._end_read(self.transport.transport)
+            else:
+                self._turn_ends = 0.0
         except Http2Error as exc:
             self.fail(exc)
         finally:
@@ -166,7 +221,7 @@ class Http2Connection(BufferedReader):
         self._awaits_turn, self._missing = False, 0
         held, self._held = self._held, {}
         if held and self._turns is not None:
-            self._begin_turn(self._turns)
+            self._begin_turn()
         for stream in held.values():
             stream.read_on()
         if not self._awaits_turn:
@@ -255,7 +310,8 @@ class Http2Connection(BufferedReader):
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._role.headers(stream_id, flags, data[start:stop])
             else:
-                self.control.take(kind, flags, stream_id, data[start:stop])
+                self._check_size(kind, length)
+                _TAKERS.get(kind, Http2Connection._ignore)(self, flags, stream_id, data[start:stop])
             at = stop
             if self.closed or (self._limited and at < end and self._stops()):
                 break
@@ -328,7 +384,7 @@ class Http2Connection(BufferedReader):
         """Pass on the received part of a DATA frame and read the rest in place. Returns False if the
         frame must be buffered until it is complete.
         """
-        self.control.check_size(kind, stop - start)
+        self._check_size(kind, stop - start)
         if kind != DATA or flags & PADDED:
             self._missing = stop - len(data)
             return False
@@ -366,10 +422,115 @@ class Http2Connection(BufferedReader):
         if left:
             self._read_in_place(stream.id, flags, left)
 
-    def begin_block(self, block: bytearray) -> None:
-        """Start a header block in pieces: only its CONTINUATION frames may follow."""
-        self.block = block
+    # frames that carry no DATA: their validation, their effects, and their cost in glitches
+
+    def _check_size(self, kind: int, length: int) -> None:
+        """Raise Http2Error for a frame that is too large: only DATA has a reason to be large."""
+        if length > MAX_FRAME_BYTES:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
+        if kind != DATA and length > self._max_block_bytes:
+            what = "header block" if kind == HEADERS else f"frame of type {kind}"
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
+
+    def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        _check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
+        self._role.not_open(stream_id, "RST_STREAM")
+        self.glitches.charge("stream resets")
+        self._role.on_event(StreamReset(stream_id, frames.unpack_u32(payload)[0]))
+
+    def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        _check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
+        last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
+        self._role.on_event(GoingAway(last, code, payload[8:]))
+
+    def _push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
+
+    def _ignore(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """Ignore a frame of unknown type."""
+        self.glitches.charge("frames without effect")
+
+    def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """Ignore PRIORITY, but validate its form (RFC 9113 section 6.3)."""
+        self.glitches.charge("frames without effect")
+        opened = stream_id in self.streams
+        _check_form("PRIORITY", stream_id, of_stream=True, fits=opened or len(payload) == 5)
+        if len(payload) != 5:
+            self._fail_stream(stream_id, ErrorCode.FRAME_SIZE_ERROR)
+
+    def _begin_block(self, flags: int, stream_id: int, payload: bytes) -> None:
+        start, stop = 0, len(payload)
+        if flags & PADDED:
+            start, stop = 1, stop - (payload[0] if payload else 0)
+        if flags & PRIORITIZED:
+            start += 5
+        if start > stop:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+        block = payload[start:stop]
+        if flags & END_HEADERS:
+            self._role.headers(stream_id, flags, block)
+            return
+        self.block, self._block_stream, self._block_flags = bytearray(block), stream_id, flags
         self._begun += 1
+
+    def _continue_block(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self.block is None or stream_id != self._block_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
+        self.glitches.charge("CONTINUATION frames")
+        self.block += payload
+        if len(self.block) > self._max_block_bytes:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & END_HEADERS:
+            block, self.block = bytes(self.block), None
+            self._role.headers(stream_id, self._block_flags, block)
+
+    def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        _check_form("SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0)
+        self.glitches.charge("SETTINGS frames")
+        if flags & ACK:
+            return
+        # only the last value of each setting has an effect, and only it costs anything
+        settings = dict(frames.parse_settings(payload))
+        if Setting.INITIAL_WINDOW_SIZE in settings:
+            self.glitches.charge("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
+        if settings.get(Setting.ENABLE_PUSH, 0) > 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
+        self.sender.apply(settings, self.streams.values())
+        self.transport.write(frames.frame(frames.SETTINGS, ACK, 0))
+        if Setting.MAX_CONCURRENT_STREAMS in settings:
+            self._role.on_event(SettingsChanged(settings[Setting.MAX_CONCURRENT_STREAMS]))
+        self.sender.pump()
+
+    def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
+        self.glitches.charge("PING frames")
+        self._role.on_event(PingReceived(payload, bool(flags & ACK)))
+        if not flags & ACK:
+            self.transport.write(frames.frame(frames.PING, ACK, 0, payload))
+
+    def window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """Handle WINDOW_UPDATE. May raise Http2Error."""
+        if len(payload) != 4:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+        increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
+        if not stream_id:
+            self.sender.widen(increment)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._role.not_open(stream_id, "WINDOW_UPDATE")
+            return
+        error = self.sender.widen_stream(stream, increment)
+        if error is not None:
+            self._fail_stream(stream_id, error)
+
+    def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
+        """Reset a stream because the peer violated the protocol on it."""
+        # otherwise, provoked resets would discard work as fast as the client's own resets, but for free
+        self.glitches.charge("stream errors")
+        self.reset_stream(stream_id, code)
+        self._role.on_event(StreamReset(stream_id, code))
 
     # writing
 
@@ -397,3 +558,25 @@ class Http2Connection(BufferedReader):
     def fail(self, error: Http2Error) -> None:
         """End the connection because the peer violated the protocol."""
         self._role.on_event(ProtocolViolated(error))
+
+
+_TAKERS: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
+    HEADERS: Http2Connection._begin_block,
+    CONTINUATION: Http2Connection._continue_block,
+    frames.PRIORITY: Http2Connection._priority,
+    frames.WINDOW_UPDATE: Http2Connection.window_update,
+    frames.SETTINGS: Http2Connection._settings,
+    frames.PING: Http2Connection._ping,
+    frames.RST_STREAM: Http2Connection._reset,
+    frames.GOAWAY: Http2Connection._going_away,
+    frames.PUSH_PROMISE: Http2Connection._push,
+}
+"""Methods for all frame types except DATA and plain HEADERS."""
+
+
+def _check_form(what: str, stream_id: int, *, of_stream: bool, fits: bool) -> None:
+    """Raise Http2Error for a control frame of wrong size, or wrongly on a stream or on the connection."""
+    if bool(stream_id) is not of_stream:
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
+    if not fits:
+        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"{what} of a wrong size")

@@ -1,6 +1,7 @@
 """HTTP/2 frames (RFC 9113 section 6): constants, and how to pack and parse the bytes."""
 
 import struct
+import time
 from enum import IntEnum
 
 from tpx.errors import WireError
@@ -120,11 +121,30 @@ def headers_frames(stream_id: int, block: bytes, *, end_stream: bool, max_frame_
     return b"".join(out)
 
 
-def check_form(what: str, stream_id: int, *, of_stream: bool, fits: bool) -> None:
-    """Raise Http2Error for a control frame of wrong size, or on a stream when it must be on the
-    connection (or vice versa).
+GLITCH_BURST = 2000
+GLITCHES_PER_S = 100
+
+
+class GlitchBudget:
+    """Token bucket of `burst` "glitches" (HAProxy's term), refilled at `per_s` per second: work that a peer
+    causes without requesting anything.
     """
-    if bool(stream_id) is not of_stream:
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
-    if not fits:
-        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"{what} of a wrong size")
+
+    def __init__(self, burst: int = GLITCH_BURST, per_s: int = GLITCHES_PER_S) -> None:
+        self._burst = self.left = burst
+        self._per_s = per_s
+        self._refilled_ns = time.monotonic_ns()
+
+    def charge(self, what: str, count: int = 1) -> None:
+        """Charge the peer for `count` glitches; `what` names what it sent. Raises Http2Error when the
+        budget is spent.
+        """
+        self.left -= count
+        if self.left >= 0:
+            return
+        now_ns = time.monotonic_ns()
+        earned = (now_ns - self._refilled_ns) * self._per_s // 10**9
+        self.left = min(self._burst, self.left + earned)
+        if self.left < 0:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+        self._refilled_ns = now_ns

@@ -1,7 +1,8 @@
-"""Sending half of an HTTP/2 connection: windows, and the streams waiting for them."""
+"""HTTP/2 streams, and the sending half of their connection: windows, and the streams waiting for them."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tpx.protocol.http2.frames import (
     DATA,
@@ -16,7 +17,6 @@ from tpx.protocol.http2.frames import (
     frame_header,
 )
 from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, EMPTY_TABLE
-from tpx.protocol.http2.stream import Stream
 from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
@@ -30,33 +30,65 @@ _VIEW_FROM_BYTES = 4 << 10
 _TAIL_BYTES = 64 << 10
 
 
+STREAM_WINDOW = 8 << 20
+"""Bytes that a peer may send on a stream before we send WINDOW_UPDATE."""
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """State of one stream that connection and sender share; gRPC calls derive from it and interpret its
+    bytes.
+    """
+
+    id: int
+    send_window: int
+    receive_window: int = field(init=False, default=STREAM_WINDOW)
+    peer_ended: bool = field(init=False, default=False)
+    we_ended: bool = field(init=False, default=False)
+    outbox: deque[memoryview | bytearray] | None = field(init=False, default=None)
+    queued: int = field(init=False)
+    """Bytes in the outbox; set with it."""
+    notify_below: int = field(init=False)
+    """Outbox size in bytes at which the sender reports room (-1: never); set with the outbox."""
+    withheld: bytearray | None = field(init=False, default=None)
+    """DATA deferred to a later read; no WINDOW_UPDATE is sent for it until then."""
+    ending: bool = field(init=False, default=False)
+    """True if the outbox's last byte carries END_STREAM."""
+    shut_since: int = field(init=False, default=0)
+    """Tick at which the peer's window was first seen shut with data queued; 0: it is open."""
+    trailers: bytes | None = field(init=False, default=None)
+    """Complete frames that follow the outbox and end the stream."""
+
+    # overridden by calls; called by the connection
+
+    def receive(self, data: bytes, start: int, stop: int) -> None:
+        """Handle the payload of a DATA frame; `peer_ended` is already set if it is the last. May raise
+        Http2Error.
+        """
+
+    def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
+        """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
+        return None
+
+    def landed(self, count: int) -> None:
+        """Handle `count` bytes of DATA read into the buffer that `landing` returned."""
+
+    def sent(self) -> None:
+        """Handle the end of our half of the stream: everything was sent."""
+
+    def read_on(self) -> None:
+        """Process withheld data as far as the limits now allow."""
+
+    def eased(self) -> None:
+        """Handle the peer having consumed most of the data sent on this stream."""
+
+
 class FrameSender:
     """Sends what the peer's windows allow and queues the rest; writes nothing while the transport is
     full.
 
     A caller with little to send writes it directly if `reserve` returns True.
     """
-
-    __slots__ = (
-        "_account",
-        "_emptied",
-        "_later",
-        "_notify_below",
-        "_on_room",
-        "_put_off",
-        "_ready",
-        "_sent_bytes_before",
-        "_sent_bytes_long_before",
-        "_starved",
-        "frame_bytes",
-        "initial_window",
-        "owes_update",
-        "paused",
-        "queued",
-        "sent_bytes",
-        "transport",
-        "window",
-    )
 
     def __init__(
         self, transport: WriteBuffer, later: Callable[[Callable[[], None]], None], account: Account
@@ -229,7 +261,8 @@ class FrameSender:
         self.window += increment
         if self.window > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "connection window over 2^31-1")
-        self.pump()
+        if self._ready:
+            self.pump()
 
     def widen_stream(self, stream: Stream, increment: int) -> ErrorCode | None:
         """Apply a WINDOW_UPDATE of a stream. Returns the error that must end the stream, or None."""
@@ -254,7 +287,7 @@ class FrameSender:
         while ready and self.window > 0 and not self.paused:
             if count == _FRAMES_AT_ONCE:
                 self._put_off = True
-                self._later(self._pump_on)
+                self._later(self._resume_pumping)
                 break
             count += 1
             stream_id, stream = ready.popitem(last=False)
@@ -268,7 +301,7 @@ class FrameSender:
                 out, ended, size = [], [], 0
         self._write(out, ended, size)
 
-    def _pump_on(self) -> None:
+    def _resume_pumping(self) -> None:
         self._put_off = False
         self.pump()
 
