@@ -199,9 +199,11 @@ class Listener:
         if excess > 0:
             reason = f"the server has {self._max_connections} connections, its limit"
         elif self._max_per_client:
-            excess = self._count_client(connection, transport) - self._max_per_client
+            client = self._clients[connection] = client_of(transport.get_extra_info("peername"))
+            self._per_client[client] += 1
+            excess = self._per_client[client] - self._max_per_client
             if excess > 0:
-                reason = f"{self._clients[connection]} has {self._max_per_client} connections, its limit"
+                reason = f"{client} has {self._max_per_client} connections, its limit"
         if not reason:
             return
         if self._warned != self.tick:  # at most once per second
@@ -241,11 +243,6 @@ class Listener:
             return False
         of_client = self._per_client[client] + shaking.clients[client]
         return not self._max_per_client or of_client < self._max_per_client + _ANSWERED
-
-    def _count_client(self, connection: Connection, transport: asyncio.BaseTransport) -> int:
-        client = self._clients[connection] = client_of(transport.get_extra_info("peername"))
-        self._per_client[client] += 1
-        return self._per_client[client]
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)

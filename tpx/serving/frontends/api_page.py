@@ -97,9 +97,7 @@ class PageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPage:
-    """A page and its content security policy, which allows only the page's own script and no external
-    hosts.
-    """
+    """A page and its content security policy, which allows only the page's own script."""
 
     html: str
     content_security_policy: str
@@ -187,7 +185,8 @@ def _operation(
         for _, _, variant in variants
         for parameter in (_resolve(document, given) for given in variant.get("parameters", ()))
     }
-    body = _first_schema(operation.get("requestBody", {}))
+    media: JsonObject = next(iter(operation.get("requestBody", {}).get("content", {}).values()), {})
+    body = media.get("schema", {})
     return OperationView(
         key=key,
         method=variants[0][1].upper(),
@@ -212,13 +211,6 @@ def _operation(
             if always.get(status) != response
         ],
     )
-
-
-def _first_schema(told: JsonObject) -> JsonObject:
-    for media in told.get("content", {}).values():
-        schema: JsonObject = media.get("schema", {})
-        return schema
-    return {}
 
 
 def _response(status: str, response: JsonObject) -> ResponseView:
