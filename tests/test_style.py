@@ -66,7 +66,6 @@ CLEANING_UP = {
     "tpx/serving/backends/pytorch/module.py": 1,
     "tpx/serving/model.py": 1,
     "tpx/serving/repository/loading.py": 2,
-    "tpx/serving/repository/overrides.py": 1,
     "tpx/serving/repository/discovery.py": 1,
 }
 

@@ -17,8 +17,8 @@ from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
-from tpx.serving.repository.overrides import LoadParameter, override_of
-from tpx.serving.repository.retirement import Tasks
+from tpx.serving.repository.discovery import LoadParameter, override_of
+from tpx.serving.repository.memory import Tasks
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,

@@ -17,9 +17,9 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
+from tpx.serving.repository.discovery import LoadParameter, override_of
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
-from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.limiter import NoLimiter

@@ -10,7 +10,7 @@ import pytest
 from tests.serving.repository.controlled import ask, controlled, play, times, write
 from tpx.errors import InvalidRequest, NotReady
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.overrides import LoadParameter
+from tpx.serving.repository.discovery import LoadParameter
 
 ALL = "version_policy { all { } } "
 

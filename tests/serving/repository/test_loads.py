@@ -9,8 +9,7 @@ from typing import Any
 from tests.serving.repository.controlled import controlled, play
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.loads import LoadGroup, in_load_thread
-from tpx.serving.repository.memory import Permits
-from tpx.serving.repository.retirement import Retirement, Tasks
+from tpx.serving.repository.memory import Permits, Retirement, Tasks
 from tpx.serving.repository.table import Loaded
 
 

@@ -248,7 +248,7 @@ def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Pa
 
             loader.load = growing
             await it.load("outer")
-            sizes = {served.model_id.name: size for served, size in it.control._memory._sizes.items()}
+            sizes = {served.model_id.name: size for served, (size, _) in it.control._memory._sizes.items()}
             assert sizes == {"outer": 3 * SIZE // 4, "inner": SIZE // 2}
 
     play(scene)

@@ -7,8 +7,8 @@ import pytest
 
 from tests.serving.virtual_time import run
 from tpx.errors import InvalidRequest, NotReady, Overloaded, TpxError
-from tpx.serving.repository.on_demand import LoadOnDemand, NotLoaded
-from tpx.serving.repository.retirement import Tasks
+from tpx.serving.repository.coordinator import LoadOnDemand, NotLoaded
+from tpx.serving.repository.memory import Tasks
 
 
 class Scene:
@@ -85,7 +85,7 @@ def test_a_failure_is_told_to_all_and_the_pause_doubles() -> None:
         await it.end(NotReady("no such file"))
         assert it.told == ["a no such file", "b no such file"]
         assert it.refusal("net") == "no such file (it is tried again in 1.0 s)"
-        assert it.on_demand.failed("net")
+        assert "net" in it.on_demand.failures
         it.now_ns += 1_000_000_000
         it.ask("net", "c")
         await it.end(NotReady("still none"))
@@ -95,7 +95,7 @@ def test_a_failure_is_told_to_all_and_the_pause_doubles() -> None:
         await it.end()
         assert it.told[-1] == "d served"
         assert it.refusal("net") == ""
-        assert not it.on_demand.failed("net")
+        assert "net" not in it.on_demand.failures
 
     run(scene)
 
@@ -110,7 +110,7 @@ def test_the_pause_ends_at_a_minute_and_with_a_load_by_other_means() -> None:
         it.ask("net", "a")
         await it.end(NotReady("no"))
         assert it.refusal("net") == "no (it is tried again in 60.0 s)"
-        it.on_demand.forgive("net")
+        it.on_demand.failures.pop("net")
         assert it.refusal("net") == ""
 
     run(scene)
@@ -171,7 +171,7 @@ def test_names_of_failures_are_not_remembered_without_end() -> None:
                 on_demand.check(f"m{number}")
             caught.value.then(lambda: None, lambda _: None)
         await it.tasks.finish()
-        assert sum(on_demand.failed(f"m{number}") for number in range(1100)) == 1000
-        assert on_demand.failed("m1099")
+        assert len(on_demand.failures) == 1000
+        assert "m1099" in on_demand.failures
 
     run(scene)

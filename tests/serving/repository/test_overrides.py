@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tpx.errors import InvalidRequest, TpxError
-from tpx.serving.repository.overrides import (
+from tpx.serving.repository.discovery import (
     LoadParameter,
     Override,
-    OverrideFiles,
     override_of,
+    private_files,
     relative_paths,
 )
 
@@ -127,14 +127,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_files_are_written_for_nobody_else_and_removed(temporary: Path) -> None:
-    made = OverrideFiles(files("1/model.onnx", "labels.txt", "/".join(["x" * 255] * 12)).files)
-    assert made.directory.parent == temporary
-    assert (made.directory / "1" / "model.onnx").read_bytes() == b"1/model.onnx"
-    assert (made.directory / "labels.txt").stat().st_mode & 0o077 == 0
-    assert made.directory.stat().st_mode & 0o077 == 0
-    made.remove()
-    assert list(temporary.iterdir()) == []
+def test_files_are_written_for_nobody_else(temporary: Path) -> None:
+    made = private_files(files("1/model.onnx", "labels.txt", "/".join(["x" * 255] * 12)).files)
+    assert made.parent == temporary
+    assert (made / "1" / "model.onnx").read_bytes() == b"1/model.onnx"
+    assert (made / "labels.txt").stat().st_mode & 0o077 == 0
+    assert made.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("paths", [("a", "a/b"), ("a/b", "a"), ("a/b/c", "a/b")])
@@ -142,14 +140,14 @@ def test_a_file_that_is_a_directory_is_refused_and_nothing_stays(
     temporary: Path, paths: tuple[str, str]
 ) -> None:
     with pytest.raises(InvalidRequest, match="it would be a file and a directory"):
-        OverrideFiles(files(*paths).files)
+        private_files(files(*paths).files)
     assert list(temporary.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_written_is_no_fault_of_the_client(temporary: Path) -> None:
     temporary.rmdir()
     with pytest.raises(TpxError) as caught:
-        OverrideFiles(files("1/x").files)
+        private_files(files("1/x").files)
     assert not isinstance(caught.value, InvalidRequest)
     assert os.strerror(2) in caught.value.message
 

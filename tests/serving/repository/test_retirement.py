@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, write
-from tpx.serving.repository.retirement import Retirement, Tasks
+from tpx.serving.repository.memory import Retirement, Tasks
 
 MIB = 1 << 20
 

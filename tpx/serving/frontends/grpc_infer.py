@@ -27,7 +27,7 @@ from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
 from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.offload import LONG_BYTES, Postponed
-from tpx.serving.repository.on_demand import NotLoaded
+from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
 _REMEMBERED_HEADS = 1024

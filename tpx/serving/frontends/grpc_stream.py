@@ -25,7 +25,7 @@ from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail_internally
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.offload import Postponed
-from tpx.serving.repository.on_demand import NotLoaded
+from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 _COUNTED_BYTES = 16 << 10

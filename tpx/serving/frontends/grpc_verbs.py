@@ -15,8 +15,8 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.access import Category
-from tpx.serving.repository.on_demand import NotLoaded
-from tpx.serving.repository.retirement import Tasks
+from tpx.serving.repository.coordinator import NotLoaded
+from tpx.serving.repository.memory import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
 from tpx.serving.frontends.http_routes import HttpRefusal, Meaning, Route
 from tpx.serving.frontends.openapi import HttpDocumentation
+from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.discovery import check_name
-from tpx.serving.repository.on_demand import NotLoaded
 
 
 class HttpRelay(Protocol):

@@ -13,7 +13,7 @@ from tpx.errors import Cancelled, Code, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.tensors import Buffer
-from tpx.serving.repository.on_demand import NotLoaded
+from tpx.serving.repository.coordinator import NotLoaded
 
 T = TypeVar("T")
 

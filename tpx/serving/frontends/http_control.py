@@ -17,7 +17,7 @@ from tpx.serving.dataplane import DataPlane, RepositoryEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
 from tpx.serving.offload import Coalesced, in_steps
-from tpx.serving.repository.overrides import LoadParameter
+from tpx.serving.repository.discovery import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
 _REPOSITORY = "/v2/repository[/{repository}]"

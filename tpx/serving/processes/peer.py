@@ -33,7 +33,7 @@ from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
 from tpx.serving.processes.ring import INLINE, Arrived, Fields
 from tpx.serving.processes.traces import add_stamps, read_caller
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
-from tpx.serving.repository.on_demand import NotLoaded
+from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace
 

@@ -17,8 +17,8 @@ from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, Recei
 from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
-from tpx.serving.repository.on_demand import NotLoaded
-from tpx.serving.repository.retirement import Tasks
+from tpx.serving.repository.coordinator import NotLoaded
+from tpx.serving.repository.memory import Tasks
 from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, InferResponse, RequestHead
 from tpx.serving.signature import Signature
 

@@ -2,42 +2,163 @@
 
 Operations on one model run one after another, those on different models concurrently. Everything here
 runs on the event loop; blocking work runs in load threads (`loads.py`) and retirement threads
-(`retirement.py`).
+(`memory.py`). In lazy mode a request for a model that is not loaded starts its load and waits for it.
 """
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from tpx.errors import InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
+from tpx.errors import Cancelled, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
 from tpx.serving.custom_metrics import CustomMetrics
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import (
     CLIENTS_DECIDE,
     ControlMode,
+    LoadParameter,
+    Override,
     Repositories,
     check_name,
     fetch,
     misplaced_configs,
+    override_of,
     plan_poll,
     plan_start,
 )
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade
-from tpx.serving.repository.layout import ModelSource, Repository
+from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
-from tpx.serving.repository.memory import ModelMemory, Permits, resident_bytes
-from tpx.serving.repository.on_demand import LoadOnDemand
-from tpx.serving.repository.overrides import LoadParameter, Override, override_of
-from tpx.serving.repository.retirement import Retirement, Tasks
+from tpx.serving.repository.memory import ModelMemory, Permits, Retirement, Tasks, resident_bytes
 from tpx.serving.repository.table import AmbiguousName, ModelRepository
 
 log = logging.getLogger(__name__)
+
+
+_FIRST_PAUSE_NS = 1_000_000_000
+_LONGEST_PAUSE_NS = 60_000_000_000
+_MOST_FAILURES = 1000
+"""Maximum number of failures remembered; bounded because names come from clients."""
+_MOST_WAITING = 10_000
+
+
+class NotLoaded(NotReady):
+    """Raised for a model that is not loaded yet: call `then` to load it and continue the request."""
+
+    def __init__(self, name: str, on_demand: "LoadOnDemand") -> None:
+        super().__init__(f"Request for unknown model: '{name}' is not loaded")
+        self._begin = partial(on_demand.begin, name)
+
+    def then(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
+        """Load the model and go on; see LoadOnDemand.begin."""
+        return self._begin(work, fail)
+
+
+class LoadOnDemand:
+    """Shares one load among all requests for a model; after a failure it pauses, twice as long each time."""
+
+    def __init__(
+        self,
+        load: Callable[[str], Coroutine[object, object, None]],
+        tasks: Tasks,
+        wait_s: float,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """`load` raises TpxError. Overloaded causes no pause."""
+        self._load = load
+        self._tasks = tasks
+        self._wait_s = wait_s
+        self._clock = clock
+        self._loads: dict[str, asyncio.Future[TpxError | None]] = {}
+        self.failures: dict[str, tuple[TpxError, int, int]] = {}
+        """Error of the last load, pause after it, and end of the pause, by model."""
+        self._waiting: Counter[str] = Counter()
+
+    def check(self, name: str) -> None:
+        """Raise NotLoaded, or the error of the last load while the pause after it lasts."""
+        error, _, until_ns = self.failures.get(name, (None, 0, 0))
+        left_ns = until_ns - self._clock()
+        if error is None or name in self._loads or left_ns <= 0:
+            raise NotLoaded(name, self)
+        raise type(error)(
+            f"{error.message.rstrip()} (it is tried again in {left_ns / 1e9:.1f} s)", code=error.code
+        )
+
+    def begin(
+        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None]
+    ) -> Callable[[], None]:
+        """Load the model, then call `work`, or `fail` with the error.
+
+        Returns a function that cancels the wait; `fail` is then called without waiting for the load.
+        Raises Overloaded.
+        """
+        if self._waiting.total() >= _MOST_WAITING:
+            raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
+        called_off = asyncio.Event()
+        self._tasks.start(self._wait(name, work, fail, called_off))
+        return called_off.set
+
+    def pinned(self, name: str) -> bool:
+        """Return True if a request waits for this model or is about to be submitted to it."""
+        return self._waiting[name] > 0
+
+    async def _wait(
+        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None], called_off: asyncio.Event
+    ) -> None:
+        self._waiting[name] += 1
+        loop = asyncio.get_running_loop()
+        load = self._loads.get(name)
+        if load is None:
+            load = self._loads[name] = loop.create_future()
+            self._tasks.start(self._run(name, load))
+        off = loop.create_task(called_off.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {load, off}
+            await asyncio.wait(either, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
+            error: TpxError | None = None
+            if called_off.is_set():
+                error = Cancelled(f"the client went away while model '{name}' was being loaded")
+            elif load.done():
+                error = load.result()
+            else:
+                error = NotReady(
+                    f"model '{name}' is still being loaded after {self._wait_s:g} s "
+                    "(--lazy-load-timeout-secs): ask again later"
+                )
+            if error is None:
+                work()
+            else:
+                fail(error)
+        finally:
+            off.cancel()
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    async def _run(self, name: str, load: "asyncio.Future[TpxError | None]") -> None:
+        error: TpxError | None = NotReady(f"model '{name}' could not be loaded: see the log of the server")
+        try:
+            await self._load(name)
+            error = None
+        except TpxError as exc:
+            error = exc
+        finally:
+            del self._loads[name]
+            _, pause_ns, _ = self.failures.pop(name, (None, 0, 0))
+            # Overloaded is temporary: retry at the next request
+            if error is not None and not isinstance(error, Overloaded):
+                pause_ns = min(2 * pause_ns, _LONGEST_PAUSE_NS) or _FIRST_PAUSE_NS
+                self.failures[name] = error, pause_ns, self._clock() + pause_ns
+                if len(self.failures) > _MOST_FAILURES:
+                    del self.failures[next(iter(self.failures))]
+            load.set_result(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +174,7 @@ class ControlSettings:
     poll_s: float = 15
     """Polling interval; 0 disables polling."""
     settle_s: float = 0.25
-    """Time a changed model must stay unchanged before it is loaded. If it changes again it is still
-    being written, and the next poll checks it again.
-    """
+    """Time a changed model must stay unchanged before it is loaded: it may still be being written."""
     load_threads: int = 4
     load_retries: int = 0
     config_name: str = ""
@@ -117,7 +236,13 @@ class Coordinator:
     async def start(self) -> None:
         """Load the startup models. A failed load is recorded as the state of its model. Raises UsageError."""
         settings = self._settings
-        found = await self._scan()
+        if settings.exit_on_error:
+            found = await asyncio.to_thread(self._repositories.scan)
+        else:
+            found, faults = await asyncio.to_thread(self._repositories.scan_readable)
+            for fault in faults:
+                log.error("failed to poll the model repositories: %s", fault)
+            self.repository.unreadable = tuple(faults)
         if settings.mode not in CLIENTS_DECIDE:
             for warning in await asyncio.to_thread(self._repositories.misplaced):
                 log.warning("%s", warning)
@@ -137,18 +262,6 @@ class Coordinator:
         await self.loads.load_all(here, group)
         if settings.mode == "poll" and settings.poll_s:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
-
-    async def _scan(self) -> Mapping[ModelId, ModelSource]:
-        """Return the models found at startup. Raises UsageError unless unreadable repositories are
-        tolerated.
-        """
-        if self._settings.exit_on_error:
-            return await asyncio.to_thread(self._repositories.scan)
-        found, faults = await asyncio.to_thread(self._repositories.scan_readable)
-        for fault in faults:
-            log.error("failed to poll the model repositories: %s", fault)
-        self.repository.unreadable = tuple(faults)
-        return found
 
     def stop(self) -> None:
         """Start no more loads."""
@@ -215,7 +328,7 @@ class Coordinator:
             raise faults[0]
         if faults:
             raise InvalidRequest("\n".join(fault.message.rstrip() for fault in faults))
-        self.on_demand.forgive(name)
+        self.on_demand.failures.pop(name, None)  # it was loaded in another way
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: ModelId | None = None) -> None:
         """Stop serving a model; requests in flight are still answered.
@@ -247,10 +360,12 @@ class Coordinator:
                 raise AmbiguousName(name, len(there))
         return there or [ModelId(name)]
 
-    def _unload(self, model: ModelId) -> None:
+    def _unload(self, model: ModelId, duplicate: str = "") -> None:
+        """Stop serving a model; with `duplicate`, because it is unknown which of several is meant."""
+        ended = self.repository.displace(model, duplicate) if duplicate else self.repository.unload(model)
         self._requested.discard(model)
         self._ensembles.forget(model)
-        self.retirement.retire(self.repository.unload(model))
+        self.retirement.retire(ended)
         self._ensembles.settle([model])
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
@@ -289,7 +404,7 @@ class Coordinator:
     def would_load(self, name: str) -> bool:
         """Return True if a request would load this model, judging by the last read of the repositories."""
         lazy = self._settings.mode == "lazy"
-        return lazy and name in self._unique_names and not self.on_demand.failed(name)
+        return lazy and name in self._unique_names and name not in self.on_demand.failures
 
     async def _load_for_request(self, name: str) -> None:
         model, *others = await self._models_to_load(name)
@@ -323,13 +438,12 @@ class Coordinator:
 
     async def poll(self) -> None:
         """Read the repositories once, then load and unload what changed. Raises UsageError."""
-        snapshot = await asyncio.to_thread(self._repositories.snapshot)
+        found, duplicates = await asyncio.to_thread(self._repositories.snapshot)
         self.repository.unreadable = ()
-        found = snapshot.stamps
         changes = plan_poll(found, self.repository.stamps())
         if changes.load:
             await asyncio.sleep(self._settings.settle_s)
-            again = (await asyncio.to_thread(self._repositories.snapshot)).stamps
+            again, _ = await asyncio.to_thread(self._repositories.snapshot)
             # models that changed again are still being written: the next poll retries them
             settled = [model for model in changes.load if again.get(model) == found[model]]
             discover = self._repositories.discover
@@ -338,12 +452,9 @@ class Coordinator:
         for model in changes.unload:
             async with self.loads.exclusive(model):
                 self._unload(model)
-        for model, places in snapshot.duplicates.items():
+        for model, places in duplicates.items():
             async with self.loads.exclusive(model):
-                # it is unknown which repository is meant, so serve neither
-                self._ensembles.forget(model)
-                self.retirement.retire(self.repository.displace(model, places))
-                self._ensembles.settle([model])
+                self._unload(model, duplicate=places)
         self.repository.forget(found)
 
 

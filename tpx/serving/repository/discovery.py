@@ -1,6 +1,5 @@
-"""Discovery of models in repositories, object stores and the files of load requests.
-
-Also detects changes since the last read, and misplaced files.
+"""Discovery of models in repositories, object stores and load requests, which may bring a configuration
+and the files of a model. Also detects changes since the last read, and misplaced files.
 """
 
 import asyncio
@@ -8,16 +7,21 @@ import difflib
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import posixpath
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from tpx.errors import InvalidRequest, UsageError
+from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
+from tpx.protocol import model_config
+from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.layout import ModelSource, Origin, Repository, versions_in
-from tpx.serving.repository.overrides import MAX_NAME_BYTES, Override, OverrideFiles
+from tpx.serving.repository.layout import ModelSource, Repository, versions_in
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +31,130 @@ CLIENTS_DECIDE: Final = ("explicit", "lazy")
 
 _CONFIGS = "configs"
 _NOT_A_MODELS_OWN = "__pycache__"
+_FILE = "file:"
+_MAX_NAME_BYTES = 255
+_MAX_DEPTH = 12  # with names of maximum length still within the system's path limit
+
+LoadParameter = bool | int | str | bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A ModelConfig that replaces the one on disk, and files by their path in the model directory.
+
+    If there are files, the model consists of these alone.
+    """
+
+    config: ModelConfig
+    files: Mapping[str, bytes]
+
+
+def override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
+    """Return the override in the parameters of a load request, or None if there is none.
+
+    Raises InvalidRequest, and logs it.
+    """
+    try:
+        return _override_of(parameters, model)
+    except InvalidRequest as exc:
+        log.error("failed to load '%s': %s", model, exc.message)
+        raise
+
+
+def _override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
+    files: dict[str, bytes] = {}
+    text: str | None = None
+    for key, value in parameters.items():
+        if key == "config":
+            if not isinstance(value, str):
+                raise InvalidRequest("invalid value type for load parameter 'config', expected string_param.")
+            text = value
+        elif not key.startswith(_FILE):
+            raise InvalidRequest(f"unrecognized load parameter '{key}'.")
+        elif not isinstance(value, bytes):
+            raise InvalidRequest(f"invalid value type for load parameter '{key}', expected bytes_param.")
+        else:
+            files[_inner_path(key, files)] = value
+    # the message starts with Triton's, which clients match; Triton's omits the fault
+    refusal = f"failed to load '{model}', failed to poll from model repository: "
+    if text is None:
+        if files:
+            raise InvalidRequest(
+                f"{refusal}Load parameter 'config' must be specified for model file override"
+            )
+        return None
+    invalid = f"{refusal}Invalid config override: "
+    if len(text) > model_config.MAX_CONFIG_BYTES:
+        raise InvalidRequest(f"{invalid}longer than {model_config.MAX_CONFIG_BYTES} bytes")
+    try:
+        return Override(config=model_config.from_json(text, lenient=True), files=files)
+    except ConfigError as exc:
+        raise InvalidRequest(f"{invalid}{exc.message}") from exc
+
+
+def _inner_path(key: str, others: Collection[str]) -> str:
+    """Return the normalized path of a file within the model directory. Raises InvalidRequest."""
+    name = key.removeprefix(_FILE)
+    path = posixpath.normpath(name)
+    outside = path in (".", "..") or path.startswith(("/", "../"))
+    if not name or "\0" in name or outside or name.endswith("/"):
+        raise InvalidRequest(
+            f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
+        )
+    try:
+        parts = [len(os.fsencode(part)) for part in path.split("/")]
+    except UnicodeEncodeError as exc:
+        raise InvalidRequest(f"Invalid file parameter {key!a}: the name is not UTF-8 text") from exc
+    if max(parts) > _MAX_NAME_BYTES or len(parts) > _MAX_DEPTH:
+        raise InvalidRequest(
+            f"Invalid file parameter '{key[:100]}...': a path has at most {_MAX_DEPTH} parts of "
+            f"{_MAX_NAME_BYTES} bytes"
+        )
+    if path in others:
+        raise InvalidRequest(f"file parameter '{key}' names a file that another one names, too")
+    return path
+
+
+def private_directory(prefix: str, parent: Path | None) -> Path:
+    """Create a directory for the files of one load, below `parent` or the default temporary directory.
+    `relative_paths` must recognize `prefix`. Raises LoadError.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as exc:
+        raise LoadError(f"cannot make a directory for the files of the model: {exc.strerror}") from exc
+
+
+def relative_paths(text: str) -> str:
+    """Rewrite paths in private directories as paths relative to the model directory, as the client sent
+    them.
+    """
+    parent = rf"(?:{re.escape(tempfile.gettempdir())}|[^\s'\":]*)"
+    private = rf"{parent}/tpx-(?:model|agent)-[a-z0-9_]{{8}}(/?)"
+    return re.sub(private, lambda found: "" if found[1] else ".", text)
+
+
+def private_files(files: Mapping[str, bytes], parent: Path | None = None) -> Path:
+    """Write the files of one load below a new directory in `parent` or the default temporary directory.
+
+    Raises InvalidRequest for impossible names, and LoadError if writing fails.
+    """
+    directory, path = private_directory("tpx-model-", parent), ""
+    try:
+        for path, content in files.items():
+            place = directory / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+            with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+                file.write(content)
+    except OSError as exc:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(exc, FileExistsError | NotADirectoryError | IsADirectoryError):
+            raise InvalidRequest(
+                f"Invalid file parameter '{_FILE}{path}': it would be a file and a directory"
+            ) from exc
+        raise LoadError(f"cannot write file parameter '{_FILE}{path}': {exc.strerror}") from exc
+    return directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +170,12 @@ class Stamps:
 def stamps_of(source: ModelSource) -> Stamps:
     """Return the stamps of a model; a missing file has a stamp too."""
     if source.origin is not None:
-        return _stamps_of_origin(source, source.origin)
+        origin, chosen = source.origin, f"configs/{source.config_name}.pbtxt"
+        return Stamps(
+            config=origin.stamp(chosen if source.config_name and origin.has(chosen) else "config.pbtxt"),
+            shared=origin.stamp(""),
+            versions={version: origin.stamp(str(version)) for version in source.versions},
+        )
     if source.file is not None:
         return Stamps(config="", shared="", versions={1: _digest([source.file])})
     # directories that only look like versions count as shared files
@@ -64,15 +197,6 @@ def size_of(source: ModelSource, version: int) -> int:
         with suppress(OSError):  # gone while we looked, or a dangling link
             total += os.stat(place).st_size  # noqa: PTH116
     return total
-
-
-def _stamps_of_origin(source: ModelSource, origin: Origin) -> Stamps:
-    chosen = f"configs/{source.config_name}.pbtxt"
-    return Stamps(
-        config=origin.stamp(chosen if source.config_name and origin.has(chosen) else "config.pbtxt"),
-        shared=origin.stamp(""),
-        versions={version: origin.stamp(str(version)) for version in source.versions},
-    )
 
 
 def _counts(name: str) -> bool:
@@ -107,24 +231,6 @@ def _below(path: Path) -> Iterator[str]:
         visited.add((at.st_dev, at.st_ino))
         subdirectories[:] = sorted(name for name in subdirectories if _counts(name))
         yield from (f"{directory}/{name}" for name in sorted(files) if _counts(name))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveredModel:
-    """A model in a local directory, and the temporary files that were created for it."""
-
-    source: ModelSource
-    files: OverrideFiles | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Contents of all repositories at one moment."""
-
-    stamps: Mapping[ModelId, Stamps | None]
-    """Stamps by model; None for a model that exists but cannot be read."""
-    duplicates: Mapping[ModelId, str]
-    """Models found in several repositories, with their locations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,18 +299,18 @@ class Repositories:
                 faults.append(exc.message)
         return replace(self, places=readable).scan(), faults
 
-    def snapshot(self) -> Snapshot:
-        """Return the state of all models that polling compares."""
+    def snapshot(self) -> tuple[dict[ModelId, Stamps | None], dict[ModelId, str]]:
+        """Return what polling compares: the stamps of all models, None for one that exists but cannot be
+        read; and the models found in several repositories, with their locations.
+        """
         found = self.scan()
-        return Snapshot(
-            stamps={model: None if source.fault else stamps_of(source) for model, source in found.items()},
-            duplicates={model: source.fault for model, source in found.items() if source.duplicate},
+        return (
+            {model: None if source.fault else stamps_of(source) for model, source in found.items()},
+            {model: source.fault for model, source in found.items() if source.duplicate},
         )
 
     async def find_named(self, names: Iterable[str]) -> list[ModelId]:
-        """Return the models with these names, without blocking the loop; unreadable repositories are
-        skipped.
-        """
+        """Return the models with these names as `find_all` does, without blocking the loop."""
         if not self.namespaces:
             return [ModelId(name) for name in names]
         return await asyncio.to_thread(lambda: [model for name in names for model in self.find_all(name)])
@@ -221,26 +327,32 @@ class Repositories:
                 log.error("failed to look for model '%s': %s", model, exc)
         return found
 
-    def discover(self, model: ModelId, override: Override | None = None) -> DiscoveredModel | None:
+    def discover(self, model: ModelId, override: Override | None = None) -> ModelSource | None:
         """Return a model from the repositories, or from the files of a request; None if there is none.
 
         Raises InvalidRequest, LoadError.
         """
+        name = model.name
         if override is None or not override.files:
             source = self.find(model)
             if source is None:
                 return None
             return fetch(replace(source, override=override.config) if override else source)
-        _check_new_name(model.name)
-        files = OverrideFiles(override.files)
-        source = ModelSource(
-            name=model.name,
+        # a name that no model in a repository could have
+        if name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > _MAX_NAME_BYTES:
+            raise InvalidRequest(
+                f"invalid model name {name[:100]!r}, a model that comes with its files needs a name of at "
+                f"most {_MAX_NAME_BYTES} bytes, all of it printable, that does not begin with a dot"
+            )
+        directory = private_files(override.files)
+        return ModelSource(
+            name=name,
             namespace=model.namespace,
-            directory=files.directory,
-            versions=versions_in(files.directory),
+            directory=directory,
+            private=True,
+            versions=versions_in(directory),
             override=override.config,
         )
-        return DiscoveredModel(source=source, files=files)
 
 
 def _unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
@@ -257,19 +369,21 @@ def _fault_of(places: Sequence[str]) -> str:
     return "model appears in two or more repositories: " + ", ".join(f"'{place}'" for place in places)
 
 
-def fetch(source: ModelSource) -> DiscoveredModel:
+def fetch(source: ModelSource) -> ModelSource:
     """Copy a model from an object store to a temporary directory; local models stay in place.
 
-    Raises LoadError.
+    Versions are fetched when they are loaded. Raises LoadError.
     """
     if source.origin is None or source.fault:
-        return DiscoveredModel(source=source)
-    files = OverrideFiles({}, source.origin.private_parent)
+        return source
+    directory = private_files({}, source.origin.private_parent)
     try:
-        return DiscoveredModel(source=source.fetched(files.directory), files=files)
+        source.origin.fetch(directory)
     except BaseException:
-        files.remove()
+        shutil.rmtree(directory, ignore_errors=True)
         raise
+    versions = {version: directory / str(version) for version in source.versions}
+    return replace(source, directory=directory, private=True, versions=versions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,30 +437,21 @@ def check_name(name: str) -> None:
         )
 
 
-def _check_new_name(name: str) -> None:
-    """Raise InvalidRequest for a name that no model in a repository could have."""
-    if name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > MAX_NAME_BYTES:
-        raise InvalidRequest(
-            f"invalid model name {name[:100]!r}, a model that comes with its files needs a name of at most "
-            f"{MAX_NAME_BYTES} bytes, all of it printable, that does not begin with a dot"
-        )
-
-
 def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:
-    """Return a warning for each file that looks like the missing configuration of a model."""
-    found = []
+    """Return a warning for each file that looks like the missing configuration of a model: one beside the
+    versions with a similar name, or one with this exact name inside a version.
+    """
+    warnings = []
     for source in sources:
-        if source.origin is None and not source.fault and not source.has_config:
-            place = _misplaced_config(source)
-            if place is not None:
-                found.append(f"'{place}' is not read: a configuration's place is '{source.config_path}'")
-    return found
-
-
-def _misplaced_config(source: ModelSource) -> Path | None:
-    """Return a file beside the versions with a similar name, or one with this exact name inside a version."""
-    beside = sorted(entry.name for entry in source.directory.glob("*") if entry.is_file())
-    close = difflib.get_close_matches(source.config_path.name, beside, n=1, cutoff=0.75)
-    inside = [directory / source.config_path.name for directory in source.versions.values()]
-    found = [source.directory / name for name in close] + [path for path in inside if path.is_file()]
-    return found[0] if found else None
+        if source.origin is not None or source.fault or source.has_config:
+            continue
+        wanted = source.config_path.name
+        beside = sorted(entry.name for entry in source.directory.glob("*") if entry.is_file())
+        found = [
+            source.directory / name for name in difflib.get_close_matches(wanted, beside, n=1, cutoff=0.75)
+        ]
+        inside = [directory / wanted for directory in source.versions.values()]
+        found += [path for path in inside if path.is_file()]
+        if found:
+            warnings.append(f"'{found[0]}' is not read: a configuration's place is '{source.config_path}'")
+    return warnings

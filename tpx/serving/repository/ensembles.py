@@ -17,7 +17,7 @@ from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
 from tpx.serving.repository.loading import LoadSettings, WantedModel, reason_of
-from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.memory import Retirement
 from tpx.serving.repository.table import Loaded, ModelRepository, VersionState
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature

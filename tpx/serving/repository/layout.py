@@ -8,7 +8,7 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -100,6 +100,8 @@ class ModelSource:
     """Configuration from a load request, used instead of the one on disk."""
     origin: Origin | None = None
     """Remote location to fetch from. Until then `directory` does not exist."""
+    private: bool = False
+    """True if `directory` is a temporary one, made for one load."""
 
     @property
     def model_id(self) -> ModelId:
@@ -110,29 +112,16 @@ class ModelSource:
         """Location for messages."""
         return self.origin.url if self.origin is not None else str(self.file or self.directory)
 
-    def fetched(self, directory: Path) -> "ModelSource":
-        """Return this source in a local directory, with its configuration and other shared files
-        fetched.
-
-        Raises LoadError.
-        """
-        if self.origin is not None and not self.fault:
-            self.origin.fetch(directory)
-        versions = {version: directory / str(version) for version in self.versions}
-        return replace(self, directory=directory, versions=versions)
-
     def read_config(self) -> ModelConfig:
         """Return the ModelConfig as written, or an almost empty one. Raises ConfigError."""
         config = messages.ModelConfig(name=self.name)
         if self.override is not None:
             config.CopyFrom(self.override)
-            return config
-        if self.file is None and self.config_path.is_file():
-            return model_config.read(self.config_path)
-        if self.file is not None:
-            kind = RECOGNISED_FILES.get(f"model{self.file.suffix}", ("", ""))
-            config.backend, config.platform = kind
+        elif self.file is not None:
+            config.backend, config.platform = RECOGNISED_FILES.get(f"model{self.file.suffix}", ("", ""))
             config.default_model_filename = self.file.name
+        elif self.config_path.is_file():
+            return model_config.read(self.config_path)
         return config
 
     @property
@@ -192,7 +181,8 @@ class LocalRepository:
         if not path.is_dir():
             return []
         entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
-        files = [entry for entry in entries if entry.is_file() and _is_model(entry)]
+        models = RECOGNISED_FILES.keys() - {"model.py"}  # a Python file may be anything
+        files = [entry for entry in entries if entry.is_file() and f"model{entry.suffix}" in models]
         if not files and not any(entry.is_dir() for entry in entries):
             return [
                 f"'{path}' holds no models: the file of one has a place such as '{path}/NAME/1/model.onnx'"
@@ -202,11 +192,6 @@ class LocalRepository:
             f"'tpx serve {file}' serves it by itself"
             for file in files
         ]
-
-
-def _is_model(file: Path) -> bool:
-    """Return True if the suffix marks a model file; Python files are excluded, as they may be anything."""
-    return f"model{file.suffix}" in RECOGNISED_FILES and file.suffix != ".py"
 
 
 def _single_file(path: Path) -> ModelSource:
@@ -291,24 +276,20 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
     elif choice != "all":
         newest = policy.latest.num_versions if choice == "latest" else 1
         ordered = ordered[max(0, len(ordered) - newest) :]
-    if not ordered:
-        raise NoVersion(
-            f"at least one version must be available under the version policy of model '{config.name}'"
-            f"{_versions_there(source)}"
-        )
-    return ordered
-
-
-def _versions_there(source: ModelSource) -> str:
-    """Return a hint for the error: existing versions, or where to put one; "" for a model from a request."""
-    if source.override is not None:
-        return ""
-    if source.versions:
-        return f" ('{source.place}' has: {', '.join(map(str, sorted(source.versions)))})"
+    if ordered:
+        return ordered
     file = None if source.origin is not None else _model_file(source.directory)
-    if file is not None:
-        return f" ('{file}' belongs into the directory of a version: '{source.directory / '1' / file.name}')"
-    return f" ('{source.place}' has no directory of a version, such as '{source.place}/1')"
+    if source.override is not None:  # from a request
+        hint = ""
+    elif present:
+        hint = f" ('{source.place}' has: {', '.join(map(str, sorted(present)))})"
+    elif file is not None:
+        hint = f" ('{file}' belongs into the directory of a version: '{source.directory / '1' / file.name}')"
+    else:
+        hint = f" ('{source.place}' has no directory of a version, such as '{source.place}/1')"
+    raise NoVersion(
+        f"at least one version must be available under the version policy of model '{config.name}'{hint}"
+    )
 
 
 def read_labels(config: ModelConfig, directory: Path) -> dict[str, tuple[str, ...]]:

@@ -49,9 +49,8 @@ from tpx.serving.repository.configuration import (
     validate_outputs,
     validate_tensors,
 )
-from tpx.serving.repository.discovery import Stamps, stamps_of
+from tpx.serving.repository.discovery import Stamps, relative_paths, stamps_of
 from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
-from tpx.serving.repository.overrides import relative_paths
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
 from tpx.serving.repository.table import Recipe
 from tpx.serving.request import InferRequest, InferResponse

@@ -16,20 +16,17 @@ from functools import partial
 from typing import TypeVar
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, NotReady, TpxError, UsageError
-from tpx.protocol.messages import ModelConfig
 from tpx.serving.ensemble.graph import Graph
 from tpx.serving.host import Host
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership
-from tpx.serving.repository.discovery import DiscoveredModel, Repositories, size_of, stamps_of
+from tpx.serving.repository.discovery import Repositories, relative_paths, size_of, stamps_of
 from tpx.serving.repository.ensembles import Ensembles, plan_order
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, WantedModel, reason_of
-from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits
-from tpx.serving.repository.overrides import relative_paths
-from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import KeptConfig, Loaded, ModelRepository, Plan, plan_load
+from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits, Retirement
+from tpx.serving.repository.table import KeptConfig, Loaded, ModelRepository, plan_load
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -57,7 +54,7 @@ async def in_load_thread(permits: Permits, work: Callable[[], T]) -> T:
 class LoadGroup:
     """Loads that belong together: each model loads once, using `discover`, parts before their ensemble."""
 
-    discover: Callable[[ModelId], DiscoveredModel | None]
+    discover: Callable[[ModelId], ModelSource | None]
     tasks: dict[ModelId, asyncio.Task[None]] = field(default_factory=dict)
 
 
@@ -165,7 +162,7 @@ class Loads:
         await asyncio.gather(*(group.tasks[model] for model in models))
 
     async def load(
-        self, model: ModelId, discover: Callable[[], DiscoveredModel | None], group: LoadGroup
+        self, model: ModelId, discover: Callable[[], ModelSource | None], group: LoadGroup
     ) -> None:
         """Load the model that `discover` returns, and the parts of an ensemble with `group`.
 
@@ -174,35 +171,43 @@ class Loads:
         """
         async with self.exclusive(model):
             self.check_running()
-            discovered = await self._discovered(model, discover)
-            ownership = Ownership(discovered.files)
+            try:
+                source = await in_load_thread(self.permits, discover)
+            except (LoadError, UsageError) as exc:
+                reason = reason_of(exc)
+                raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=True) from exc
+            if source is None:
+                log.error("%s", absent(model))
+                raise InvalidRequest(absent(model))
+            ownership = Ownership(source.directory if source.private else None)
             self.retirement.hold(ownership)
             try:
-                await self._load(discovered, ownership, group)
+                await self._load(source, ownership, group)
             finally:
                 await self.retirement.release(ownership)
             log.info("successfully loaded '%s'", model)
 
-    async def _load(self, discovered: DiscoveredModel, ownership: Ownership, group: LoadGroup) -> None:
-        model, table = discovered.source.model_id, self.table
-        brings_files = discovered.files is not None and discovered.source.origin is None
+    async def _load(self, source: ModelSource, ownership: Ownership, group: LoadGroup) -> None:
+        model, table, in_request = source.model_id, self.table, source.private and source.origin is None
         try:
-            source = await self._with_kept_config(discovered.source)
+            kept = table.record(model).kept
+            if kept is not None and source.override is None and not source.fault:
+                stamps = await in_load_thread(self.permits, partial(stamps_of, source))
+                # the configuration of an earlier load request holds while the files are unchanged
+                source = replace(source, override=kept.config) if stamps == kept.stamps else source
             wanted = await self._want(source, ownership)
             if wanted.graph is not None:
                 await self._load_parts(wanted, wanted.graph, group)
             await self._replace(wanted, ownership)
             kept = None
-            if source.override is not None and not brings_files:
+            if source.override is not None and not in_request:
                 kept = KeptConfig(config=source.override, stamps=wanted.stamps)
             table.keep_config(model, kept)
             if ownership.agents:
-                await self._in_thread(ownership.complete)
+                await in_load_thread(self.permits, ownership.complete)
         except InvalidRequest:
-            if brings_files:
-                table.forget_unused(
-                    model
-                )  # its files came with the request, so there is nothing to retry from
+            if in_request:  # its files came with the request, so there is nothing to retry from
+                table.forget_unused(model)
                 if not table.record(model).entries:
                     self.ensembles.forget(model)
             if table.namespaces:  # steps that now refer to it may have referred to another namespace before
@@ -217,32 +222,11 @@ class Loads:
         self.table.fault(model, reason, passed_over=passed_over)
         return InvalidRequest(told)
 
-    async def _discovered(
-        self, model: ModelId, discover: Callable[[], DiscoveredModel | None]
-    ) -> DiscoveredModel:
-        try:
-            discovered = await self._in_thread(discover)
-        except (LoadError, UsageError) as exc:
-            reason = reason_of(exc)
-            raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=True) from exc
-        if discovered is None:
-            log.error("%s", absent(model))
-            raise InvalidRequest(absent(model))
-        return discovered
-
-    async def _with_kept_config(self, source: ModelSource) -> ModelSource:
-        """Return the source with the configuration of an earlier load request, if the files are unchanged."""
-        kept = self.table.record(source.model_id).kept
-        if kept is None or source.override is not None or source.fault:
-            return source
-        stamps = await self._in_thread(partial(stamps_of, source))
-        return replace(source, override=kept.config) if stamps == kept.stamps else source
-
     async def _want(self, source: ModelSource, ownership: Ownership) -> WantedModel:
         model = source.model_id
         served = self.table.record(model).ownership
         try:
-            return await self._in_thread(partial(self.loader.want, source, ownership, served))
+            return await in_load_thread(self.permits, partial(self.loader.want, source, ownership, served))
         except NoVersion as exc:
             told = f"load failed for model '{model}': {relative_paths(exc.message)}\n"
             raise self._refused(model, source.fault or reason_of(exc), told) from exc
@@ -267,17 +251,28 @@ class Loads:
     async def _replace(self, wanted: WantedModel, ownership: Ownership) -> None:
         """Replace the serving versions with the wanted ones, all or none."""
         model, table = wanted.source.model_id, self.table
-        serving = {version: loaded.served for version, loaded in table.record(model).loaded.items()}
-        plan = plan_load(
-            wanted.recipes, table.recipes(model), lambda v: self._may_regroup(serving[v], wanted.config)
-        )
+        serving = {
+            version: loaded.served
+            for version, loaded in table.record(model).loaded.items()
+            if isinstance(loaded.served, ServedModel)
+        }
+
+        def may_regroup(version: int) -> bool:
+            # with a memory limit versions are reloaded, because memory is only measured during a load
+            return (
+                not self.memory.limit_bytes
+                and version in serving
+                and serving[version].may_regroup(wanted.config)
+            )
+
+        plan = plan_load(wanted.recipes, table.recipes(model), may_regroup)
         table.begin(model, plan)
         outcomes: Outcomes
         if wanted.graph is not None:  # composed from what serves now: do not await before the swap
             outcomes = self.ensembles.compose_all(wanted, wanted.graph, plan.load)
         else:
             outcomes = await self._load_versions(wanted, plan.load)
-        regroups = await self._regroup(wanted, {v: serving[v] for v in plan.regroup})
+        regroups = await self._regroup(wanted, {version: serving[version] for version in plan.regroup})
         loaded = {}
         for version, outcome in outcomes.items():
             if not isinstance(outcome, BaseException):
@@ -292,7 +287,12 @@ class Loads:
             raise self._failed(wanted, failures, aside=loaded)
         self.retirement.freeze_imports()
         self.retirement.retire(table.succeed(model, plan, loaded, wanted.stamps))
-        self._change_in_place(wanted, plan, ready)
+        for version, regroup in ready.items():
+            self.retirement.dismiss(regroup.model, regroup.do())
+            table.remake(model, version, wanted.recipes[version])
+        kept = table.record(model).loaded
+        for version in kept.keys() & plan.keep:
+            kept[version].served.config.version_policy.CopyFrom(wanted.config.version_policy)
         self.ensembles.remember(wanted)
         self.ensembles.settle([model])
 
@@ -313,17 +313,6 @@ class Loads:
             told = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())
         return InvalidRequest(f"load failed for model '{model}': {told}")
 
-    def _change_in_place(self, wanted: WantedModel, plan: Plan, regroups: Mapping[int, Regroup]) -> None:
-        """Apply changed instance groups and version policy to the versions that keep serving."""
-        model = wanted.source.model_id
-        for version, regroup in regroups.items():
-            self.retirement.dismiss(regroup.model, regroup.do())
-            self.table.remake(model, version, wanted.recipes[version])
-        serving = self.table.record(model).loaded
-        for version in plan.keep:
-            if version in serving:
-                serving[version].served.config.version_policy.CopyFrom(wanted.config.version_policy)
-
     # work in load threads; an exception is the outcome of its version
 
     async def _load_versions(self, wanted: WantedModel, versions: Sequence[int]) -> Outcomes:
@@ -341,14 +330,8 @@ class Loads:
             lambda: self._all(f"load '{model}'", {version: partial(load, version) for version in versions}),
         )
 
-    def _may_regroup(self, served: Served, config: ModelConfig) -> bool:
-        """Return True if a version can change its instances while it serves. Under a memory limit it
-        must be reloaded, because memory is only measured during a load.
-        """
-        return not self.memory.limit_bytes and isinstance(served, ServedModel) and served.may_regroup(config)
-
     async def _regroup(
-        self, wanted: WantedModel, serving: Mapping[int, Served]
+        self, wanted: WantedModel, serving: Mapping[int, ServedModel]
     ) -> dict[int, Regroup | BaseException]:
         """Create the missing instances of versions that otherwise keep serving unchanged."""
         model = wanted.source.model_id
@@ -357,11 +340,8 @@ class Loads:
             log.info("changing the instances of: %s:%d", model, served.version)
             return self.loader.regroup(served, wanted.source, wanted.config)
 
-        models = {version: served for version, served in serving.items() if isinstance(served, ServedModel)}
-        return await self._all(
-            f"change the instances of '{model}'",
-            {version: partial(regroup, served) for version, served in models.items()},
-        )
+        work = {version: partial(regroup, served) for version, served in serving.items()}
+        return await self._all(f"change the instances of '{model}'", work)
 
     async def _all(self, what: str, work: Mapping[int, Callable[[], T]]) -> dict[int, T | BaseException]:
         attempts = [self._attempt(f"{what} version {version}", each) for version, each in work.items()]
@@ -373,12 +353,9 @@ class Loads:
         retries = self.retries
         while True:
             try:
-                return await self._in_thread(work)
+                return await in_load_thread(self.permits, work)
             except Exception as exc:  # backends may raise anything: retry the load
                 log.error("failed to %s: %s", what, reason_of(exc))
                 if not retries or self.stopping.is_set():
                     raise
                 retries -= 1
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await in_load_thread(self.permits, work)

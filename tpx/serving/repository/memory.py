@@ -1,34 +1,194 @@
-"""Memory limit for models: measures each model and unloads idle ones to make room for another.
+"""Memory of models: versions that no longer serve are closed, and idle models make room for others.
 
-The size of a model is the growth of the process and its children during the load, but at least the size
-of its files. Loads run one at a time, so that growth can be attributed to one model. A model that loads
-others during its own load lets them in; their memory is not counted as its own. Memory that requests
-use while they compute is not counted.
+With a limit, the size of a model is the growth of the process and its children during the load, but at
+least the size of its files. Loads run one at a time, so that growth can be attributed to one model. A
+model that loads others during its own load lets them in; their memory is not counted as its own. Memory
+that requests use while they compute is not counted.
 """
 
 import asyncio
+import gc
 import logging
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
+from tpx.serving.instances.base import Instance
+from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import ModelRepository, Recipe, VersionState
+from tpx.serving.repository.agents.ownership import Ownership
+from tpx.serving.repository.loading import Regroup
+from tpx.serving.repository.table import Loaded, ModelRepository, Recipe, VersionState
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
 
 Outcomes = dict[int, Served | BaseException]
 
+_LOOK_EVERY_S = 0.01
+_CLOSED_AT_ONCE = 32
+_A_BACKEND_OF_MODULES = 20
+_RECLAIM_AFTER_S = 0.2
+"""Delay before memory is reclaimed, so that one collection covers models unloaded together."""
 _IDLE_WITHIN_S = 1.0
 """Time a load waits for busy models to become idle."""
-_LOOK_EVERY_S = 0.01
 _CLOSED_WITHIN_S = 30.0
 _MOST_MEASURED = 10_000
+
+
+class Tasks:
+    """Owner of tasks on the running event loop. Tasks are never canceled: each runs to its end."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        """Start a task and return it, for callers that wait. Failures are logged for callers that do not."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task failed", exc_info=task.exception())
+
+    async def finish(self) -> None:
+        """Wait until no task is left, including tasks started meanwhile."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+
+class Retirement:
+    """Closes versions off the event loop, each once it has nothing in flight."""
+
+    def __init__(self, tasks: Tasks, on_end: Callable[[Served], None]) -> None:
+        self._tasks = tasks
+        self._on_end = on_end
+        self.draining: list[Served] = []
+        """Versions that get no new requests but have some in flight."""
+        self._owned: set[Ownership] = set()
+        self._ending: dict[ModelId, set[asyncio.Task[None]]] = {}
+        """Closing tasks of dismissed instances, by model, that no load has waited for yet."""
+        # not the loop's default executor: requests need it, and Python models may take 30 s to end
+        self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
+        self._reclaiming = False
+        self._modules = len(sys.modules)
+        self.last = False
+        """True while the server shuts down: memory need not be reclaimed."""
+
+    def shutdown(self) -> None:
+        """Stop the threads. Nothing can be closed afterwards."""
+        self._pool.shutdown(wait=False)
+
+    def retire(self, ended: Iterable[Loaded]) -> None:
+        """Close versions that get no new requests, each after its last response."""
+        for loaded in ended:
+            self.draining.append(loaded.served)
+            self._tasks.start(self._drain(loaded))
+
+    def discard(self, loaded: Iterable[Loaded], regroups: Iterable[Regroup] = ()) -> None:
+        """Close versions and instances that never served."""
+        for one in loaded:
+            self._tasks.start(self._close(one))
+        for regroup in regroups:
+            self._tasks.start(self._in_thread(regroup.drop))
+
+    def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
+        """Close instances of a model that keeps serving, each after its current work, sequences included."""
+        for instance in instances:
+            task = self._tasks.start(self._dismiss(model, instance))
+            if not model.config.HasField("sequence_batching"):  # a sequence may never end
+                ending = self._ending.setdefault(model.model_id, set())
+                ending.add(task)
+                task.add_done_callback(ending.discard)
+
+    async def until_dismissed(self, model: ModelId) -> None:
+        """Wait until the dismissed instances of a model are closed, except those of sequence models."""
+        ending = self._ending.pop(model, None)
+        if ending:
+            await asyncio.wait(ending)
+
+    async def _dismiss(self, model: ServedModel, instance: Instance) -> None:
+        while not instance.left:
+            if self.last and not model.in_flight:
+                model.give_up_sequences()
+            await asyncio.sleep(_LOOK_EVERY_S)
+        await self._in_thread(instance.close)
+        log.info("instance %s has ended", instance.name)
+        self._reclaim_soon()
+
+    def freeze_imports(self) -> None:
+        """Exempt the modules of a newly imported backend from garbage collection. A collection pauses
+        all requests while it visits these objects: a few tenths of a second with PyTorch.
+        """
+        if len(sys.modules) - self._modules > _A_BACKEND_OF_MODULES:
+            self._modules = len(sys.modules)
+            gc.freeze()
+
+    def hold(self, ownership: Ownership) -> None:
+        """Keep track of the files and agents of a load until `release` or `abandon`."""
+        self._owned.add(ownership)
+
+    def abandon(self) -> None:
+        """Remove the files of all loads even if they are in use: the process is exiting."""
+        for ownership in self._owned:
+            ownership.abandon()
+
+    async def release(self, ownership: Ownership | None) -> None:
+        """Drop one share of the files and agents of a load. The last share ends them."""
+        if ownership is not None and ownership.release():
+            self._owned.discard(ownership)
+            if not ownership.empty:
+                await self._in_thread(ownership.end)
+
+    async def _drain(self, loaded: Loaded) -> None:
+        served, ownership = loaded.served, loaded.ownership
+        if ownership is not None and ownership.agents:
+            await self._in_thread(ownership.unload)
+        # after one pass of the loop, requests bound before the swap have been submitted
+        await asyncio.sleep(_LOOK_EVERY_S)
+        # while it has requests in flight, or may get some from an ensemble that drains
+        while (served.in_flight > 0 and not served.abandoned) or any(  # noqa: ASYNC110 (an event would add a check to every request)
+            one.in_flight and served.model_id in one.composed_of for one in self.draining
+        ):
+            await asyncio.sleep(_LOOK_EVERY_S)
+        served.retired = True
+        self.draining.remove(served)  # before closing it, so that steps of ensembles cannot resolve to it
+        try:
+            await self._close(loaded)
+        finally:
+            self._on_end(served)
+        log.info("successfully unloaded '%s' version %d", served.model_id, served.version)
+
+    async def _close(self, loaded: Loaded) -> None:
+        try:
+            await self._in_thread(loaded.served.close)
+        finally:
+            await self.release(loaded.ownership)
+            self._reclaim_soon()
+
+    def _reclaim_soon(self) -> None:
+        if not (self._reclaiming or self.last):
+            self._reclaiming = True
+            self._tasks.start(self._reclaim())
+
+    async def _reclaim(self) -> None:
+        await asyncio.sleep(_RECLAIM_AFTER_S)
+        self._reclaiming = False
+        await self._in_thread(give_memory_back)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
 class Permits(asyncio.Semaphore):
@@ -93,9 +253,7 @@ class ModelMemory:
         evict: Callable[[ModelId], None],
         is_held: Callable[[ModelId], bool],
     ) -> None:
-        """`evict` unloads a model, which closes after its last response; models that `is_held` returns
-        True for stay.
-        """
+        """`evict` unloads a model, which closes after its last response, unless `is_held` is True for it."""
         self.limit_bytes = limit_bytes
         self._resident = resident
         self._repository = repository
@@ -103,8 +261,8 @@ class ModelMemory:
         self._evict = evict
         self._is_held = is_held
         self.permits = Permits(1)
-        self._sizes: dict[Served, int] = {}
-        self._since: dict[Served, int] = {}
+        self._sizes: dict[Served, tuple[int, int]] = {}
+        """Size in bytes and time of the load, by version."""
         self._measured: dict[Recipe, int] = {}
         self._attributed_bytes = 0
         """Total measured over all loads so far, including models that are gone."""
@@ -116,8 +274,7 @@ class ModelMemory:
         """Bytes held by the models that serve or still drain."""
         here = {*self._repository.served(), *self._retirement.draining}
         self._sizes = {served: size for served, size in self._sizes.items() if served in here}
-        self._since = {served: since for served, since in self._since.items() if served in here}
-        return sum(self._sizes.values())
+        return sum(size for size, _ in self._sizes.values())
 
     async def load(
         self,
@@ -126,8 +283,7 @@ class ModelMemory:
         size_of: Callable[[int], int],
         load: Callable[[], Coroutine[object, object, Outcomes]],
     ) -> Outcomes:
-        """Load the versions of `recipes` once there is room. Versions that do not fit become
-        LoadErrors.
+        """Load the versions of `recipes` once there is room; those that do not fit become LoadErrors.
 
         `size_of` returns the file size of a version in bytes; it blocks.
         """
@@ -141,11 +297,13 @@ class ModelMemory:
                 return self._refusal(model, recipes, expected)
             before = await self._unattributed()
             outcomes = await load()
-            grown = await self._unattributed() - before
-            sizes = _shares(files_bytes, grown)
+            sizes = _shares(files_bytes, await self._unattributed() - before)
             loaded = {v: served for v, served in outcomes.items() if not isinstance(served, BaseException)}
             for version in loaded:
-                self._remember(recipes[version], sizes[version])
+                self._measured.pop(recipes[version], None)
+                self._measured[recipes[version]] = sizes[version]
+                if len(self._measured) > _MOST_MEASURED:
+                    del self._measured[next(iter(self._measured))]
             held = sum(sizes[version] for version in loaded)
             # if it turned out larger than expected, unload others, or else this model again
             if held > expected and not await self._make_room(model, held):
@@ -154,19 +312,13 @@ class ModelMemory:
                 await asyncio.to_thread(give_memory_back)
                 return refusal
             for version, served in loaded.items():
-                self._sizes[served], self._since[served] = sizes[version], time.perf_counter_ns()
+                self._sizes[served] = sizes[version], time.perf_counter_ns()
             self._attributed_bytes += held
             return outcomes
 
     async def _unattributed(self) -> int:
         """Return the memory of the process beyond what was measured for models."""
         return await asyncio.to_thread(self._resident) - self._attributed_bytes
-
-    def _remember(self, recipe: Recipe, size_bytes: int) -> None:
-        self._measured.pop(recipe, None)
-        self._measured[recipe] = size_bytes
-        if len(self._measured) > _MOST_MEASURED:
-            del self._measured[next(iter(self._measured))]
 
     def _refusal(self, model: ModelId, versions: Iterable[int], needed_bytes: int) -> Outcomes:
         self.refused.add(model)
@@ -212,21 +364,17 @@ class ModelMemory:
                 other for other, versions in serving.items() if any(each in v.composed_of for v in versions)
             }
             if above <= idle:  # a busy ensemble keeps its parts loaded
-                versions = serving[each]
+                held = [(one, *self._sizes.get(one, (0, 0))) for one in serving[each]]
+                size_bytes = sum(size for _, size, _ in held)
+                used_ns = max(max(one.statistics.last_used_ns, since) for one, _, since in held)
+                dependents = tuple(sorted(above))
                 out.append(
-                    Candidate(
-                        model=each,
-                        size_bytes=sum(self._sizes.get(version, 0) for version in versions),
-                        used_ns=max(self._used_ns(version) for version in versions),
-                        dependents=tuple(sorted(above)),
-                    )
+                    Candidate(model=each, size_bytes=size_bytes, used_ns=used_ns, dependents=dependents)
                 )
         return out
 
-    def _used_ns(self, served: Served) -> int:
-        return max(served.statistics.last_used_ns, self._since.get(served, 0))
-
-    async def _unload(self, chosen: Sequence[Candidate], model: ModelId) -> None:
+    async def _unload(self, chosen: Collection[Candidate], model: ModelId) -> None:
+        """Unload models, and wait until they are closed and their memory is freed."""
         now_ns = time.perf_counter_ns()
         for candidate in chosen:
             log.info(
@@ -238,22 +386,16 @@ class ModelMemory:
             )
             for each in (*candidate.dependents, candidate.model):
                 self._evict(each)
-        await self._closed({candidate.model for candidate in chosen})
-        await asyncio.to_thread(give_memory_back)
-
-    async def _closed(self, models: Collection[ModelId]) -> None:
-        """Wait until the unloaded models are closed and their memory is freed."""
         for _ in range(int(_CLOSED_WITHIN_S / _LOOK_EVERY_S)):
-            entries = [entry for each in models for entry in self._repository.record(each).entries]
-            if not any(entry.state is VersionState.UNLOADING for entry in entries):
-                return
+            records = [self._repository.record(candidate.model) for candidate in chosen]
+            if not any(e.state is VersionState.UNLOADING for record in records for e in record.entries):
+                break
             await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.to_thread(give_memory_back)
 
 
 def _shares(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
-    """Split the growth of the process among versions in proportion to file size; at least the file size
-    each.
-    """
+    """Split the growth of the process among versions by file size; at least the file size each."""
     total = sum(files_bytes.values())
     return {
         version: max(size, grown_bytes * size // total if total else grown_bytes // len(files_bytes))

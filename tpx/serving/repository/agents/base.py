@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.repository.overrides import private_directory
+from tpx.serving.repository.discovery import private_directory
 
 
 class AgentAction(Enum):

@@ -7,10 +7,9 @@ the last version of its load is closed. Shares are counted on the event loop; ag
 
 import importlib.util
 import logging
+import shutil
 import sys
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +18,6 @@ from tpx.protocol import messages
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.extensions import ExtensionKind, Known, foreign, made, make, offer_of, unknown
 from tpx.serving.repository.agents.base import AgentAction, AgentModel, RepositoryAgent
-from tpx.serving.repository.overrides import OverrideFiles
 
 if TYPE_CHECKING:
     from tpx.serving.repository.loading import WantedModel
@@ -103,25 +101,17 @@ _NEXT = {
 _IN_ORDER = (AgentAction.LOAD, AgentAction.UNLOAD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NotifiedAgent:
-    """An agent together with its view of the model."""
-
-    name: str
-    agent: RepositoryAgent
-    model: AgentModel
-
-
 class Ownership:
     """Temporary files and repository agents of one load."""
 
-    def __init__(self, files: OverrideFiles | None = None) -> None:
+    def __init__(self, files: Path | None = None) -> None:
+        """`files` is a directory that belongs to the load."""
         self._files = files
         self._shares = 1
         self.wanted: WantedModel | None = None
         """The model as the agents left it."""
-        self._notified: list[_NotifiedAgent] = []
-        """Agents that were notified of LOAD."""
+        self._notified: list[tuple[str, RepositoryAgent, AgentModel]] = []
+        """Agents that were notified of LOAD, by name, each with its view of the model."""
         self._last: AgentAction | None = None
         self._acting = threading.Lock()
 
@@ -142,16 +132,15 @@ class Ownership:
 
         Raises LoadError from an agent that rejects the model, and ConfigError for an unknown agent.
         """
-        model_name, wanted = config.name, config.model_repository_agents.agents
-        found = [(each, agent(each.name, agent_directory)) for each in wanted]
+        found = [(each, agent(each.name, agent_directory)) for each in config.model_repository_agents.agents]
         with self._acting:
             self._last = AgentAction.LOAD
             for each, one in found:
                 copy = messages.ModelConfig()
                 copy.CopyFrom(config)
-                model = AgentModel(model_name, copy, each.parameters, location, private_parent)
-                self._notified.append(_NotifiedAgent(name=each.name, agent=one, model=model))
-                _load(self._notified[-1])
+                model = AgentModel(config.name, copy, each.parameters, location, private_parent)
+                self._notified.append((each.name, one, model))
+                _load(each.name, one, model)
                 model.settle()
                 location = model.location
         return location
@@ -174,10 +163,10 @@ class Ownership:
 
     def abandon(self) -> None:
         """Remove all files even if they are in use: the process is exiting."""
-        for one in self._notified:
-            one.model.release()
+        for _, _, model in self._notified:
+            model.release()
         if self._files is not None:
-            self._files.remove()
+            shutil.rmtree(self._files, ignore_errors=True)
 
     def share(self) -> None:
         """Add a share for a version that needs the files."""
@@ -194,33 +183,24 @@ class Ownership:
             if not self._notified or action not in _NEXT.get(self._last, ()):
                 return
             self._last = action
-            ordered: Iterable[_NotifiedAgent] = (
-                self._notified if action in _IN_ORDER else reversed(self._notified)
-            )
-            for one in ordered:
+            for name, one, model in self._notified[:: 1 if action in _IN_ORDER else -1]:
                 try:
                     with foreign():
-                        one.agent.act(action, one.model)
+                        one.act(action, model)
                 except TpxError as exc:
-                    log.error(
-                        "repository agent '%s' fails at %s of model '%s': %s",
-                        one.name,
-                        action.value,
-                        one.model.name,
-                        exc.message,
-                    )
+                    fault = f"fails at {action.value} of model '{model.name}': {exc.message}"
+                    log.error("repository agent '%s' %s", name, fault)
 
 
-def _load(one: _NotifiedAgent) -> None:
-    where = f"repository agent '{one.name}' of model '{one.model.name}'"
+def _load(name: str, one: RepositoryAgent, model: AgentModel) -> None:
+    where = f"repository agent '{name}' of model '{model.name}'"
     try:
         with foreign():
-            one.agent.act(AgentAction.LOAD, one.model)
+            one.act(AgentAction.LOAD, model)
     except ConfigError as exc:
         raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
     except TpxError as exc:
         if not isinstance(exc.__cause__, TpxError | OSError | None):
-            log.error(
-                "%s fails at LOAD", where, exc_info=exc.__cause__
-            )  # the traceback helps the agent's author
+            # the traceback helps the agent's author
+            log.error("%s fails at LOAD", where, exc_info=exc.__cause__)
         raise LoadError(f"{where}: {exc.message}", code=exc.code) from exc
