@@ -14,10 +14,10 @@ from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND,
 from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.scheduling import validate_batch_tensors, validate_batching
 
-_AUTO, _GPU = messages.ModelInstanceGroup.KIND_AUTO, messages.ModelInstanceGroup.KIND_GPU
-_CPU, _MODEL = messages.ModelInstanceGroup.KIND_CPU, messages.ModelInstanceGroup.KIND_MODEL
+_KIND = messages.ModelInstanceGroup
+_AUTO, _GPU, _CPU, _MODEL = _KIND.KIND_AUTO, _KIND.KIND_GPU, _KIND.KIND_CPU, _KIND.KIND_MODEL
 
-RUNTIMES = {"pytorch": ("model.py",)}
+_RUNTIMES = {"pytorch": ("model.py",)}
 """Values of `runtime` that are supported, by backend."""
 _LISTED = 5
 """Maximum number of file names in an error message."""
@@ -37,9 +37,7 @@ def set_name(config: ModelConfig, directory_name: str) -> None:
 
 
 def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
-    """Derive platform and backend from each other, from the name of the model file, or from the model's
-    name.
-    """
+    """Derive platform and backend from each other, or from the name of the model file or the model."""
     if not config.platform and not config.backend and version_directory is not None:
         for name, (backend, platform) in RECOGNISED_FILES.items():
             if (version_directory / name).exists() or config.default_model_filename == name:
@@ -49,17 +47,15 @@ def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
             suffix = config.name.rpartition(".")[2]
             config.backend = suffix if suffix in PLATFORM_OF_BACKEND else ""
     if config.platform and not config.backend:
-        backend = BACKEND_OF_PLATFORM.get(config.platform, "")
-        if not backend and config.platform != "ensemble":
-            meant = _platform_meant(config.platform)
-            raise ConfigError(f"unexpected platform type '{config.platform}' for {config.name}{meant}")
-        config.backend = backend
+        config.backend = _backend_of_platform(config.platform, config.name)
     elif config.backend and not config.platform:
         config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
-    elif _is_unfit(config.platform, config.backend):
-        raise ConfigError(
-            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
-        )
+    elif config.platform:
+        own = [each for each, name in BACKEND_OF_PLATFORM.items() if name == config.backend]
+        if own and config.platform not in own:
+            raise ConfigError(
+                f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+            )
     if not config.backend and config.platform != "ensemble":
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in "
@@ -68,16 +64,14 @@ def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
         )
 
 
-def _is_unfit(platform: str, backend: str) -> bool:
-    """Return True if the platform belongs to another backend than the one given."""
-    own = [each for each, name in BACKEND_OF_PLATFORM.items() if name == backend]
-    return bool(platform and own) and platform not in own
-
-
-def _platform_meant(platform: str) -> str:
+def _backend_of_platform(platform: str, model: str) -> str:
+    backend = BACKEND_OF_PLATFORM.get(platform, "")
+    if backend or platform == "ensemble":
+        return backend
+    meant = nearest(platform, [*BACKEND_OF_PLATFORM, "ensemble"])
     if platform in PLATFORM_OF_BACKEND:
-        return f": it is the name of a backend, whose platform is '{PLATFORM_OF_BACKEND[platform]}'"
-    return nearest(platform, [*BACKEND_OF_PLATFORM, "ensemble"])
+        meant = f": it is the name of a backend, whose platform is '{PLATFORM_OF_BACKEND[platform]}'"
+    raise ConfigError(f"unexpected platform type '{platform}' for {model}{meant}")
 
 
 def _unrecognised(model: str, version_directory: Path | None) -> str:
@@ -95,9 +89,7 @@ def _unrecognised(model: str, version_directory: Path | None) -> str:
 
 
 def fill_defaults(config: ModelConfig, backend: Backend) -> None:
-    """Fill the defaults that need no model file: file name, version policy, instance groups, pinned
-    memory.
-    """
+    """Fill defaults that need no model file: file name, version policy, instance groups, pinned memory."""
     config.default_model_filename = config.default_model_filename or backend.default_filename
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
@@ -165,7 +157,7 @@ def validate_ensemble(config: ModelConfig) -> None:
 
 
 def refuse_namespaces(config: ModelConfig) -> None:
-    """Raise ConfigError for a step with a model_namespace while namespaces are disabled."""
+    """Raise ConfigError for a step with a model_namespace: namespaces are disabled."""
     for index, step in enumerate(config.ensemble_scheduling.step):
         if step.model_namespace:
             raise ConfigError(
@@ -175,9 +167,7 @@ def refuse_namespaces(config: ModelConfig) -> None:
 
 
 def validate(config: ModelConfig) -> None:
-    """Raise ConfigError, naming the field, for anything invalid or unsupported in a completed
-    configuration.
-    """
+    """Raise ConfigError, naming the field, for anything invalid in a completed configuration."""
     validate_model(config)
     validate_outputs(config)
     validate_tensors(config)
@@ -190,7 +180,15 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
     if config.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
     validate_batching(config, completed=completed)
-    _validate_cache(config)
+    for what, there in (
+        ("sequence batching scheduler", config.HasField("sequence_batching")),
+        ("'decoupled' transaction policy", config.model_transaction_policy.decoupled),
+    ):
+        if there and config.response_cache.enable:
+            raise ConfigError(
+                f"Response Cache does not currently support model {config.name} with {what}. Please disable "
+                "the response cache."
+            )
     chosen_buckets(config)
     if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
         raise ConfigError(
@@ -200,9 +198,7 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
 
 
 def validate_outputs(config: ModelConfig) -> None:
-    """Raise ConfigError if the model has no outputs. Only models that create their own responses may
-    have none.
-    """
+    """Raise ConfigError without outputs. Only models that create their own responses may have none."""
     if not config.output:
         raise ConfigError(f"model '{config.name}' must specify at least one output")
 
@@ -210,8 +206,7 @@ def validate_outputs(config: ModelConfig) -> None:
 def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:
     """Raise ConfigError for invalid inputs and outputs.
 
-    `completed` means that the backend has filled in what the configuration omits; until then missing
-    fields are no error.
+    Until `completed`, missing fields are no error: the backend fills in what the configuration omits.
     """
     for kind, items in (("input", config.input), ("output", config.output)):
         seen: set[str] = set()
@@ -222,20 +217,6 @@ def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:
             seen.add(item.name)
     if completed or (config.input and config.output):
         validate_batch_tensors(config)
-
-
-def _validate_cache(config: ModelConfig) -> None:
-    if not config.response_cache.enable:
-        return
-    for what, there in (
-        ("sequence batching scheduler", config.HasField("sequence_batching")),
-        ("'decoupled' transaction policy", config.model_transaction_policy.decoupled),
-    ):
-        if there:
-            raise ConfigError(
-                f"Response Cache does not currently support model {config.name} with {what}. Please disable "
-                "the response cache."
-            )
 
 
 def _validate_tensor(config: ModelConfig, kind: str, item: TensorConfig, *, completed: bool) -> None:
@@ -258,13 +239,21 @@ def _validate_tensor(config: ModelConfig, kind: str, item: TensorConfig, *, comp
                 f"{where} {what} must be integer >= 1, or -1 to indicate a variable-size dimension "
                 f"for {model}"
             )
-    if item.HasField("reshape") and item.dims:
-        _validate_reshape(item, where, model)
-    _validate_format(config, kind, item)
+    _validate_reshape(item, where, model)
+    if isinstance(item, ModelInput) and item.format and len(item.dims) != 3:
+        raise ConfigError(f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'")
+    for given, what in (
+        (item.is_shape_tensor, "shape tensors are only supported for TensorRT"),
+        (item.is_non_linear_format_io, "Non-linear IO format is only supported for the TensorRT"),
+    ):
+        if given and config.backend != "tensorrt":
+            raise ConfigError(f"{what} platform for {model}: {kind} '{item.name}'")
 
 
 def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
     """Raise ConfigError unless both shapes have the same number of elements between variable dimensions."""
+    if not item.HasField("reshape") or not item.dims:
+        return
     dims, shape = _fixed_sizes(item.dims), _fixed_sizes(item.reshape.shape)
     if max(*dims, *shape) > MAX_ELEMENTS:
         raise ConfigError(f"{where} has more than {MAX_ELEMENTS} elements for {model}")
@@ -282,25 +271,9 @@ def _fixed_sizes(dims: Iterable[int]) -> list[int]:
     for dim in dims:
         if dim == -1:
             sizes.append(1)
-        else:  # stop multiplying once the limit is exceeded: integers would grow without bound
-            sizes[-1] *= dim if sizes[-1] <= MAX_ELEMENTS else 1
+        elif sizes[-1] <= MAX_ELEMENTS:  # beyond the limit integers would grow without bound
+            sizes[-1] *= dim
     return sizes
-
-
-def _validate_format(config: ModelConfig, kind: str, item: TensorConfig) -> None:
-    """Raise ConfigError for a layout that the tensor or its backend does not support."""
-    model = config.name
-    if isinstance(item, ModelInput) and item.format and len(item.dims) != 3:
-        raise ConfigError(f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'")
-    if config.backend != "tensorrt" and item.is_shape_tensor:
-        raise ConfigError(
-            f"shape tensors are only supported for TensorRT platform for {model}: {kind} '{item.name}'"
-        )
-    if config.backend != "tensorrt" and item.is_non_linear_format_io:
-        raise ConfigError(
-            "Non-linear IO format is only supported for the TensorRT platform for "
-            f"{model}: {kind} '{item.name}'"
-        )
 
 
 def validate_instance_groups(config: ModelConfig) -> None:
@@ -311,10 +284,9 @@ def validate_instance_groups(config: ModelConfig) -> None:
             raise ConfigError(f"{where} has the unknown kind {group.kind}")
         if group.count < 1:
             raise ConfigError(f"{where} must have a count of at least 1")
-        if group.kind == _CPU and group.gpus:
-            raise ConfigError(f"{where} has kind KIND_CPU but specifies one or more GPUs")
-        if group.kind == _MODEL and group.gpus:
-            raise ConfigError(f"{where} has kind KIND_MODEL but specifies one or more GPUs")
+        if group.kind in (_CPU, _MODEL) and group.gpus:
+            kind = "KIND_CPU" if group.kind == _CPU else "KIND_MODEL"
+            raise ConfigError(f"{where} has kind {kind} but specifies one or more GPUs")
         if group.profile and config.backend != "tensorrt":
             raise ConfigError(
                 f"{where} and platform {config.platform}specifies profile field which is only supported for "
@@ -322,11 +294,8 @@ def validate_instance_groups(config: ModelConfig) -> None:
             )
 
 
-def _backend_of(config: ModelConfig) -> str:
-    return config.backend or BACKEND_OF_PLATFORM.get(config.platform, "")
-
-
 def refuse_unsupported(config: ModelConfig) -> None:
     """Raise ConfigError for settings that this version of tpx would otherwise have to ignore."""
-    if config.runtime and config.runtime not in RUNTIMES.get(_backend_of(config), ()):
+    backend = config.backend or BACKEND_OF_PLATFORM.get(config.platform, "")
+    if config.runtime and config.runtime not in _RUNTIMES.get(backend, ()):
         raise ConfigError(f"model '{config.name}': this version of tpx does not support runtime")

@@ -22,6 +22,8 @@ from tpx.serving.repository.table import Loaded, ModelRepository, VersionState
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
+log = logging.getLogger(__name__)
+
 Requirements = Mapping[ModelId, Collection[ModelId]]
 """Models that each ensemble is composed of; models that are no ensembles may be omitted."""
 
@@ -35,8 +37,7 @@ class LoadOrder:
 
 
 def meant(written: ModelId, namespace: str, there: Iterable[ModelId]) -> frozenset[ModelId]:
-    """Return the model that a step of an ensemble in `namespace` refers to, given all models `there` of
-    that name.
+    """Return the model that a step of an ensemble in `namespace` refers to; `there` has that name.
 
     An explicit namespace wins, then the ensemble's own namespace, then a single candidate. Returns all
     candidates if the reference is ambiguous, and the missing model if there are none.
@@ -50,47 +51,23 @@ def meant(written: ModelId, namespace: str, there: Iterable[ModelId]) -> frozens
 
 def plan_order(requires: Requirements) -> LoadOrder:
     """Return the load order of the keys of `requires`."""
-    models: list[ModelId] = []
+    done: dict[ModelId, None] = {}
     circles: dict[ModelId, str] = {}
-    done: set[ModelId] = set()
     for root in sorted(requires):
-        _visit(root, requires, models, circles, done)
-    return LoadOrder(models=tuple(model for model in models if model not in circles), circular=circles)
-
-
-def _visit(
-    root: ModelId,
-    requires: Requirements,
-    models: list[ModelId],
-    circles: dict[ModelId, str],
-    done: set[ModelId],
-) -> None:
-    """Visit depth first, without recursion: nesting may be deeper than the Python stack allows."""
-    path = {} if root in done else {root: iter(sorted(requires[root]))}
-    while path:
-        model = next(reversed(path))
-        needed = next(path[model], None)
-        if needed is None:
-            del path[model]
-            done.add(model)
-            models.append(model)
-        elif needed in path:
-            around = list(path)[list(path).index(needed) :]
-            circles.update(dict.fromkeys(around, " -> ".join(map(str, [*around, needed]))))
-        elif needed in requires and needed not in done:
-            path[needed] = iter(sorted(requires[needed]))
-
-
-def composing(model: ModelId, requires: Requirements) -> set[ModelId]:
-    """Return the models that a model depends on, directly or indirectly."""
-    found: set[ModelId] = set()
-    waiting = [model]
-    while waiting:
-        for needed in requires.get(waiting.pop(), ()):
-            if needed not in found:
-                found.add(needed)
-                waiting.append(needed)
-    return found
+        # depth first, without recursion: nesting may be deeper than the Python stack allows
+        path = {} if root in done else {root: iter(sorted(requires[root]))}
+        while path:
+            model = next(reversed(path))
+            needed = next(path[model], None)
+            if needed is None:
+                del path[model]
+                done[model] = None
+            elif needed in path:
+                around = list(path)[list(path).index(needed) :]
+                circles.update(dict.fromkeys(around, " -> ".join(map(str, [*around, needed]))))
+            elif needed in requires and needed not in done:
+                path[needed] = iter(sorted(requires[needed]))
+    return LoadOrder(models=tuple(model for model in done if model not in circles), circular=circles)
 
 
 def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelId]:
@@ -117,9 +94,6 @@ def plan_cascade(model: ModelId, requires: Requirements, asked: Collection[Model
             if not kept and needed not in gone and needed not in waiting:
                 waiting.append(needed)
     return gone
-
-
-log = logging.getLogger(__name__)
 
 
 class Ensembles:
@@ -155,12 +129,13 @@ class Ensembles:
         """Compose this ensemble from now on whenever its models allow; with `unless_serving`, keep one
         that serves.
         """
-        if unless_serving and self._repository.recipes(wanted.source.model_id):
+        model = wanted.source.model_id
+        if unless_serving and self._repository.recipes(model):
             return
         if wanted.graph is not None:
-            self._wanted[wanted.source.model_id] = wanted, wanted.graph
+            self._wanted[model] = wanted, wanted.graph
         else:
-            self.forget(wanted.source.model_id)
+            self.forget(model)
 
     def forget(self, model: ModelId) -> None:
         """Stop composing an ensemble."""
@@ -216,22 +191,18 @@ class Ensembles:
                 reason = reason_of(exc)
                 log.error("'%s' is not available: %s", model, reason)
                 self._retirement.retire(self._repository.suspend(model, reason))
-            else:
-                self._put(wanted, composed)
-
-    def _put(self, wanted: WantedModel, composed: Sequence[Ensemble]) -> None:
-        """Serve these ensembles, skipping those equal to what already serves."""
-        model, repository = wanted.source.model_id, self._repository
-        new = {}
-        for ensemble in composed:
-            current = repository.record(model).loaded.get(ensemble.version)
-            if current is None or not _same(current.served, ensemble):
-                new[ensemble.version] = Loaded(served=ensemble, recipe=wanted.recipes[ensemble.version])
-            elif isinstance(current.served, Ensemble):
-                current.served.recomposed()
-        if new:
-            self._retirement.retire(repository.restore(model, new))
-            log.info("successfully loaded '%s'", model)
+                continue
+            new, serving = {}, self._repository.record(model).loaded
+            for ensemble in composed:
+                version = ensemble.version
+                current = serving[version].served if version in serving else None
+                if isinstance(current, Ensemble) and _same(current, ensemble):
+                    current.recomposed()
+                else:
+                    new[version] = Loaded(served=ensemble, recipe=wanted.recipes[version])
+            if new:
+                self._retirement.retire(self._repository.restore(model, new))
+                log.info("successfully loaded '%s'", model)
 
     def _resolve(self, model: ModelId, version: str) -> Served:
         """Return the model that computes a step: the one that serves, or else a version that still drains."""
@@ -251,20 +222,19 @@ class Ensembles:
         self._resolved[model, version] = found
         return found
 
-    def _is_clear(self, graph: Graph, step: EnsembleStep) -> bool:
-        """Return True if a step refers to exactly one known model."""
-        found = self._meant(graph, step)
-        return len(found) == 1 and bool(self._repository.record(min(found)).entries)
-
     def _model(self, graph: Graph, step: EnsembleStep) -> Served:
         """Return the served model of a step. Raises ConfigError with Triton's wording."""
         found, repository = self._meant(graph, step), self._repository
         needed, entries = min(found), repository.record(min(found)).entries
         if len(found) > 1 or not entries:
-            missing = {step.model.name for step in graph.steps if not self._is_clear(graph, step)}
+            missing = {
+                each.model.name
+                for each in graph.steps
+                if len(known := self._meant(graph, each)) > 1 or not repository.record(min(known)).entries
+            }
             raise ConfigError(
                 f"ensemble {graph.model} contains models that are not available or ambiguous: "
-                + ", ".join(sorted(missing))
+                f"{', '.join(sorted(missing))}"
             )
         serving = {str(entry.version): entry.loaded.served for entry in entries if entry.loaded is not None}
         depends = f"ensemble '{graph.model}' depends on '{needed}'"
@@ -275,11 +245,11 @@ class Ensembles:
         if serving:
             return repository.serving(needed)
         failed = [entry for entry in entries if entry.state is VersionState.UNAVAILABLE and entry.hinders]
-        faults = [entry.reason for entry in failed if entry.version is None]
-        if faults:
-            raise ConfigError(
-                f"{depends} which is not valid. Model '{needed}' failed with error: {faults[0]}"
-            )
+        for fault in failed:
+            if fault.version is None:
+                raise ConfigError(
+                    f"{depends} which is not valid. Model '{needed}' failed with error: {fault.reason}"
+                )
         why = "".join(f"version {entry.version} is at UNAVAILABLE state: {entry.reason};" for entry in failed)
         raise ConfigError(
             f"{depends} which has no loaded version."
@@ -287,13 +257,10 @@ class Ensembles:
         )
 
 
-def _same(current: Served, new: Ensemble) -> bool:
-    """Return True if both produce the same responses. Step models are not compared: they are resolved
-    per step.
-    """
+def _same(current: Ensemble, new: Ensemble) -> bool:
+    """Return True if both produce the same responses. Models are not compared: steps resolve them."""
     return (
-        isinstance(current, Ensemble)
-        and current.config == new.config
+        current.config == new.config
         and current.composition == new.composition
         and all(
             spec.labels == new.signature.outputs[name].labels

@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +22,6 @@ from tpx.serving.model_id import ModelId
 log = logging.getLogger(__name__)
 
 _NOT_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
-_MAX_VERSION = 2**63 - 1
 _TOLD = 10
 """Maximum number of missing versions that the log names."""
 
@@ -153,14 +151,13 @@ class LocalRepository:
         if path.is_file():
             return [_single_file(path)]
         directories = _model_directories(path)
+        no_repository = "and not a repository of models: name the directory"
         if (path / "config.pbtxt").is_file():
-            raise UsageError(
-                f"'{path}' is a model, and not a repository of models: name the directory it is in"
-            )
+            raise UsageError(f"'{path}' is a model, {no_repository} it is in")
         if version_of(path.resolve().name)[0] is not None and (file := _model_file(path)) is not None:
             raise UsageError(
-                f"'{path}' is a version of a model, and not a repository of models: name the directory that "
-                f"its model is in, or '{file}' to serve it by itself"
+                f"'{path}' is a version of a model, {no_repository} that its model is in, or '{file}' to "
+                "serve it by itself"
             )
         return [_source(directory) for directory in directories]
 
@@ -184,9 +181,8 @@ class LocalRepository:
         models = RECOGNISED_FILES.keys() - {"model.py"}  # a Python file may be anything
         files = [entry for entry in entries if entry.is_file() and f"model{entry.suffix}" in models]
         if not files and not any(entry.is_dir() for entry in entries):
-            return [
-                f"'{path}' holds no models: the file of one has a place such as '{path}/NAME/1/model.onnx'"
-            ]
+            place = f"{path}/NAME/1/model.onnx"
+            return [f"'{path}' holds no models: the file of one has a place such as '{place}'"]
         return [
             f"'{file}' is not served: its place is '{path / file.stem / '1' / f'model{file.suffix}'}', or "
             f"'tpx serve {file}' serves it by itself"
@@ -210,10 +206,9 @@ def _model_file(directory: Path) -> Path | None:
 
 def _model_directories(path: Path) -> list[Path]:
     try:
-        entries = sorted(path.iterdir())
+        return [each for each in sorted(path.iterdir()) if not each.name.startswith(".") and each.is_dir()]
     except OSError as exc:
         raise UsageError(f"cannot read model repository '{path}': {exc.strerror}") from exc
-    return [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
 
 
 def _name_of(directory: Path) -> str:
@@ -221,17 +216,16 @@ def _name_of(directory: Path) -> str:
 
 
 def _source(directory: Path) -> ModelSource:
-    name = _name_of(directory)
-    if name != directory.name:
-        fault = f"the name of the directory {os.fsencode(directory)!r} is not UTF-8"
-        return ModelSource(name=name, directory=directory, fault=fault)
+    name, fault, versions = _name_of(directory), "", dict[int, Path]()
     try:
-        versions = versions_in(directory)
+        if name != directory.name:
+            fault = f"the name of the directory {os.fsencode(directory)!r} is not UTF-8"
+        else:
+            versions = versions_in(directory)
     except OSError as exc:
         log.error("Poll failed for model directory '%s': %s", name, exc.strerror)
         fault = f"cannot read '{directory}': {exc.strerror}"
-        return ModelSource(name=name, directory=directory, fault=fault)
-    return ModelSource(name=name, directory=directory, versions=versions)
+    return ModelSource(name=name, directory=directory, versions=versions, fault=fault)
 
 
 def versions_in(directory: Path) -> dict[int, Path]:
@@ -251,7 +245,7 @@ def version_of(name: str) -> tuple[int | None, str]:
     """Return the version of a directory name, or None and the reason ("" if it is not meant as a version)."""
     if name in _NOT_VERSIONS or name.startswith("."):
         return None, ""
-    if not (name.isascii() and name.isdigit()) or len(name) > 19 or int(name) > _MAX_VERSION:
+    if not (name.isascii() and name.isdigit()) or len(name) > 19 or int(name) >= 2**63:
         return None, "fails to convert to integral number"
     if name != "0" and name.startswith("0"):
         return None, "contains leading zeros in its directory name"
@@ -266,12 +260,9 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
     ordered = sorted(present)
     if choice == "specific":
         chosen = set(policy.specific.versions)
-        for version in islice(sorted(chosen - present.keys()), _TOLD):
-            log.error(
-                "version %d is specified for model '%s', but the version directory is not present",
-                version,
-                config.name,
-            )
+        fault = "version %d is specified for model '%s', but the version directory is not present"
+        for version in sorted(chosen - present.keys())[:_TOLD]:
+            log.error(fault, version, config.name)
         ordered = [version for version in ordered if version in chosen]
     elif choice != "all":
         newest = policy.latest.num_versions if choice == "latest" else 1
