@@ -5,8 +5,7 @@ import pytest
 from tests.protocol.grpc.service import ECHO, HOLD, serving
 from tests.protocol.http2.raw import RawPeer
 from tests.protocol.turns import pause
-from tpx.protocol.grpc.keepalive import Keepalive, KeepaliveAction
-from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
+from tpx.protocol.grpc.limits import GrpcLimits, Keepalive, KeepaliveAction, KeepaliveLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import ACK, MAX_STREAM_ID, ErrorCode
 

@@ -9,10 +9,15 @@ from copy import copy
 
 from tpx.errors import ResponseError, WireError
 from tpx.protocol.buffers import new_scratch
-from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
+from tpx.protocol.grpc.client_call import (
+    ClientCall,
+    GrpcResponse,
+    PreparedCall,
+    ResponseTemplate,
+    template_of,
+)
 from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
-from tpx.protocol.grpc.response_template import ResponseTemplate, template_of
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import (
@@ -52,24 +57,6 @@ class GrpcClientConnection:
     Calls over the server's limit of concurrent streams are queued. `on_lost` is called once if the
     connection breaks or the server ends it; calls in flight then get status UNAVAILABLE.
     """
-
-    __slots__ = (
-        "_authority",
-        "_blocks",
-        "_calls",
-        "_greeted",
-        "_last_bytes",
-        "_lost_reason",
-        "_next_id",
-        "_spare",
-        "_template",
-        "_tls",
-        "_waiting",
-        "closing",
-        "http2",
-        "max_concurrent_streams",
-        "on_lost",
-    )
 
     def __init__(self, scratch: memoryview, authority: str, *, tls: bool) -> None:
         self._calls: dict[int, ClientCall] = {}
@@ -210,7 +197,9 @@ class GrpcClientConnection:
             raise WireError(f"{path}: no response within {timeout_s} s") from exc
         finally:
             if not answer.done() or answer.cancelled():
-                self._abandon(ended)
+                self._waiting = deque(entry for entry in self._waiting if entry[1] is not ended)
+                for call in [each for each in self._calls.values() if each.on_response is ended]:
+                    call.cancel()
         if response.status != Status.OK:
             raise ResponseError(response.message, code=to_code(response.status))
         return response.data
@@ -220,13 +209,6 @@ class GrpcClientConnection:
         call = self._calls.get(stream_id)
         if call is not None:
             call.cancel()
-
-    def _abandon(self, on_response: Callable[[GrpcResponse], None]) -> None:
-        """Cancel a call, whether queued or in flight."""
-        self._waiting = deque(entry for entry in self._waiting if entry[1] is not on_response)
-        for call in list(self._calls.values()):
-            if call.on_response is on_response:
-                call.cancel()
 
     def ping(self, payload: bytes) -> None:
         """Send a PING with 8 bytes of payload; any traffic from the server shows that it is alive."""
@@ -283,7 +265,8 @@ class GrpcClientConnection:
         while True:
             for stream_id, message in template.split(data, at):
                 call = calls.get(stream_id)
-                if call is None or not call.awaits_all:
+                # only a unary call that was sent in one write and has received nothing yet
+                if call is None or call.prepared is None or call.outbox is not None or call.first_byte_ns:
                     return at
                 del calls[stream_id]
                 at += template.size
@@ -334,8 +317,15 @@ class GrpcClientConnection:
             case SettingsChanged(max_streams):
                 self.max_concurrent_streams = max_streams
                 self._start_waiting()
-            case GoingAway():
-                self._take_goaway(event)
+            case GoingAway(last_stream_id, code, reason):
+                self.closing = True
+                said = reason.decode("utf-8", "replace")
+                self._lost_reason = f"the server is going away (code {code}) {said}".strip()
+                for stream_id in [s for s in self._calls if s > last_stream_id]:
+                    self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
+                self._give_up_waiting()
+                if not self._calls:
+                    self.http2.transport.close()
             case ProtocolViolated(error):
                 self._lost_reason = error.message
                 self.closing = True
@@ -377,16 +367,6 @@ class GrpcClientConnection:
         self._waiting.appendleft((prepared, call.on_response, call.refusals + 1))
         if not self._calls:
             self._start_waiting()
-
-    def _take_goaway(self, event: GoingAway) -> None:
-        self.closing = True
-        reason = event.reason.decode("utf-8", "replace")
-        self._lost_reason = f"the server is going away (code {event.code}) {reason}".strip()
-        for stream_id in [s for s in self._calls if s > event.last_stream_id]:
-            self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
-        self._give_up_waiting()
-        if not self._calls:
-            self.http2.transport.close()
 
     # ending calls
 

@@ -1,7 +1,9 @@
-"""One gRPC call of a client: prebuilt, in flight, and ended."""
+"""One gRPC call of a client: prebuilt, in flight, and ended; and the template that recognizes a response."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from struct import Struct
 
 from tpx.errors import RequestError
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, Packed, pack_prefix, whole_message
@@ -9,13 +11,27 @@ from tpx.protocol.grpc.metadata import ResponseHead
 from tpx.protocol.grpc.status import Status, from_http
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
-from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
+from tpx.protocol.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADER_BYTES,
+    HEADERS,
+    ErrorCode,
+    header_at,
+)
 from tpx.protocol.http2.sender import Stream
 from tpx.protocol.tensors import Buffer
 
 MAX_RESPONSE_BYTES = 2**31 - 1
+_NO_TRAILERS = "the response ended without trailers"
+_TEMPLATE_BYTES = 16 << 10
+"""Largest response, in bytes, worth a template: a larger one costs more than its frames do."""
+_NUMBER_BYTES = 4
+_UP_TO_NUMBER = HEADER_BYTES - _NUMBER_BYTES
 
 
+@dataclass(slots=True)
 class GrpcResponse:
     """Result of a call. `data` is the last message; `first_byte_ns` is on the clock of
     time.perf_counter_ns.
@@ -23,17 +39,14 @@ class GrpcResponse:
     Responses that match a template share one object: copy what must outlive the callback.
     """
 
-    __slots__ = ("data", "end_ns", "first_byte_ns", "message", "metadata", "status")
-
-    def __init__(self, status: int, message: str, data: Buffer, first_byte_ns: int) -> None:
-        self.status = status
-        self.message = message
-        self.data = data
-        self.first_byte_ns = first_byte_ns
-        self.end_ns = time.perf_counter_ns()
-        """Time at which the read that completed the response was handled."""
-        self.metadata: Mapping[str, bytes] = {}
-        """Trailers of the response."""
+    status: int
+    message: str
+    data: Buffer
+    first_byte_ns: int
+    end_ns: int = field(default_factory=time.perf_counter_ns)
+    """Time at which the read that completed the response was handled."""
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    """Trailers of the response."""
 
 
 class PreparedCall:
@@ -97,11 +110,6 @@ class ClientCall(Stream):
         self.data: Buffer = b""
         self.first_byte_ns = 0
 
-    @property
-    def awaits_all(self) -> bool:
-        """True for a unary call sent in one write that has received nothing yet."""
-        return self.prepared is not None and self.outbox is None and not self.first_byte_ns
-
     def again(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
         """Reuse the object for another call, after a template matched the previous response as a whole."""
         self.id = stream_id
@@ -119,7 +127,7 @@ class ClientCall(Stream):
             return
         reader = self.reader
         if (reader is None or reader.between_messages) and whole_message(data, start, stop):
-            self.take(data[start + PREFIX_BYTES : stop])
+            self._take(data[start + PREFIX_BYTES : stop])
         elif start < stop:
             if reader is None:
                 reader = self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
@@ -130,7 +138,7 @@ class ClientCall(Stream):
                 self._stop(Status.INTERNAL, exc.message)
                 return
         if self.peer_ended:
-            self._end(self.id, Status.UNKNOWN, "the response ended without trailers")
+            self._end(self.id, Status.UNKNOWN, _NO_TRAILERS)
 
     def landed(self, count: int) -> None:
         assert self.reader is not None
@@ -142,7 +150,7 @@ class ClientCall(Stream):
             self._stop(Status.INTERNAL, exc.message)
             return
         if self.peer_ended:
-            self._end(self.id, Status.UNKNOWN, "the response ended without trailers")
+            self._end(self.id, Status.UNKNOWN, _NO_TRAILERS)
 
     def sent(self) -> None:
         self.we_ended = True
@@ -185,10 +193,71 @@ class ClientCall(Stream):
         self._end(self.id, status, message)
 
     def _take(self, message: Buffer | Packed) -> None:
-        self.take(message.unpack() if isinstance(message, Packed) else message)
-
-    def take(self, message: Buffer) -> None:
+        if isinstance(message, Packed):
+            message = message.unpack()
         if self.on_message is not None:
             self.on_message(message)
         else:
             self.data = message
+
+
+class ResponseTemplate:
+    """Layout of a successful response of three frames: header block, message, trailers.
+
+    Valid while both header blocks decode to the same headers.
+    """
+
+    def __init__(self, data: bytes, block_stop: int, message_stop: int, trailers: ResponseHead) -> None:
+        message_start = block_stop + HEADER_BYTES + PREFIX_BYTES
+        layout = Struct(
+            f">{_UP_TO_NUMBER}sI"
+            f"{block_stop - _NUMBER_BYTES}sI{PREFIX_BYTES}s{message_stop - message_start}s"
+            f"{_UP_TO_NUMBER}sI{len(data) - message_stop - HEADER_BYTES}s"
+        )
+        self._layout = layout.iter_unpack
+        self._begin, _, self._head, _, self._prefix, _, self._end, _, self._trailers = layout.unpack(data)
+        self.size = len(data)
+        self.response = response = GrpcResponse(Status.OK, trailers.message, b"", 0)
+        """Object shared by all matching responses; `data` and the times are set for each."""
+        response.metadata = trailers.metadata
+
+    def split(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+        """Yield stream ID and message of each response from `at` on, up to the first that does not match."""
+        several = memoryview(data)[at : len(data) - (len(data) - at) % self.size]
+        for begin, stream, head, of_data, prefix, message, end, of_end, trailers in self._layout(several):
+            if (
+                stream != of_data
+                or stream != of_end
+                or prefix != self._prefix
+                or head != self._head
+                or trailers != self._trailers
+                or begin != self._begin
+                or end != self._end
+            ):
+                return
+            yield stream, message
+
+
+def template_of(data: bytes, known: Callable[[bytes], ResponseHead | None]) -> ResponseTemplate | None:
+    """Return the template of the response at the start of `data`, or None if it has another layout.
+    `known` looks up header blocks that do not depend on the dynamic table.
+    """
+    stop, stream, found = 0, header_at(data)[4], []
+    for kind, flags in ((HEADERS, END_HEADERS), (DATA, 0), (HEADERS, END_HEADERS | END_STREAM)):
+        start = stop + HEADER_BYTES
+        if start > len(data):
+            return None
+        high, low, *rest = header_at(data, stop)
+        stop = start + (high << 16 | low)
+        if rest != [kind, flags, stream] or stop > min(len(data), _TEMPLATE_BYTES):
+            return None
+        found.append((start, stop))
+    (head_start, head_stop), message, (trailers_start, _) = found
+    trailers = known(data[trailers_start:stop])
+    if trailers is None or trailers.status != Status.OK or known(data[head_start:head_stop]) is None:
+        return None
+    return (
+        ResponseTemplate(data[:stop], head_stop, message[1], trailers)
+        if whole_message(data, *message)
+        else None
+    )

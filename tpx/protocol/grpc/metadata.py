@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpx.protocol.grpc.status import Status, percent_decode
@@ -21,24 +22,22 @@ _FORBIDDEN = (b"connection", b"keep-alive", b"proxy-connection", b"transfer-enco
 _RESERVED = (b"te", b"content-type")
 
 
+@dataclass(slots=True)
 class CallHead:
     """Parsed headers of a request, cached with their block."""
 
-    __slots__ = ("accepts", "encoding", "fault", "http_status", "metadata", "method", "path", "timeout_ns")
-
-    def __init__(self) -> None:
-        self.path = b""
-        self.timeout_ns = 0
-        self.encoding = ""
-        """Compression of the request's messages: "", "gzip" or "deflate"."""
-        self.accepts: tuple[str, ...] = ()
-        self.metadata: dict[str, str | bytes] = {}
-        self.fault: tuple[Status, str] | None = None
-        """gRPC status and message if the call is invalid."""
-        self.http_status = 200
-        """HTTP status other than 200 if the request is not gRPC."""
-        self.method: Method | None = None
-        """Method that serves calls with this head, once looked up."""
+    path: bytes = b""
+    timeout_ns: int = 0
+    encoding: str = ""
+    """Compression of the request's messages: "", "gzip" or "deflate"."""
+    accepts: tuple[str, ...] = ()
+    metadata: dict[str, str | bytes] = field(default_factory=dict)
+    fault: tuple[Status, str] | None = None
+    """gRPC status and message if the call is invalid."""
+    http_status: int = 200
+    """HTTP status other than 200 if the request is not gRPC."""
+    method: "Method | None" = None
+    """Method that serves calls with this head, once looked up."""
 
 
 def interpret_request(headers: list[Header]) -> CallHead | None:
@@ -65,8 +64,7 @@ def interpret_request(headers: list[Header]) -> CallHead | None:
 
 
 def _call_head(fields: dict[bytes, bytes]) -> CallHead:
-    head = CallHead()
-    head.path = fields[b":path"]
+    head = CallHead(path=fields[b":path"])
     if fields[b":method"] != b"POST":
         head.http_status = 405
     elif not _CONTENT_TYPE.match(fields.get(b"content-type", b"")):
@@ -101,28 +99,21 @@ def _custom_metadata(head: CallHead, fields: dict[bytes, bytes]) -> None:
             head.metadata[key] = value.decode("latin-1")
             continue
         try:
-            head.metadata[key] = b",".join([_from_base64(part) for part in value.split(b",")])
+            # with or without padding, as the gRPC specification requires
+            parts = [part.strip() + b"=" * (-len(part.strip()) % 4) for part in value.split(b",")]
+            head.metadata[key] = b",".join([base64.b64decode(part, validate=True) for part in parts])
         except binascii.Error:
             head.fault = (Status.INTERNAL, f"metadata '{key}' is not base64")
-
-
-def _from_base64(value: bytes) -> bytes:
-    """Decode base64 with or without padding, as the gRPC specification requires."""
-    return base64.b64decode(value.strip() + b"=" * (-len(value.strip()) % 4), validate=True)
 
 
 class ResponseHead:
     """Parsed headers or trailers of a response."""
 
-    __slots__ = ("encoding", "http_status", "message", "metadata", "status")
-
     def __init__(self, headers: list[Header]) -> None:
         fields = dict(headers)
         self.http_status = fields.get(b":status", b"").decode("latin-1")
         raw = fields.get(b"grpc-status")
-        self.status = (
-            int(raw) if raw is not None and raw.isdigit() else None if raw is None else Status.UNKNOWN
-        )
+        self.status = None if raw is None else int(raw) if raw.isdigit() else Status.UNKNOWN
         self.message = percent_decode(fields.get(b"grpc-message", b""))
         self.encoding = fields.get(b"grpc-encoding", b"").decode("latin-1").replace("identity", "")
         self.metadata = {k.decode("latin-1"): v for k, v in fields.items() if k[:1] != b":"}

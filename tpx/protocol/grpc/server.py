@@ -6,11 +6,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from tpx.protocol.grpc.backpressure import Shared
-from tpx.protocol.grpc.deadlines import MessageDeadlines
-from tpx.protocol.grpc.keepalive import Keepalive, KeepaliveAction
-from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits, Keepalive, KeepaliveAction, MessageDeadlines
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
-from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, refusing, unknown_method
+from tpx.protocol.grpc.server_call import Method, ServerCall, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import (
@@ -50,31 +48,6 @@ _NOT_HTTP2 = b"this is a gRPC endpoint: it speaks HTTP/2, not HTTP/1.1\n"
 class GrpcServerConnection:
     """Dispatches calls to methods. Implements Role for its `http2`, and Connection for the listener."""
 
-    __slots__ = (
-        "_accept_up_to",
-        "_account",
-        "_blocks",
-        "_calls",
-        "_deadlines",
-        "_draining_since",
-        "_ended",
-        "_half_sent_since",
-        "_inflater",
-        "_keepalive",
-        "_last_stream",
-        "_left_at",
-        "_limits",
-        "_listener",
-        "_methods",
-        "_preface_seen",
-        "_sent_bytes",
-        "_shared",
-        "_skipped",
-        "_write_watch",
-        "_wrote",
-        "http2",
-    )
-
     _shared: Shared
 
     def __init__(
@@ -96,7 +69,6 @@ class GrpcServerConnection:
         self._limits = limits
         self._methods = methods
         self._inflater = inflater
-        self._ended = self._call_ended
         self._wrote = False  # a call has ended since the last check of `_has_written`
         self._sent_bytes = 0  # the sender's total at that check
         self._keepalive = Keepalive(limits.keepalive, listener.tick)
@@ -134,7 +106,9 @@ class GrpcServerConnection:
 
     def _preface_end(self, data: bytes) -> int:
         if data[: len(PREFACE)] != PREFACE[: len(data)]:
-            self._refuse_http1()
+            head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+            self._write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
+            self._leave()
             return 0
         at = len(PREFACE)
         if len(data) < at + HEADER_BYTES:
@@ -182,8 +156,10 @@ class GrpcServerConnection:
     def _begin_call(self, stream_id: int, flags: int, head: CallHead) -> None:
         method = head.method
         if method is None:
-            method = head.method = self._method_for(head)
-        call = ServerCall(self._shared, stream_id, head, method, self._ended)
+            method = self._methods.get(head.path) or unknown_method(head)
+            refusal = method.guard(head) if method.guard is not None else None
+            head.method = method = method if refusal is None else refusing(method.path, *refusal)
+        call = ServerCall(self._shared, stream_id, head, method, self._call_ended)
         if self._listener.observer is not None:
             call.began_ns = self._shared.read_ns
             self._listener.observer(call)
@@ -196,13 +172,6 @@ class GrpcServerConnection:
             call.open()
         if call.peer_ended:
             call.end()
-
-    def _method_for(self, head: CallHead) -> Method:
-        method = self._methods.get(head.path)
-        if method is None:
-            return unknown_method(head)
-        refusal = method.guard(head) if method.guard is not None else None
-        return refusing(method.path, *refusal) if refusal is not None else method
 
     def _take_trailers(self, stream_id: int, flags: int) -> None:
         """Handle a second header block on a stream: it must end the client's half."""
@@ -333,11 +302,6 @@ class GrpcServerConnection:
         if self._accept_up_to != MAX_STREAM_ID and not self._calls and not self.http2.closed:
             self._leave()
 
-    def _refuse_http1(self) -> None:
-        head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-        self._write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
-        self._leave()
-
     def _leave(self) -> None:
         """End the connection; `sweep` closes it if the client does not."""
         self._left_at = self._listener.tick
@@ -365,10 +329,13 @@ class GrpcServerConnection:
         limits, silent = self._limits, tick - self._keepalive.heard
         out = self.http2.transport
         stalled = self._write_watch.stalled_s(out.transport, out.written, tick)
+        half_sent = self.http2.half_sent
+        if half_sent != self._half_sent_since[0]:
+            self._half_sent_since = half_sent, tick
         if (
             stalled > limits.write_timeout_s
             or (not self._preface_seen and tick - self._keepalive.opened > limits.preface_timeout_s)
-            or self._half_sent_s(tick) > limits.header_timeout_s
+            or (half_sent and tick - self._half_sent_since[1] > limits.header_timeout_s)
             # a frame of a call fails at the call's own deadline first: hence the 2 s
             or (self.http2.in_frame and silent > min(limits.frame_timeout_s, limits.message_timeout_s + 2))
         ):
@@ -381,13 +348,6 @@ class GrpcServerConnection:
             self._look_at_age(tick)
         elif tick - self._left_at > LINGER_S:
             self.http2.transport.close()
-
-    def _half_sent_s(self, tick: int) -> int:
-        """Return for how many seconds a header block or non-DATA frame has been incomplete."""
-        number = self.http2.half_sent
-        if number != self._half_sent_since[0]:
-            self._half_sent_since = number, tick
-        return tick - self._half_sent_since[1] if number else 0
 
     def _look_at_age(self, tick: int) -> None:
         if self._draining_since is not None and tick - self._draining_since > 1:
@@ -407,5 +367,5 @@ def connection_factory(
     listener: Listener, limits: GrpcLimits, methods: Sequence[Method], inflater: Inflater
 ) -> Callable[[], Http2Connection]:
     """Return the protocol factory that the listener calls for each accepted socket."""
-    by_path = methods_by_path(methods)
+    by_path = {method.path.encode(): method for method in methods}
     return lambda: GrpcServerConnection(listener, limits, by_path, inflater).http2

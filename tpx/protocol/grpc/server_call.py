@@ -5,7 +5,9 @@ The response to a small unary call is constant except for the message, and is se
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tpx.errors import Overloaded
@@ -46,36 +48,19 @@ Guard = Callable[[CallHead], tuple[Status, str] | None]
 """Returns None to admit a call, or the status and message to refuse it with."""
 
 
+@dataclass(slots=True, eq=False)
 class Method:
     """One RPC: `unary` is called with a call and its only message; `stream` with a call, and returns
     its sink.
     """
 
-    __slots__ = ("guard", "path", "stream", "tensor_offset", "unary")
-
-    def __init__(
-        self,
-        path: str,
-        *,
-        unary: "Callable[[ServerCall, Buffer], None] | None" = None,
-        stream: "Callable[[ServerCall], MessageSink] | None" = None,
-    ) -> None:
-        self.path = path
-        self.unary = unary
-        self.stream = stream
-        self.guard: Guard | None = None
-        self.tensor_offset = 0
-        """Offset of the first tensor in recent large messages; buffers for the next ones are aligned to
-        it.
-        """
-
-    def restrict(self, guard: "Guard") -> None:
-        """Check the head of every call with `guard` before anything else is read."""
-        self.guard = guard
-
-    def align(self, tensor_offset: int) -> None:
-        """Align the buffers of large messages for a first tensor at this offset."""
-        self.tensor_offset = tensor_offset
+    path: str
+    unary: "Callable[[ServerCall, Buffer], None] | None" = field(default=None, kw_only=True)
+    stream: "Callable[[ServerCall], MessageSink] | None" = field(default=None, kw_only=True)
+    guard: Guard | None = field(default=None, init=False)
+    """Checks the head of every call before anything else is read."""
+    tensor_offset: int = field(default=0, init=False)
+    """Offset of the first tensor in recent large messages; buffers for the next ones are aligned to it."""
 
 
 class ServerCall(IncomingCall):
@@ -325,10 +310,8 @@ class ServerCall(IncomingCall):
     def _expire(self) -> None:
         # the deadlines of ten thousand calls may expire at once: spread the work over loop iterations
         self._deadline = None
-        self._shared.connection.later(self._give_up_expired)
-
-    def _give_up_expired(self) -> None:
-        self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        give_up = partial(self.give_up, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self._shared.connection.later(give_up)
 
     def give_up(self, status: Status, why: str) -> None:
         """End the call with an error that its method did not raise, and cancel the work on it."""
@@ -447,7 +430,9 @@ class ServerCall(IncomingCall):
         """Finish after our last frame was written; a client that is still sending gets RST_STREAM."""
         self.we_ended = True
         self._on_gone = self._sink = None
-        if self._deadline is not None or self.intake is not None or self.held:
+        if self._deadline is not None:
+            self._stop_clock()
+        if self.intake is not None or self.held:
             self._let_go()
         if not self.peer_ended:
             self._shared.connection.reset_stream(self.id, ErrorCode.NO_ERROR)
@@ -457,11 +442,6 @@ class ServerCall(IncomingCall):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
-    """Index methods by their encoded path."""
-    return {method.path.encode(): method for method in methods}
 
 
 def refusing(path: str, status: Status, message: str) -> Method:

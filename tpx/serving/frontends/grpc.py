@@ -54,7 +54,7 @@ class GrpcFrontend:
             for rpc in self._rpcs:
                 key = self._restrictions.key(rpc.category)
                 if key is not None:
-                    rpc.method.restrict(partial(_admit, key))
+                    rpc.method.guard = partial(_admit, key)
         return [rpc.method for rpc in self._rpcs]
 
 

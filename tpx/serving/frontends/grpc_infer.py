@@ -223,7 +223,7 @@ class GrpcInference:
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]
         if known.frames:
-            method.align(size + len(known.frames[0]))
+            method.tensor_offset = size + len(known.frames[0])
 
     def _reply(self, infer: InferRequest, response: InferResponse) -> None:
         call: ServerCall = infer.context
