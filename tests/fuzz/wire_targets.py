@@ -19,8 +19,7 @@ from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import HttpError, parse_request_head
-from tpx.protocol.http1.limits import HttpLimits
-from tpx.protocol.http1.server import connection_factory
+from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, Http2Error, Setting

@@ -11,7 +11,7 @@ from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tests.protocol.turns import pause
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
-from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
     CONTINUATION,

@@ -14,8 +14,7 @@ from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
-from tpx.protocol.http1.limits import HttpLimits
-from tpx.protocol.http1.server import connection_factory
+from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless

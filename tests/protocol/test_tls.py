@@ -20,7 +20,7 @@ from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.http1.client import HttpConnector, encode_request, fetch
-from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.server import HttpLimits
 
 LARGE = bytes(range(256)) * 12_000
 

@@ -9,7 +9,7 @@ import pytest
 from tests.serving.frontends.streams import STREAM, repeat, repeat_body, request, write_streaming_models
 from tests.serving.live import Live, eventually, floats, infer_message, serving
 from tpx.protocol.grpc.server_call import ServerCall
-from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.ensemble.run import EnsembleRun
 from tpx.serving.request import InferRequest
 

@@ -14,7 +14,7 @@ from tests.serving.live import Live, eventually, serving
 from tests.serving.onnx_files import write_model
 from tpx.options import build
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
-from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless

@@ -13,7 +13,7 @@ from tpx.errors import UsageError
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.handshakes import bound_sockets
-from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener

@@ -9,9 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.protocol.turns import PATIENCE_S, pause
-from tpx.protocol.http1.limits import HttpLimits
-from tpx.protocol.http1.request import HttpRequest
-from tpx.protocol.http1.server import HttpServerConnection, connection_factory
+from tpx.protocol.http1.server import HttpLimits, HttpRequest, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
 PLAIN = b"Content-Type: text/plain\r\n"

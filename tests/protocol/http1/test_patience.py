@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.http1.service import Bare, serving
 from tests.protocol.turns import pause
-from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.server import HttpLimits
 
 
 async def test_a_slow_head_is_answered_408_however_it_drips() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.protocol.http1.service import Bare, serving
 from tests.protocol.turns import pause
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
-from tpx.protocol.http1.limits import HttpLimits
+from tpx.protocol.http1.server import HttpLimits
 
 SMUGGLING = {
     "two lengths": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",

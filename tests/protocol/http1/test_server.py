@@ -12,8 +12,7 @@ import pytest
 from tests.fuzz.transport import MemoryTransport
 from tests.protocol.http1.service import PLAIN, Bare, Service, serving
 from tests.protocol.turns import pause
-from tpx.protocol.http1.limits import HttpLimits
-from tpx.protocol.http1.server import HttpServerConnection, connection_factory
+from tpx.protocol.http1.server import HttpLimits, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
 

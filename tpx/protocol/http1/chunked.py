@@ -15,17 +15,6 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 class ChunkedDecoder:
     """Decoder of the body of one message, fed with pieces of the stream."""
 
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_chunks",
-        "_in_trailers",
-        "_limit",
-        "_remaining",
-        "_size",
-        "_trailer_bytes",
-    )
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._buffer = b""
@@ -123,9 +112,7 @@ class ChunkedDecoder:
         expected = b"\r\n"[2 - min(2, self._remaining - payload) :]
         if not expected.startswith(tail):
             raise HttpError(400, "chunk does not end with CRLF")
-        self._remaining -= here
-        if self._remaining == 0:
-            self._remaining = -1
+        self._remaining = self._remaining - here or -1
         self._buffer = b""
         return at + here
 

@@ -65,17 +65,6 @@ class HttpClientConnection(HttpConnection):
     request in flight then gets no response.
     """
 
-    __slots__ = (
-        "_first_byte_ns",
-        "_lost",
-        "_on_response",
-        "_response",
-        "_until_close",
-        "_write",
-        "closing",
-        "on_lost",
-    )
-
     def __init__(self, heads: HeadCache, scratch: memoryview) -> None:
         super().__init__(heads, scratch, MAX_RESPONSE_BYTES)
         self.on_lost: Callable[[WireError], None] | None = None

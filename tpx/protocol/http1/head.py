@@ -6,6 +6,7 @@ cache is bounded, and a parsed head depends only on its bytes.
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
@@ -34,46 +35,29 @@ class HttpError(WireError):
         self.status = status
 
 
+@dataclass(slots=True, eq=False)
 class HttpHead:
     """Parsed head. Header names are lower case; values of repeated headers are joined by ", "."""
 
-    __slots__ = (
-        "chunked",
-        "connection",
-        "content_length",
-        "expects_continue",
-        "headers",
-        "keep_alive",
-        "memo",
-        "method",
-        "path",
-        "plain",
-        "query",
-        "raw",
-        "status",
-        "tensor_offset",
-    )
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.path = b""
-        self.query = b""
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.content_length = 0
-        self.chunked = False
-        self.keep_alive = True
-        self.connection = b""
-        """Connection header of a response that keeps the connection open; only HTTP/1.0 needs one."""
-        self.expects_continue = False
-        self.plain = True
-        """True on the hot path: the body has a known length, and no response is due before it."""
-        self.tensor_offset = 0
-        """Offset of binary tensors in the body (Inference-Header-Content-Length), for alignment."""
-        self.raw = b""
-        """Bytes of the head as received."""
-        self.memo: Any = None
-        """Cache slot for the connection's owner: what it derived from this head."""
+    method: bytes = b""
+    path: bytes = b""
+    query: bytes = b""
+    status: int = 0
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    content_length: int = 0
+    chunked: bool = False
+    keep_alive: bool = True
+    connection: bytes = b""
+    """Connection header of a response that keeps the connection open; only HTTP/1.0 needs one."""
+    expects_continue: bool = False
+    plain: bool = True
+    """True on the hot path: the body has a known length, and no response is due before it."""
+    tensor_offset: int = 0
+    """Offset of binary tensors in the body (Inference-Header-Content-Length), for alignment."""
+    raw: bytes = b""
+    """Bytes of the head as received."""
+    memo: Any = None
+    """Cache slot for the connection's owner: what it derived from this head."""
 
     @property
     def takes_chunks(self) -> bool:
@@ -125,9 +109,7 @@ def parse_request_head(raw: bytes) -> HttpHead:
     _feed(parser, raw)
     if not collector.target:
         raise HttpError(400, "malformed HTTP message: no request line")
-    head = HttpHead()
-    head.raw = raw
-    head.method = parser.get_method()
+    head = HttpHead(raw=raw, method=parser.get_method())
     line = _EMPTY_LINES.sub(b"", raw, count=1)
     if not line.startswith(head.method + b" " + collector.target + b" HTTP/"):
         raise HttpError(400, "malformed HTTP message: one space each separates method, target and version")
@@ -162,16 +144,13 @@ def parse_response_head(raw: bytes) -> HttpHead:
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, raw)
-    head = HttpHead()
-    head.raw = raw
-    head.status = parser.get_status_code()
+    head = HttpHead(raw=raw, status=parser.get_status_code())
     _take_headers(head, collector.pairs)
     tokens = _tokens(head.headers.get(b"connection", b""))
     head.keep_alive = b"close" not in tokens and (
         parser.get_http_version() == "1.1" or b"keep-alive" in tokens
     )
-    bodiless = head.status < 200 or head.status in (204, 304)
-    if bodiless:
+    if head.status < 200 or head.status in (204, 304):
         head.content_length, head.chunked = 0, False
     elif not head.chunked and b"content-length" not in head.headers:
         head.content_length, head.keep_alive = -1, False

@@ -1,21 +1,27 @@
-"""HTTP/1.1 server connection: one request at a time, limits, deadlines, a response to every request."""
+"""HTTP/1.1 server connections: one request at a time, limits, deadlines, a response to every request."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
-from tpx.protocol.http1.limits import HttpLimits
-from tpx.protocol.http1.request import STATUS_LINES, HttpRequest
-from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, has_left
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
 from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
 
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+JSON_TYPE = b"Content-Type: application/json\r\n"
+GONE = 499
+"""Pseudo status of a request whose client left before the response (as in nginx)."""
+
+_JOIN_BELOW_BYTES = 32 << 10
 _SILENT_S = 2
 """Seconds without a byte after which a body's memory is reclaimed for waiting requests."""
 
@@ -33,31 +39,142 @@ class _Stage(Enum):
     CLOSED = auto()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Limits of one connection; times in seconds."""
+
+    max_body_bytes: int = 64 << 20
+    head_timeout_s: int = 10
+    """Time from the first byte of a head to its end."""
+    body_timeout_s: int = 60
+    """Time without a byte of an announced body; also the time before `min_receive_rate` applies."""
+    min_receive_rate: int = 240
+    """Minimum average rate of a body in bytes per second; 0 = no minimum."""
+    max_receive_s: int = 3600
+    """Time from the end of a head to the end of its body."""
+    idle_timeout_s: int = 120
+    """Time between requests."""
+    write_timeout_s: int = 60
+    """Time without the client accepting a byte of its response."""
+
+    def check_body(self, silent_s: int, elapsed_s: int, received_bytes: int) -> None:
+        """Raise HttpError for a body that has stalled, is too slow, or takes too long."""
+        if silent_s > self.body_timeout_s:
+            raise HttpError(408, f"no byte of the announced body for {self.body_timeout_s} s")
+        if elapsed_s > self.max_receive_s:
+            raise HttpError(408, f"the body was not complete within {self.max_receive_s} s")
+        if elapsed_s > self.body_timeout_s and received_bytes < self.min_receive_rate * elapsed_s:
+            raise HttpError(408, f"the body came at less than {self.min_receive_rate} bytes per second")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class HttpRequest:
+    """One request. Its response is sent on the event loop, now or later: with one `respond`, or with
+    `begin`, any number of `send`, and `finish`. Responses are dropped once the client is gone.
+    """
+
+    _connection: "HttpServerConnection"
+    head: HttpHead
+    body: Buffer
+    on_gone: Callable[[], None] | None = field(init=False, default=None)
+    """Called when the client leaves before the response."""
+    on_stall: Callable[[bool], None] | None = field(init=False, default=None)
+    """Called with True when the client stops reading what was sent, with False when it resumes."""
+    on_answered: Callable[[int], None] | None = field(init=False, default=None)
+    """Called with the status when the response begins, or with GONE if there will be none."""
+    began_ns: int = field(init=False, default=0)
+    received_ns: int = field(init=False, default=0)
+    """Times at which the first and the last bytes arrived; set only if the listener has an observer."""
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the client."""
+        return address_of(self._connection.out.transport)
+
+    def unsent(self) -> int:
+        """Return the bytes of responses that the kernel has not accepted yet."""
+        out = self._connection.out
+        return 0 if out.is_closing() else out.get_write_buffer_size()
+
+    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
+        """Send a response. `headers` are complete lines, without Content-Length and Connection. Large
+        parts are not copied and must not change until they are sent.
+        """
+        connection, head = self._connection, self.head
+        if connection.request is not self:
+            return
+        if self.on_answered is not None:
+            self.on_answered(status)
+        self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
+        size = 0
+        for part in parts:
+            size += len(part)
+        connection.answer_bytes = size
+        keep_alive = head.keep_alive and not connection.last_answer()
+        lines = head.connection if keep_alive else b"Connection: close\r\n"
+        start = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, lines, size)
+        if head.method == b"HEAD":
+            connection.out.answer(start, reading=connection.serving)
+        elif size < _JOIN_BELOW_BYTES:  # copying is cheaper than passing several buffers to the kernel
+            connection.out.answer(b"".join((start, *parts)), reading=connection.serving)
+        else:
+            connection.out.writelines([start, *parts])
+            connection.out.flush()
+        connection.answered(keep_alive=keep_alive)
+
+    def begin(self, status: int, headers: bytes) -> None:
+        """Start a response of unknown length."""
+        connection, head = self._connection, self.head
+        if connection.request is not self:
+            return
+        if self.on_answered is not None:
+            self.on_answered(status)
+        framing = b"Transfer-Encoding: chunked\r\n" if head.takes_chunks else b""
+        if not framing or not head.keep_alive or connection.last_answer():
+            framing += b"Connection: close\r\n"
+        connection.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
+
+    def send(self, data: bytes) -> None:
+        """Send a non-empty piece of a started response. Data that a slow client does not read is
+        buffered: use `on_stall`.
+        """
+        connection = self._connection
+        if connection.request is not self:
+            return
+        if self.head.takes_chunks:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        connection.streamed_bytes += len(data)
+        connection.out.write(data)
+
+    def finish(self) -> None:
+        """End a started response."""
+        connection, head = self._connection, self.head
+        if connection.request is not self:
+            return
+        self._forget()
+        if head.takes_chunks:
+            connection.out.write(b"0\r\n\r\n")
+        connection.answered(keep_alive=head.takes_chunks and head.keep_alive and not connection.last_answer())
+
+    def withdraw(self) -> None:
+        """Notify the handler, once, that the client is gone."""
+        if self.on_gone is not None:
+            on_gone, self.on_gone = self.on_gone, None
+            on_gone()
+
+    def lose(self) -> None:
+        """Handle loss of the connection: there will be no response."""
+        self.withdraw()
+        if self.on_answered is not None:
+            self.on_answered(GONE)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
+
+
 class HttpServerConnection(HttpConnection):
     """Reads requests and writes their responses in order; a request in flight holds back the next one."""
-
-    __slots__ = (
-        "_account",
-        "_began_ns",
-        "_body_since",
-        "_deaf",
-        "_half_closed",
-        "_judge",
-        "_limits",
-        "_listener",
-        "_serve",
-        "_since",
-        "_stage",
-        "_taken",
-        "_withdrawn",
-        "_write_watch",
-        "_writing_paused",
-        "answer_bytes",
-        "out",
-        "request",
-        "serving",
-        "streamed_bytes",
-    )
 
     def __init__(
         self,
@@ -111,8 +228,8 @@ class HttpServerConnection(HttpConnection):
             self.request = None
 
     def _withdraw(self) -> None:
-        """Withdraw the request in flight, because the client has ended its half. Pipelined requests are
-        still served.
+        """Withdraw the request in flight, once, because the client has ended its half. Pipelined requests
+        are still served.
         """
         if not self._withdrawn:
             self._withdrawn = True
@@ -197,7 +314,10 @@ class HttpServerConnection(HttpConnection):
         if self._awaits_turn and self._stage is not _Stage.CLOSED:
             self._pending += data
         elif self.request is not None or (self._writing_paused and self._head is None):
-            self._hold_back(data)
+            # pipelined: stop reading until the request in flight is done
+            self._pending += data
+            self._deaf = True
+            self._transport.pause_reading()
         elif self._stage is not _Stage.CLOSED:
             size = len(data)
             self._limited = size > UNLIMITED_BYTES
@@ -230,12 +350,6 @@ class HttpServerConnection(HttpConnection):
             self._stage, self._since = _Stage.IDLE, self._listener.tick
         elif self._stage is not _Stage.HEAD:
             self._stage, self._since = _Stage.HEAD, self._listener.tick
-
-    def _hold_back(self, data: bytes) -> None:
-        """Keep the bytes of a pipelined request, and stop reading until the request in flight is done."""
-        self._pending += data
-        self._deaf = True
-        self._transport.pause_reading()
 
     def _go_on(self) -> None:
         """Read data that was held back, if nothing blocks it any longer."""
@@ -348,7 +462,8 @@ class HttpServerConnection(HttpConnection):
         limits, stage = self._limits, self._stage
         try:
             if stage is _Stage.HEAD:
-                limits.check_head(waited)
+                if waited > limits.head_timeout_s:
+                    raise HttpError(408, f"no complete request head within {limits.head_timeout_s} s")
             elif stage is _Stage.BODY:
                 limits.check_body(waited, self._listener.tick - self._body_since, self.received)
             elif stage is _Stage.IDLE and waited > limits.idle_timeout_s:

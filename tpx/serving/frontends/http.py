@@ -9,7 +9,7 @@ import orjson
 
 from tpx.errors import TpxError
 from tpx.protocol.http1.head import HttpError, HttpHead
-from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
 from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions

@@ -11,7 +11,7 @@ import orjson
 
 from tpx.errors import Cancelled, Code, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
-from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.tensors import Buffer
 from tpx.serving.repository.coordinator import NotLoaded
 

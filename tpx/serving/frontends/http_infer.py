@@ -16,7 +16,7 @@ from tpx.errors import InvalidRequest, TpxError, Unsupported
 from tpx.protocol.compression import ENCODINGS, inflate_if_short
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes

@@ -8,7 +8,7 @@ import orjson
 
 from tpx.errors import InvalidRequest, NotFound
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import HttpRequest
 from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.frontends.access import Category
