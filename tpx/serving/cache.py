@@ -51,9 +51,7 @@ class ResponseCache:
         return _copy(entry[0], entry[0].outputs) if entry is not None else None
 
     def put(self, key: bytes, response: InferResponse) -> None:
-        """Store a copy of a response and evict older entries. A response larger than the cache is not
-        stored.
-        """
+        """Store a copy of a response, unless it is larger than the cache, and evict older entries."""
         began_ns = _clock()
         size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs)
         if response.parameters:
@@ -125,9 +123,7 @@ def _copy(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:
 
 
 def _key_of(request: InferRequest, load: int) -> bytes:
-    """Return the key: load number, inputs with datatypes and shapes, requested outputs, parameters; not
-    the id.
-    """
+    """Return the key: load number, tensors with types and shapes, outputs, parameters; not the id."""
     head = request.head
     hashed = hashlib.blake2b(digest_size=24)
     tensors = sorted(zip(head.inputs, request.buffers, strict=True), key=lambda pair: pair[0].spec.name)
@@ -144,9 +140,7 @@ def _key_of(request: InferRequest, load: int) -> bytes:
 
 
 def parse_cache_config(flags: Sequence[str], size_bytes: int = 0) -> ResponseCache | None:
-    """Return the cache of `--cache-config local,size=BYTES` or --response-cache-byte-size. Raises
-    UsageError.
-    """
+    """Return the cache of `--cache-config local,size=BYTES` or its older flag. Raises UsageError."""
     caches: dict[str, dict[str, str]] = {}
     for flag in flags:
         name, comma, pair = flag.partition(",")

@@ -127,9 +127,7 @@ class SingleRequestPath(Protocol):
 
     @property
     def bound(self) -> object:
-        """Identity of the memory used by the last computation; while it is unchanged, so are output
-        shapes.
-        """
+        """Identity of the memory used by the last computation; while unchanged, so are output shapes."""
 
     def compute_one(self, tensors: Buffer) -> list[bytes] | None:
         """Compute a request and return the data of its outputs, or None if it must take the regular path."""
@@ -198,9 +196,7 @@ class DataPlane:
         return self.started
 
     def ready(self) -> bool:
-        """True if the server has started, is not draining, and, with strict readiness, all models are
-        ready.
-        """
+        """True if the server has started, does not drain and, with strict readiness, all models are ready."""
         if not self.started or self.exiting:
             return False
         return self._repository.all_ready() or not self._strict_readiness
@@ -358,9 +354,7 @@ class DataPlane:
         return head
 
     def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request with inputs in shared memory. Raises Postponed if reading takes
-        long.
-        """
+        """Return the head of a request with inputs in shared memory. Raises Postponed for long reads."""
         inputs = self.shared_memory.inputs(request.shared_inputs)
         for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
             tensor.data = there.memory
@@ -399,9 +393,7 @@ class DataPlane:
         raise self._postponed(request, inputs, size)
 
     def _postponed(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
-        """Return an exception to raise: inputs are read in another thread, then the request is bound
-        again.
-        """
+        """Return an exception to raise: a thread reads the inputs, then the request is bound again."""
 
         def read() -> DecodedRequest:
             for there in inputs:
@@ -430,9 +422,7 @@ class DataPlane:
                 check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
     def model(self, name: str, version: str) -> Served:
-        """Return the model that serves. Raises NotFound, NotReady, InvalidRequest, and NotLoaded if a
-        request would load it.
-        """
+        """Return the model that serves. Raises NotFound, NotReady, InvalidRequest, NotLoaded."""
         try:
             return self._repository.get(name, version)
         except (NotFound, NotReady):
@@ -479,9 +469,7 @@ class DataPlane:
             raise
 
     def _check_continues(self, head: RequestHead) -> None:
-        """Raise NotReady for a new request; requests of a started sequence, or that waited for a load,
-        may continue.
-        """
+        """Raise NotReady unless the request belongs to a started sequence or has waited for a load."""
         model = cast("Served", head.model)
         if self.control.on_demand.pinned(model.name):
             return

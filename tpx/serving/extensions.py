@@ -58,9 +58,7 @@ def names(kind: ExtensionKind) -> list[str]:
 
 
 def make(kind: ExtensionKind, name: str) -> object:
-    """Create an object of this name; return None if the name is unknown. Raises LoadError naming what
-    is missing or wrong.
-    """
+    """Create an object of this name, None if it is unknown. Raises LoadError naming what is wrong."""
     if name in kind.known:
         return _made(kind, name, kind.known[name])
     offer = offer_of(kind, name)

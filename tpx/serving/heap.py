@@ -19,9 +19,7 @@ _WORTH_BYTES = 48 << 20
 _VAIN_S = (30, 600)
 """Seconds until the next attempt after one that freed little: first and maximum."""
 _POOLS = 2
-"""Number of malloc arenas: one for the event loop, one for all other threads, since instances compute
-in memory of their runtimes.
-"""
+"""Number of malloc arenas: the event loop's, and one for other threads, whose runtimes have their own."""
 
 
 def keep_few_pools() -> None:
@@ -91,9 +89,7 @@ class Trimmer:
 
 
 class MemoryWatch:
-    """Check every second which requests have waited too long for memory, and whether memory can be
-    returned.
-    """
+    """Check every second which requests waited too long for memory, and whether some can be returned."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget

@@ -34,9 +34,7 @@ class Host(Protocol):
         """Return the model that serves a name and version. Raises NotFound, NotReady, InvalidRequest."""
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Return whether a version is ready. Raises InvalidRequest for a version that is not a positive
-        number.
-        """
+        """Return whether a version is ready. Raises InvalidRequest unless that is a positive number."""
 
     async def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Load a model. Raises InvalidRequest, NotReady."""

@@ -20,9 +20,7 @@ log = logging.getLogger(__name__)
 LONG_BYTES = 128 << 10
 """Minimum size of JSON or strings whose decoding would block the event loop for too long."""
 COPIED_AT_ONCE_BYTES = 1 << 20
-"""Minimum size of tensors for which even a plain copy to or from shared memory would block the event
-loop for too long.
-"""
+"""Minimum size of tensors whose plain copy to or from shared memory would block the loop too long."""
 _VERY_LONG_BYTES = 2 << 20
 _STEP_S = 0.002
 

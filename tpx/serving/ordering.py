@@ -38,9 +38,7 @@ class ReplyOrder:
         self._row.pop()
 
     def reply(self, request: InferRequest, response: InferResponse) -> None:
-        """Send a response now, or when it is the request's turn. A cancelled request leaves an empty
-        place.
-        """
+        """Send a response now, or at the request's turn. A cancelled request leaves an empty place."""
         if response.final and request.cancelled:
             place = self._by_request.pop(id(request))
             place.request = None

@@ -112,9 +112,7 @@ class InferenceServer:
         self.logs.watch(lambda _: self._tell_state())
 
     def status(self) -> list[RepositoryEntry]:
-        """Return every known version of every model, for the startup table. After a failed start,
-        return its state at that time.
-        """
+        """Return every known version, for the startup table; after a failed start, as of that time."""
         return self._failed_start or self.plane.index(ready_only=False)
 
     async def start(self) -> list[BoundEndpoint]:
@@ -293,9 +291,7 @@ def limiter(config: ServeConfig) -> Limiter:
 
 
 def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
-    """Return the settings `[backend,]key=value` by backend; warn about unknown backends. Raises
-    UsageError.
-    """
+    """Return the settings `[backend,]key=value` by backend; warn of unknown ones. Raises UsageError."""
     out: dict[str, dict[str, str]] = {}
     for flag in config.repository.backend_config:
         backend, comma, pair = flag.rpartition(",")

@@ -47,9 +47,7 @@ class Shutdown:
         self._exit_timeout_s = exit_timeout_s
 
     async def run(self) -> float | None:
-        """Shut down. Return the seconds left, or None if time ran out while something still computes,
-        loads, or unloads.
-        """
+        """Shut down. Return the seconds left, or None if time ran out while something was busy."""
         self._plane.exiting = True
         if self._drain_s:
             await self._serve_on()

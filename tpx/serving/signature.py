@@ -63,10 +63,7 @@ class Signature:
         return [-1, *spec.dims] if self.max_batch_size > 0 else list(spec.dims)
 
     def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
-        """Return the head of a valid request.
-
-        Raises InvalidRequest with Triton's wording and the request id.
-        """
+        """Return the head of a request. Raises InvalidRequest with Triton's wording and the request id."""
         if request.request_id or request.parameters or request.outputs or request.empty_final_response:
             return self._bind(model, request)
         # requests without id and parameters: the same names, types and shapes share a head

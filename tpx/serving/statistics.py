@@ -219,9 +219,7 @@ class ModelStatistics:
             self.latencies.observe("cache_miss", ns, now_ns)
 
     def responded_once(self, batch: "Batch", now_ns: int) -> None:
-        """Record that a decoupled model sent the only response of each request in `batch`, which is
-        counted separately.
-        """
+        """Record the only responses of requests to a decoupled model; `batch` itself counts separately."""
         for request, response in zip(batch.requests, batch.responses, strict=True):
             taken_ns = now_ns - request.arrived_ns
             self._count_response(0, response, batch, batch.gathered_ns, taken_ns, now_ns)

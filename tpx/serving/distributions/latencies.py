@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tpx.serving.distributions.settings import LatencySettings
 
 
+log = logging.getLogger(__name__)
+
+
 class Histogram:
     """Counts durations by bucket: the first bucket whose bound the duration does not exceed."""
 
@@ -46,12 +49,6 @@ class Histogram:
         return list(accumulate(self._counts[:-1]))
 
 
-Distribution = Histogram | Summary
-"""A distribution of durations; used on the event loop only."""
-
-
-log = logging.getLogger(__name__)
-
 Phase = Literal[
     "request",
     "queue",
@@ -63,98 +60,95 @@ Phase = Literal[
     "cache_miss",
 ]
 
-_US, _MS = 1000, 1_000_000
 _SHORT_US = (100.0, 500.0, 1000.0, 5000.0, 10_000.0)
 _LONG_US = (1000.0, 5000.0, 25_000.0, 50_000.0, 100_000.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LatencyFamily:
-    """One metric family: its name, phase, and unit; a histogram if it has buckets, else a summary."""
+    """One metric family: its name, phase, and help; a histogram if it has buckets, else a summary."""
 
     name: str
     phase: Phase
     help: str
-    unit_ns: int = _US
     buckets: tuple[float, ...] = ()
+    unit_ns: int = 1000
 
+
+_CACHED = "in microseconds (includes cached requests)"
+_COMPUTED = "in microseconds (does not include cached requests)"
 
 SUMMARIES = (
     LatencyFamily(
-        name="nv_inference_request_summary_us",
-        phase="request",
-        help="Summary of inference request duration in microseconds (includes cached requests)",
+        "nv_inference_request_summary_us", "request", f"Summary of inference request duration {_CACHED}"
     ),
     LatencyFamily(
-        name="nv_inference_queue_summary_us",
-        phase="queue",
-        help="Summary of inference queuing duration in microseconds (includes cached requests)",
+        "nv_inference_queue_summary_us", "queue", f"Summary of inference queuing duration {_CACHED}"
     ),
     LatencyFamily(
-        name="nv_inference_compute_input_summary_us",
-        phase="compute_input",
-        help="Cumulative compute input duration in microseconds (does not include cached requests)",
+        "nv_inference_compute_input_summary_us",
+        "compute_input",
+        f"Cumulative compute input duration {_COMPUTED}",
     ),
     LatencyFamily(
-        name="nv_inference_compute_infer_summary_us",
-        phase="compute_infer",
-        help="Cumulative compute inference duration in microseconds (does not include cached requests)",
+        "nv_inference_compute_infer_summary_us",
+        "compute_infer",
+        f"Cumulative compute inference duration {_COMPUTED}",
     ),
     LatencyFamily(
-        name="nv_inference_compute_output_summary_us",
-        phase="compute_output",
-        help="Cumulative inference compute output duration in microseconds "
-        "(does not include cached requests)",
+        "nv_inference_compute_output_summary_us",
+        "compute_output",
+        f"Cumulative inference compute output duration {_COMPUTED}",
     ),
     LatencyFamily(
-        name="nv_cache_hit_summary_per_model",
-        phase="cache_hit",
-        help="Summary of cache hit counts/durations per model, in microseconds.",
+        "nv_cache_hit_summary_per_model",
+        "cache_hit",
+        "Summary of cache hit counts/durations per model, in microseconds.",
     ),
     LatencyFamily(
-        name="nv_cache_miss_summary_per_model",
-        phase="cache_miss",
-        help="Summary of cache miss counts/durations per model, in microseconds.",
+        "nv_cache_miss_summary_per_model",
+        "cache_miss",
+        "Summary of cache miss counts/durations per model, in microseconds.",
     ),
 )
 
 HISTOGRAMS = (
     LatencyFamily(
-        name="nv_inference_first_response_histogram_ms",
-        phase="first_response",
-        help="Duration from request to first response in milliseconds",
-        unit_ns=_MS,
-        buckets=(100.0, 500.0, 2000.0, 5000.0),
+        "nv_inference_first_response_histogram_ms",
+        "first_response",
+        "Duration from request to first response in milliseconds",
+        (100.0, 500.0, 2000.0, 5000.0),
+        unit_ns=1_000_000,
     ),
     LatencyFamily(
-        name="nv_inference_request_duration_histogram_us",
-        phase="request",
-        help="Inference request duration in microseconds (includes cached requests)",
-        buckets=_LONG_US,
+        "nv_inference_request_duration_histogram_us",
+        "request",
+        f"Inference request duration {_CACHED}",
+        _LONG_US,
     ),
     LatencyFamily(
-        name="nv_inference_queue_duration_histogram_us",
-        phase="queue",
-        help="Inference queuing duration in microseconds (includes cached requests)",
-        buckets=(100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
+        "nv_inference_queue_duration_histogram_us",
+        "queue",
+        f"Inference queuing duration {_CACHED}",
+        (100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
     ),
     LatencyFamily(
-        name="nv_inference_compute_input_duration_histogram_us",
-        phase="compute_input",
-        help="Compute input duration in microseconds (does not include cached requests)",
-        buckets=_SHORT_US,
+        "nv_inference_compute_input_duration_histogram_us",
+        "compute_input",
+        f"Compute input duration {_COMPUTED}",
+        _SHORT_US,
     ),
     LatencyFamily(
-        name="nv_inference_compute_infer_duration_histogram_us",
-        phase="compute_infer",
-        help="Compute inference duration in microseconds (does not include cached requests)",
-        buckets=_LONG_US,
+        "nv_inference_compute_infer_duration_histogram_us",
+        "compute_infer",
+        f"Compute inference duration {_COMPUTED}",
+        _LONG_US,
     ),
     LatencyFamily(
-        name="nv_inference_compute_output_duration_histogram_us",
-        phase="compute_output",
-        help="Compute output duration in microseconds (does not include cached requests)",
-        buckets=_SHORT_US,
+        "nv_inference_compute_output_duration_histogram_us",
+        "compute_output",
+        f"Compute output duration {_COMPUTED}",
+        _SHORT_US,
     ),
 )
 
@@ -164,7 +158,7 @@ class Latencies:
 
     def __init__(self, distributions: Mapping[str, Histogram | Summary]) -> None:
         self.by_family = distributions
-        self._of: dict[Phase, tuple[Distribution, ...]] = {}
+        self._of: dict[Phase, tuple[Histogram | Summary, ...]] = {}
         for family in (*SUMMARIES, *HISTOGRAMS):
             if family.name in distributions:
                 self._of[family.phase] = (*self._of.get(family.phase, ()), distributions[family.name])

@@ -97,9 +97,7 @@ class QuantileSketch:
         return found
 
     def _uncertainty_above(self, values: Integers, side: Literal["left", "right"]) -> Integers:
-        """Return how many values of this sketch may lie between each of `values` and the entry before
-        its successor.
-        """
+        """Return how many values may lie between each of `values` and the entry before its successor."""
         uncertainty = np.append(self._weights + self._slack - 1, 0)
         return uncertainty[np.searchsorted(self._values, values, side)]
 

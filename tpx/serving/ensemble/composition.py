@@ -1,6 +1,4 @@
-"""Checks that the models of an ensemble fit together (Triton:
-core/src/ensemble_scheduler/ensemble_utils.cc).
-"""
+"""Checks that an ensemble's models fit together (Triton: core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,11 +69,7 @@ def _facts_of(model: Component) -> StepFacts:
 
 
 def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelConfig]) -> None:
-    """Check types and shapes along the graph against the configurations of the composing models, one
-    per step.
-
-    Raises ConfigError.
-    """
+    """Check types and shapes along the graph against the models, one per step. Raises ConfigError."""
     tensors = {item.name: _TensorOrigin(graph.name, item, config) for item in inputs_and_outputs(config)}
     origins: dict[str, int] = {}
     for step, model in zip(graph.steps, models, strict=True):

@@ -102,9 +102,7 @@ class Overrides:
         return self._take(call.step, call.iteration)
 
     def take_for_answer(self, iteration: int) -> SequenceParameters | None:
-        """Return the parameters for a response to the client; if steps disagree, those of its first
-        output.
-        """
+        """Return the parameters for a response; if steps disagree, those of the first output."""
         return self._take(self._answer, iteration)
 
     def _take(self, reader: int, iteration: int) -> SequenceParameters | None:
@@ -215,9 +213,7 @@ class EnsembleRun:
         self._resolve = resolve
         self._request = request
         self._head = request.head
-        """Head of the request as it arrived; the request's own head describes the outputs of its last
-        response.
-        """
+        """Head of the request as it arrived; the request's own head describes its last response's outputs."""
         self._on_answer = on_answer
         self._trace = _StepTrace(self.times, None)
         self._values: list[Tensor | None] = [None] * plan.tensors

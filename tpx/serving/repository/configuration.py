@@ -174,9 +174,7 @@ def validate(config: ModelConfig) -> None:
 
 
 def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
-    """Raise ConfigError for anything invalid outside the inputs and outputs. `completed` as in
-    `validate_tensors`.
-    """
+    """Raise ConfigError for anything invalid but inputs and outputs. `completed` as in `validate_tensors`."""
     if config.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
     validate_batching(config, completed=completed)

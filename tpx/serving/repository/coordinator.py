@@ -349,10 +349,7 @@ class Coordinator:
                         self._unload(each)
 
     async def _models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
-        """Return all models of a name, or the single one that the files of a request replace.
-
-        Raises AmbiguousName.
-        """
+        """Return all models of a name, or the one that files of a request replace. Raises AmbiguousName."""
         there = sorted(await self._repositories.find_named([name]))
         if override is not None and override.files:
             there = sorted({*there, *self.repository.named(name)})
@@ -369,9 +366,7 @@ class Coordinator:
         self._ensembles.settle([model])
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
-        """Return the models in the repositories, each with a fault or ""; empty in modes that load all
-        of them.
-        """
+        """Return the models in the repositories, each with a fault or ""; none if all are loaded."""
         if self._settings.mode not in CLIENTS_DECIDE:
             return {}
         try:

@@ -50,10 +50,7 @@ class Override:
 
 
 def override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
-    """Return the override in the parameters of a load request, or None if there is none.
-
-    Raises InvalidRequest, and logs it.
-    """
+    """Return the override in a load request's parameters, if any. Raises InvalidRequest, and logs it."""
     try:
         return _override_of(parameters, model)
     except InvalidRequest as exc:
@@ -126,9 +123,7 @@ def private_directory(prefix: str, parent: Path | None) -> Path:
 
 
 def relative_paths(text: str) -> str:
-    """Rewrite paths in private directories as paths relative to the model directory, as the client sent
-    them.
-    """
+    """Rewrite paths in private directories as relative to the model directory, as the client sent them."""
     parent = rf"(?:{re.escape(tempfile.gettempdir())}|[^\s'\":]*)"
     private = rf"{parent}/tpx-(?:model|agent)-[a-z0-9_]{{8}}(/?)"
     return re.sub(private, lambda found: "" if found[1] else ".", text)
@@ -328,10 +323,7 @@ class Repositories:
         return found
 
     def discover(self, model: ModelId, override: Override | None = None) -> ModelSource | None:
-        """Return a model from the repositories, or from the files of a request; None if there is none.
-
-        Raises InvalidRequest, LoadError.
-        """
+        """Return a model in the repositories or in a request, if any. Raises InvalidRequest, LoadError."""
         name = model.name
         if override is None or not override.files:
             source = self.find(model)
@@ -407,10 +399,7 @@ def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, St
 
 
 def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelId]) -> list[ModelId]:
-    """Return the models to load at startup: those found, or those named by --load-model.
-
-    Raises UsageError.
-    """
+    """Return the models to load at startup: all found, or those of --load-model. Raises UsageError."""
     if mode not in CLIENTS_DECIDE:
         if startup:
             raise UsageError(

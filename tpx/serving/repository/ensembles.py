@@ -81,9 +81,7 @@ def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelI
 
 
 def plan_cascade(model: ModelId, requires: Requirements, asked: Collection[ModelId]) -> list[ModelId]:
-    """Return an ensemble and the parts to unload with it: those neither requested by name (`asked`) nor
-    needed by another ensemble.
-    """
+    """Return an ensemble and its parts that are neither requested by name (`asked`) nor needed by another."""
     left = {key: set(needed) for key, needed in requires.items()}
     gone, waiting = [], [model]
     while waiting:
@@ -126,9 +124,7 @@ class Ensembles:
         return meant(step.model, graph.model.namespace, there)
 
     def remember(self, wanted: WantedModel, *, unless_serving: bool = False) -> None:
-        """Compose this ensemble from now on whenever its models allow; with `unless_serving`, keep one
-        that serves.
-        """
+        """Compose this ensemble whenever its models allow; with `unless_serving`, keep one that serves."""
         model = wanted.source.model_id
         if unless_serving and self._repository.recipes(model):
             return

@@ -57,10 +57,7 @@ class Origin(Protocol):
 
 
 class Repository(Protocol):
-    """A model repository; `str` is its path or URL as configured.
-
-    Calls block, and raise UsageError if the repository cannot be read.
-    """
+    """A model repository; `str` is its path or URL as configured. Calls block, and raise UsageError."""
 
     @property
     def key(self) -> str:

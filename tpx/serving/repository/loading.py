@@ -305,10 +305,7 @@ class Loader:
         return prepared
 
     def regroup(self, model: ServedModel, source: ModelSource, written: ModelConfig) -> "Regroup":
-        """Create the instances that new instance groups add to a model that serves.
-
-        Raises LoadError, which leaves the model unchanged.
-        """
+        """Create the instances that new groups add to a model. Raises LoadError, changing nothing."""
         config = messages.ModelConfig()
         config.CopyFrom(model.config)
         del config.instance_group[:]
@@ -386,9 +383,7 @@ def _prepare(
 
 
 def _recipe_with_agents(source: ModelSource, written: ModelConfig, stamps: Stamps) -> Recipe:
-    """Return the recipe shared by all versions of a model with agents: it covers every file the agents
-    see.
-    """
+    """Return the recipe of all versions of a model with agents: it covers every file that agents see."""
     files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
     return Recipe(
         config=written.SerializeToString(deterministic=True),
@@ -419,10 +414,7 @@ _SEED = 0
 
 
 def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) -> None:
-    """Run every sample on every instance before the instances join; `directory` is the model's.
-
-    Raises LoadError listing all failures.
-    """
+    """Run every sample on every instance, in the model's `directory`. Raises LoadError with all failures."""
     failures = []
     for sample in model.config.model_warmup:
         if not sample.batch_size:

@@ -247,9 +247,7 @@ def scheduler_of(config: ModelConfig) -> Scheduler:
 
 
 def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> Stacking:
-    """Return the stacking that turns requests into arrays for an opened model in `directory`. Raises
-    ConfigError.
-    """
+    """Return the stacking for an opened model in `directory`. Raises ConfigError."""
     batched = config.max_batch_size > 0
     if isinstance(model, TakesSamples):
         return SampleStacking(batched=batched, joined=model.joined_outputs)
@@ -316,11 +314,7 @@ def _sequences(config: ModelConfig) -> Scheduler:
 
 
 def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
-    """Return the states of a validated configuration; `directory` is the model's and contains
-    `initial_state/`.
-
-    Raises ConfigError.
-    """
+    """Return the states; the model's `directory` contains `initial_state/`. Raises ConfigError."""
     states = []
     for state in config.sequence_batching.state:
         if state.use_growable_memory and not state.use_same_buffer_for_input_output:

@@ -217,9 +217,7 @@ class ModelRepository:
         return _serving(name, records[""], version)
 
     def resolve(self, name: str) -> ModelId:
-        """Return the model that a client's name refers to. Raises NotFound, AmbiguousName, with
-        Triton's codes.
-        """
+        """Return the model that a client's name refers to. Raises NotFound, AmbiguousName."""
         found = self.named(name)
         if len(found) > 1:
             raise AmbiguousName(name, len(found))

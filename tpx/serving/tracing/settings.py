@@ -62,9 +62,7 @@ class TraceSetting:
 
     @property
     def exports(self) -> bool:
-        """Return whether traces become spans; callers can then request a trace regardless of rate and
-        count.
-        """
+        """Return whether traces become spans; callers can then request one regardless of rate and count."""
         return self.trace_mode == "opentelemetry"
 
     @property

@@ -21,9 +21,7 @@ _NO_ATTRIBUTES: Mapping[str, str | int] = {}
 
 
 def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
-    """Return the resource of all spans: these attributes, or else OTEL_RESOURCE_ATTRIBUTES and
-    OTEL_SERVICE_NAME.
-    """
+    """Return the resource of spans: these attributes, else OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME."""
     made = Resource.create(dict(attributes))
     if str(made.attributes.get("service.name", _UNNAMED)).startswith(_UNNAMED):
         made = made.merge(Resource({"service.name": SERVICE}))
@@ -31,10 +29,7 @@ def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
 
 
 def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableSpan]:
-    """Return the spans of a trace and of its children.
-
-    `offset_ns` converts time.perf_counter_ns to the time of day.
-    """
+    """Return the spans of a trace and its children; `offset_ns` leads to the time of day."""
     return _Spans(resource, offset_ns).of(trace)
 
 

@@ -131,8 +131,7 @@ class TracePortion:
 
 
 class TraceWriter:
-    """Implements TraceSink: receives traces on the event loop and writes them in a thread, which starts with
-    the first."""
+    """Implements TraceSink: receives traces on the event loop and writes them in a thread."""
 
     def __init__(self, path: Path) -> None:
         self._file = TraceFile(path)

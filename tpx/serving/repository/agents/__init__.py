@@ -1,3 +1,1 @@
-"""Repository agents: code that is called when a model is loaded or unloaded, and that may replace its
-files first.
-"""
+"""Repository agents: code that is called when a model is loaded or unloaded, and may replace its files."""

@@ -56,15 +56,11 @@ class AgentModel:
 
     @property
     def location(self) -> Path:
-        """Model directory, including version directories, as left by the previous agents. Read-only: it
-        may be the repository itself.
-        """
+        """Model directory, as previous agents left it. Read-only: it may be the repository itself."""
         return self._location
 
     def acquire(self) -> Path:
-        """Return a private directory, empty on the first call; later calls return the same one. It is
-        removed when the model is closed.
-        """
+        """Return a private directory, the same for each call. It is removed when the model is closed."""
         if self._acquired is None:
             self._acquired = private_directory("tpx-agent-", self._parent)
         return self._acquired

@@ -12,9 +12,7 @@ from tpx.serving.backends.contract import inside
 from tpx.serving.repository.agents.base import AgentAction, AgentModel
 
 _ALGORITHMS = {"MD5": 32, "SHA1": 40, "SHA256": 64, "SHA512": 128}
-"""Hexadecimal digits of a sum, by algorithm. MD5, the only one in Triton, detects damage but does not
-stop an attacker.
-"""
+"""Hexadecimal digits of a sum. MD5, the only one in Triton, detects damage but stops no attacker."""
 
 
 class ChecksumAgent:

@@ -57,9 +57,7 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
 
 
 def whereabouts(name: str, directory: Path) -> str:
-    """Return the file or module of an agent, or an empty string. Raises LoadError if two packages
-    provide it.
-    """
+    """Return the file or module of an agent, or "". Raises LoadError if two packages provide it."""
     file = _below(name, directory, "agent.py")
     if file is not None:
         return str(file)

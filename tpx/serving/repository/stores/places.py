@@ -206,9 +206,7 @@ def _entry(path: Path, place: StorePlace) -> object:
 
 
 def _begins(url: str, beginning: str) -> bool:
-    """Return True if a URL is this location or below it: `s3://models` does not match
-    `s3://models-of-others`.
-    """
+    """Return True if a URL is this location or below it: `s3://a` does not match `s3://a-of-others`."""
     place = beginning.rstrip("/")
     return not place or url == place or url.startswith(place + "/")
 

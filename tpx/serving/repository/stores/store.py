@@ -48,18 +48,14 @@ _EMPTY = StoredObject(path="", size_bytes=0, tag="", key="")
 
 
 class StoreRepository:
-    """Repository (implements the protocol) in an object store. Calls block; they may come from several
-    threads.
-    """
+    """Repository (implements the protocol) in an object store. Calls block, from several threads."""
 
     def __init__(self, place: StorePlace, environment: Mapping[str, str], home: Path) -> None:
         """Raises UsageError. No request is sent yet."""
         self.place = place
         mount = environment.get(_MOUNT[place.scheme], "")
         self.mount = Path(mount) if mount else None
-        """Parent of the directories that models are fetched into; None for the default temporary
-        directory.
-        """
+        """Parent of the directories to fetch models into; None for the default temporary directory."""
         if self.mount is not None and not self.mount.is_dir():
             raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is not a directory")
         self._bucket = _open(place, settings_of(place, environment, home))
