@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
@@ -136,6 +136,36 @@ class SingleRequestPath(Protocol):
         """Return the outputs of the last request computed."""
 
 
+class RemoteResponse(Protocol):
+    """Response template: the outputs of a response without their data. Equal responses share one."""
+
+    def tensors(self, payload: Buffer) -> list[Tensor]:
+        """Return the outputs, with their data in `payload`."""
+
+
+_Context = TypeVar("_Context")
+_Answered = TypeVar("_Answered", contravariant=True)
+
+
+class RemoteAnswers(Protocol[_Answered]):
+    """Receives the responses to requests with one head that another process computes."""
+
+    def answered(self, context: _Answered, response: RemoteResponse, payload: Buffer) -> None:
+        """Handle the only response to a request, which has the outputs that the client expects."""
+
+    def request(self, context: _Answered) -> InferRequest:
+        """Return the request, for an error or another response that `answered` does not take."""
+
+
+class RemotePath(Protocol):
+    """Fast path for requests with one head that another process computes."""
+
+    def send(
+        self, tensors: Buffer, answers: RemoteAnswers[_Context], context: _Context
+    ) -> Callable[[], None] | None:
+        """Send a request. Returns a function that cancels it, or None if it must take the regular path."""
+
+
 class InferencePlane(Protocol):
     """Inference as frontends see it: the data plane, or its stand-in in a frontend process."""
 
@@ -154,6 +184,7 @@ class InferencePlane(Protocol):
     def bind(self, request: DecodedRequest) -> RequestHead: ...
     def infer(self, request: InferRequest) -> None: ...
     def fast_path(self, head: RequestHead) -> SingleRequestPath | None: ...
+    def remote_path(self, head: RequestHead) -> RemotePath | None: ...
 
 
 class DataPlane:
@@ -449,6 +480,9 @@ class DataPlane:
             return None
         fast = model.fast_path(head)
         return fast if fast is not None and fast.most == 1 else None
+
+    def remote_path(self, head: RequestHead) -> None:
+        """Return None: this process computes."""
 
     def infer(self, request: InferRequest) -> None:
         """Submit a request; responses arrive through its `reply`. Raises NotReady, Overloaded."""

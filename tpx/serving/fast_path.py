@@ -53,7 +53,7 @@ class FastPath:
             self._cuts.append(slice(at, at + bound.size))
             at += bound.size
 
-    def compute(self, tensors: Sequence[memoryview], came_ns: int, answer: Answer) -> int:
+    def compute(self, tensors: Sequence[Buffer], came_ns: int, answer: Answer) -> int:
         """Compute requests of `size` bytes each, received at `came_ns`; `answer` copies their outputs.
 
         Returns the number computed; the remaining requests must take the regular path.
@@ -106,7 +106,7 @@ class FastPath:
 
     def _compute_alike(
         self,
-        tensors: Sequence[memoryview],
+        tensors: Sequence[Buffer],
         first: int,
         count: int,
         times: int,
@@ -166,7 +166,7 @@ class FastPath:
         self._bound[count] = bound
         return bound
 
-    def _gather(self, bound: BoundRows, tensors: Sequence[memoryview]) -> None:
+    def _gather(self, bound: BoundRows, tensors: Sequence[Buffer]) -> None:
         """Copy the tensors into the bound memory. Raises ValueError if the sizes differ."""
         if len(self._cuts) == 1:
             bound.inputs[0][:] = b"".join(tensors)

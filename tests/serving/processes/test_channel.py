@@ -30,7 +30,7 @@ def _end(descriptors: Descriptors, *, is_engine: bool) -> _End:
     broken: list[Exception] = []
 
     def take(channel: FrameChannel, arrived: Iterator[Arrived]) -> None:
-        frames.extend(frame for each in arrived if (frame := channel.open(each)) is not None)
+        frames.extend(frame for each in arrived for frame in channel.open(each))
 
     return _End(FrameChannel(own, take, broken.append, is_engine=is_engine), frames, broken)
 

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
-from tpx.errors import TpxError
+from tpx.errors import NotReady, TpxError
 from tpx.options import build
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.dataplane import RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import Descriptors, FrameChannel
 from tpx.serving.processes.remote import RemotePlane
 from tpx.serving.processes.supervisor import EngineSeat
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.server import InferenceServer
 
 
@@ -187,6 +188,124 @@ def test_a_model_that_was_loaded_anew_answers(tmp_path: Path) -> None:
             await seats.known("double")
             for _ in range(ROUNDS):
                 assert await seats.infer("double", [[[1, 2]]]) == [[[[-1, -2]]]]
+
+    asyncio.run(run())
+
+
+class _Answers:
+    """Implements RemoteAnswers: `context` is a name, and the answers are kept by it."""
+
+    def __init__(self, head: RequestHead) -> None:
+        self._head = head
+        self.quick: dict[str, list[list[float]]] = {}
+        self.regular: dict[str, InferResponse] = {}
+
+    def answered(self, context: str, response: RemoteResponse, payload: Buffer) -> None:
+        [tensor] = response.tensors(payload)
+        self.quick[context] = tensor.numpy().tolist()
+
+    def request(self, context: str) -> InferRequest:
+        def keep(_: InferRequest, response: InferResponse) -> None:
+            self.regular[context] = response
+
+        return InferRequest(self._head, [], keep, None)
+
+
+def _path(plane: RemotePlane, model: str) -> tuple[RemotePath, _Answers]:
+    """The remote path of requests with two numbers."""
+    tensor = Tensor.from_numpy("x", np.zeros((1, 2), np.float32))
+    head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=[tensor]))
+    path = plane.remote_path(head)
+    assert path is not None
+    plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))  # defines the template
+    return path, _Answers(head)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (an answer sets no event)
+            await asyncio.sleep(0)
+
+
+def _floats(*values: float) -> bytes:
+    return np.array(values, np.float32).tobytes()
+
+
+def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            path, answers = _path(seats.plane, "double")
+            await _until(lambda: not seats.plane.in_flight)
+            for turn in range(ROUNDS):
+                assert path.send(_floats(turn, 1), answers, f"a{turn}") is not None
+                assert path.send(_floats(turn, 2), answers, f"b{turn}") is not None
+                await _until(lambda: not seats.plane.in_flight)
+            assert answers.quick == {
+                f"{name}{turn}": [[2 * turn, 2 * number]]
+                for turn in range(ROUNDS)
+                for name, number in (("a", 1), ("b", 2))
+            }
+            assert path.send(_floats(1, 2, 3), answers, "longer") is None
+
+    asyncio.run(run())
+
+
+def test_a_request_on_the_remote_path_of_a_model_that_has_gone_gets_an_error(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            path, answers = _path(seats.plane, "double")
+            await _until(lambda: not seats.plane.in_flight)
+            await seats.server.control.unload("double", unload_dependents=False)
+            assert path.send(_floats(1, 2), answers, "late") is not None
+            await _until(lambda: bool(answers.regular))
+            assert "double" in str(answers.regular["late"].error)
+            assert not answers.quick
+
+    asyncio.run(run())
+
+
+def test_a_request_on_the_remote_path_is_answered_by_a_model_loaded_meanwhile(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            path, answers = _path(seats.plane, "double")
+            await _until(lambda: not seats.plane.in_flight)
+            for turn in range(ROUNDS):
+                path.send(_floats(1, 2), answers, f"{turn}")
+                write_model(tmp_path, "double", negating(), "max_batch_size: 4")
+                await seats.server.control.load("double", None)
+                path.send(_floats(1, 2), answers, f"{turn}, anew")
+                await _until(lambda: not seats.plane.in_flight)
+            found = {name: response.outputs[0].numpy().tolist() for name, response in answers.regular.items()}
+            assert {**found, **answers.quick} == {
+                **{f"{turn}": [[-1, -2]] for turn in range(1, ROUNDS)},
+                **{f"{turn}, anew": [[-1, -2]] for turn in range(ROUNDS)},
+                "0": [[2, 4]],
+            }
+
+    asyncio.run(run())
+
+
+def test_requests_on_the_remote_path_fail_with_their_engine(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            path, answers = _path(seats.plane, "double")
+            await _until(lambda: not seats.plane.in_flight)
+            path.send(_floats(1, 2), answers, "sent")
+            seats.plane.lose()
+            assert isinstance(answers.regular["sent"].error, NotReady)
+            assert path.send(_floats(1, 2), answers, "more") is None
 
     asyncio.run(run())
 

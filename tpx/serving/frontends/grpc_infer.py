@@ -21,7 +21,7 @@ from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     set_parameters,
 )
-from tpx.serving.dataplane import InferencePlane, SingleRequestPath
+from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, SingleRequestPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
@@ -43,14 +43,21 @@ Reply = Callable[[InferRequest, InferResponse], None]
 
 
 class _KnownGrpcHead:
-    """A remembered message head: its decoded form, and the bytes expected before each tensor."""
+    """A remembered message head: its decoded form, and the bytes expected before each tensor.
 
-    __slots__ = ("_bound", "_starts", "fast", "frames", "head", "size")
+    Implements RemoteAnswers.
+    """
 
-    def __init__(self, head: RequestHead, fast: SingleRequestPath | None) -> None:
+    __slots__ = ("_bound", "_reply", "_starts", "fast", "frames", "head", "remote", "size")
+
+    def __init__(
+        self, head: RequestHead, fast: SingleRequestPath | None, remote: RemotePath | None, reply: Reply
+    ) -> None:
         self.head = head
         self.fast = fast
-        """Fast path for requests with this head; only for a single input tensor."""
+        """Fast path for requests with this head; like `remote` only for a single input tensor."""
+        self.remote = remote
+        self._reply = reply
         self._bound: object = None
         self._starts: list[bytes] = []
         if head.shared is not None:
@@ -68,6 +75,23 @@ class _KnownGrpcHead:
         for start, data in zip(self._starts, outputs, strict=True):
             parts += (start, data)
         return parts
+
+    def request(self, context: ServerCall) -> InferRequest:
+        """Return a request that was sent to another process."""
+        return InferRequest(self.head, [], self._reply, context)
+
+    def answered(self, context: ServerCall, response: RemoteResponse, payload: Buffer) -> None:
+        """Respond with the outputs in `payload`."""
+        if self._bound is not response:
+            self._bound = response
+            self._starts = _starts(self.head, response.tensors(payload), _NO_PARAMETERS)
+        if len(self._starts) == 1:
+            context.respond((self._starts[0], payload))
+            return
+        outputs = response.tensors(payload)
+        context.respond(
+            [part for start, t in zip(self._starts, outputs, strict=True) for part in (start, t.data)]
+        )
 
 
 class GrpcInference:
@@ -123,7 +147,7 @@ class GrpcInference:
         if decoded is None and self._forwarding is None:
             found = self._remembered(message)
             if found is not None:
-                if found[0].fast is not None and self._answered_at_once(call, *found):
+                if self._started_at_once(call, *found):
                     return None
                 return InferRequest(found[0].head, found[1], self._reply, call)
         return self.request(message, call, self._reply, call, decoded)
@@ -167,13 +191,20 @@ class GrpcInference:
             self._remember(bytes(message), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
-    def _answered_at_once(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
-        """Compute and answer a request on the fast path. Return False if that is not possible."""
-        fast, plane = known.fast, self._plane
-        if fast is None or plane.stopping or plane.tracer.on:
+    def _started_at_once(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
+        """Answer a request on the fast path, or send it on the remote one. Return False if neither is
+        possible.
+        """
+        fast, remote, plane = known.fast, known.remote, self._plane
+        if (fast is None and remote is None) or plane.stopping or plane.tracer.on:
             return False
-        outputs = fast.compute_one(tensors[0])
-        if outputs is None:
+        if remote is not None:
+            call_off = remote.send(tensors[0], known, call)
+            if call_off is not None:
+                call.when_gone(call_off)
+            return call_off is not None
+        outputs = fast.compute_one(tensors[0]) if fast is not None else None
+        if fast is None or outputs is None:
             return False
         call.respond(known.answer(fast, outputs))
         return True
@@ -218,7 +249,13 @@ class GrpcInference:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
         plain = len(head.inputs) == 1 and head.shared is None
-        known = self._heads[start] = _KnownGrpcHead(head, self._plane.fast_path(head) if plain else None)
+        plane = self._plane
+        known = self._heads[start] = _KnownGrpcHead(
+            head,
+            plane.fast_path(head) if plain else None,
+            plane.remote_path(head) if plain else None,
+            self._reply,
+        )
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]

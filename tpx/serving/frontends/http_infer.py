@@ -8,6 +8,7 @@ out by the sizes it gives.
 import math
 import re
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import orjson
@@ -22,7 +23,7 @@ from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane, SingleRequestPath
+from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, SingleRequestPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
@@ -48,20 +49,41 @@ from tpx.serving.signature import Signature
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _HOLE = b"\0"  # never occurs in JSON text: escaped in strings
+_Reply = Callable[[InferRequest, InferResponse], None]
 _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
 class _KnownHttpHead:
-    """A remembered JSON head, the fast path for its requests, and the constant start of their responses."""
+    """A remembered JSON head, the fast path for its requests, and the constant start of their responses.
 
-    __slots__ = ("_bound", "_headers", "_start", "fast", "head")
+    Implements RemoteAnswers.
+    """
 
-    def __init__(self, head: RequestHead, fast: SingleRequestPath | None) -> None:
+    __slots__ = ("_bound", "_headers", "_reply", "_start", "fast", "head", "quick", "remote")
+
+    def __init__(
+        self, head: RequestHead, fast: SingleRequestPath | None, remote: RemotePath | None, reply: _Reply
+    ) -> None:
         self.head = head
         self.fast = fast
+        self.remote = remote
+        self.quick = fast is not None or remote is not None
+        self._reply = reply
         self._bound: object = None
         self._headers = self._start = b""
+
+    def request(self, context: HttpRequest) -> InferRequest:
+        """Return a request that was sent to another process."""
+        return InferRequest(self.head, [], self._reply, context)
+
+    def answered(self, context: HttpRequest, response: RemoteResponse, payload: Buffer) -> None:
+        """Respond with the outputs in `payload`."""
+        if self._bound is not response:
+            self._bound = response
+            rendered = _render(self.head, response.tensors(payload), None)
+            self._headers, self._start = rendered.headers, rendered.pieces[0]
+        _respond(context, (self._headers, [self._start, payload]))
 
     def answer(self, fast: SingleRequestPath, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
         """Return headers and body for outputs computed on the fast path."""
@@ -155,7 +177,7 @@ class HttpInference:
         if decoded is None and (size or route.remembers_all):
             known = route.heads.get(bytes(body[:size] if size else body))
             if known is not None:
-                if known.fast is not None and self._answered_at_once(request, known, body[size:]):
+                if known.quick and self._started_at_once(request, known, body[size:]):
                     return
                 infer = self._remembered(request, known.head, body, size or len(body))
         if infer is None:
@@ -176,16 +198,21 @@ class HttpInference:
         """Continue with a request that was decoded, or read from shared memory, in another thread."""
         attempt(request, partial(self._compute, request, route, body, decoded))
 
-    def _answered_at_once(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
-        """Compute and answer a request on the fast path. Return False if that is not possible."""
-        fast, plane = known.fast, self._plane
-        if fast is None or len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
+    def _started_at_once(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
+        """Answer a request on the fast path, or send it on the remote one. Return False if neither is
+        possible.
+        """
+        fast, remote, plane = known.fast, known.remote, self._plane
+        if len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
             return False
-        outputs = fast.compute_one(tensors)
-        if outputs is None:
-            return False
-        _respond(request, known.answer(fast, outputs))
-        return True
+        if fast is not None:
+            outputs = fast.compute_one(tensors)
+            if outputs is not None:
+                _respond(request, known.answer(fast, outputs))
+            return outputs is not None
+        if remote is not None:
+            request.on_gone = remote.send(tensors, known, request)
+        return request.on_gone is not None
 
     def _remembered(
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
@@ -239,8 +266,12 @@ class HttpInference:
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
     def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
+        plane, plain = self._plane, head.shared is None
         route.heads[start] = _KnownHttpHead(
-            head, self._plane.fast_path(head) if head.shared is None else None
+            head,
+            plane.fast_path(head) if plain else None,
+            plane.remote_path(head) if plain else None,
+            self._reply,
         )
         self._remembered_heads.append((route, start))
         if len(self._remembered_heads) > _REMEMBERED_HEADS:

@@ -20,7 +20,15 @@ import numpy as np
 from tpx.errors import Overloaded
 from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.processes.heap import Heap
-from tpx.serving.processes.ring import INLINE, INLINE_BYTES, RING_BYTES, Arrived, FrameHead, FrameRing
+from tpx.serving.processes.ring import (
+    INLINE,
+    INLINE_BYTES,
+    RING_BYTES,
+    Arrived,
+    FrameHead,
+    FrameRing,
+    PlainHead,
+)
 
 HEAP_BYTES = 32 << 30
 """Address space, not memory, for the blocks of one direction: two messages of gRPC's maximum size."""
@@ -131,7 +139,7 @@ class FrameChannel:
         """The peer's blocks that are viewed here, by the id of a weak reference: arrays are not hashable."""
         self._done: deque[int] = deque()
         """Positions of the peer's blocks that are no longer viewed here."""
-        self._takes_on = False
+        self._takes_on = self._publishes = False
         self._closed = False
         self._draining = False
         """True during `drain`, which publishes at its end everything sent meanwhile."""
@@ -179,10 +187,10 @@ class FrameChannel:
         if not self._draining:
             self._publish_one()
 
-    def post_inline(self, head: FrameHead, data: Buffer) -> None:
-        """Send at most INLINE_BYTES like `post`; the data is copied at once."""
-        if self._waiting or not self._outgoing.append(head, data):
-            self.post(head, b"", (bytes(data),))
+    def post_plain(self, plain: PlainHead, number: int, data: bytes) -> None:
+        """Send a plain frame like `post`."""
+        if self._waiting or not self._outgoing.append(plain, number, data):
+            self.post(plain.head(number), b"", (data,))
         elif not self._draining:
             self._publish_one()
 
@@ -218,13 +226,19 @@ class FrameChannel:
         return True
 
     def _publish_one(self) -> None:
-        """Publish a frame; if the peer sleeps, wake it once for all frames of this turn of the event
+        """Make a frame visible; if the peer sleeps, wake it once for all frames of this turn of the event
         loop.
 
         A wake-up costs more than a request.
         """
-        if self._outgoing.publish():
-            self._loop.call_soon(self._wake_up)
+        self._outgoing.show()
+        if not self._publishes:
+            self._publishes = True
+            self._loop.call_soon(self._publish_turn)
+
+    def _publish_turn(self) -> None:
+        self._publishes = False
+        self.publish()
 
     def publish(self) -> None:
         """Make the frames sent so far visible to the peer."""
@@ -288,24 +302,24 @@ class FrameChannel:
             self._takes_on = True
             self._loop.call_soon(self._take_on)
 
-    def open(self, arrived: Arrived) -> ReceivedFrame | None:
-        """Return a frame with its metadata and payload; None for one that the channel handled itself.
+    def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
+        """Yield frames with their metadata and payload, except those that the channel handles itself.
 
         Raises ChannelBroken, KeyError.
         """
-        fields, data = arrived
-        _, kind, flags, number, template, generation, meta_size, size, place = fields
-        if kind == RELEASE:
-            self._heap.give(number | template << 32)
-            return None
-        meta: Buffer = bytes(data[:meta_size])
-        payload: Buffer = bytes(data[meta_size:])
-        if place != INLINE:
-            start = _meta_room(meta_size)
-            payload = self._block(place, start, size)
-            if start:
-                meta = self._memory[place : place + meta_size]
-        return ReceivedFrame(kind, flags, number, template, generation, meta, payload)
+        (_, kind, flags, _, template, generation, meta_size, size, place), numbers, several = arrived
+        for number, data in zip(numbers, several, strict=True):
+            if kind == RELEASE:
+                self._heap.give(number | template << 32)
+                continue
+            meta: Buffer = bytes(data[:meta_size])
+            payload: Buffer = bytes(data[meta_size:])
+            if place != INLINE:
+                start = _meta_room(meta_size)
+                payload = self._block(place, start, size)
+                if start:
+                    meta = self._memory[place : place + meta_size]
+            yield ReceivedFrame(kind, flags, number, template, generation, meta, payload)
 
     def _block(self, place: int, start: int, size: int) -> memoryview:
         """Return a view of a block from `start` on; the block is released when no view is left."""

@@ -45,8 +45,6 @@ _TURN_NS = 2_000_000
 """Time limit for taking frames of one frontend in one turn of the event loop."""
 _PUBLISH_NS = 30_000
 """Time after which computed responses are published, without waiting for the others of the turn."""
-_RUN = 64
-"""Maximum number of requests in one run of the fast path."""
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 
 
@@ -71,7 +69,9 @@ _NOTHING = FrameTemplate(b"")
 class _Known:
     """Request template: a request without tensors, with its head and fast path until a model changes."""
 
-    __slots__ = ("bound", "fast_path", "generation", "head", "outputs", "request", "sizes", "template")
+    __slots__ = (
+        "bound", "fast_path", "generation", "head", "output_size", "outputs", "request", "sizes", "template",
+    )  # fmt: skip
 
     def __init__(self, meta: Buffer) -> None:
         self.request = wire.decode(wire.Request, meta)
@@ -85,6 +85,8 @@ class _Known:
         """Template of responses with the outputs in `bound`."""
         self.outputs: list[tuple[memoryview, int]] = []
         """Memory of each output in `bound`, and its bytes per request."""
+        self.output_size = 0
+        """Bytes of all outputs of a request."""
 
     def learn(self, head: RequestHead, generation: int) -> None:
         """Store the validated head, and the fast path if the model has one."""
@@ -128,7 +130,7 @@ class Peer:
             FrameKind.TRACE: self._take_trace,
             FrameKind.SERVING: self._take_serving,
         }
-        self._run: tuple[_Known, list[int]]
+        self._run: tuple[_Known, Sequence[int]]
         """Requests being computed on the fast path: their template and their numbers."""
         self._published_ns = 0
         self._placing: dict[int, int] = {}
@@ -168,32 +170,20 @@ class Peer:
             infer.stall(waits or number in self._stalled)
 
     def _on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
-        """Take frames for a limited time. Consecutive requests with one template share a run."""
+        """Take frames for a limited time."""
         self._hub.announce_generation()
         ends_ns = _clock() + _TURN_NS
-        known: _Known | None = None
-        numbers: list[int] = []
-        tensors: list[memoryview] = []
         for arrived in frames:
-            fields, data = arrived
-            quick = self._quick(fields)
-            if numbers and (quick is not known or len(numbers) == _RUN):
-                self._compute(known, numbers, tensors)
-                numbers, tensors = [], []
-            if quick is not None:
-                known = quick
-                numbers.append(fields[3])
-                tensors.append(data)
+            known = self._quick(arrived[0])
+            if known is not None:
+                self._compute(known, *arrived[1:])
             else:
-                frame = channel.open(arrived)
-                if frame is not None:
+                for frame in channel.open(arrived):
                     self._on_frame(frame)
-                    if channel.closed:
-                        return
-            if not numbers and _clock() > ends_ns:  # the channel schedules another turn for the rest
+                if channel.closed:
+                    return
+            if _clock() > ends_ns:  # the channel schedules another turn for the rest
                 return
-        if numbers:
-            self._compute(known, numbers, tensors)
 
     def _quick(self, fields: Fields) -> _Known | None:
         """Return the template of a request that can take the fast path, otherwise None."""
@@ -208,42 +198,39 @@ class Peer:
             return None
         return known
 
-    def _compute(self, known: _Known | None, numbers: list[int], tensors: list[memoryview]) -> None:
+    def _compute(self, known: _Known, numbers: Sequence[int], tensors: Sequence[Buffer]) -> None:
         """Compute requests on the fast path and answer them; the others take the regular path."""
-        assert known is not None
         assert known.fast_path is not None
         self._published_ns = came_ns = _clock()
         self._run = known, numbers
         done = known.fast_path.compute(tensors, came_ns, self._answer)
         for number, data in zip(numbers[done:], tensors[done:], strict=True):
-            # copied, because the views into the ring end with this call
-            frame = ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", bytes(data))
-            self._start(frame, known)
+            self._start(ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", data), known)
 
     def _answer(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
         """Send the responses to requests that were computed in one run."""
         known, numbers = self._run
         if known.bound is not bound:
             self._learn_outputs(known, bound)
-        number_of = known.template.number_in(self._responses)
-        append, outputs = self.channel.post_inline, known.outputs
-        if count == len(outputs) == 1 and number_of is not None:  # the common case, without slicing
-            append((_RESPONSE, _FINAL, numbers[first], number_of, 0), outputs[0][0])
+        outputs, template = known.outputs, known.template
+        plain = template.plain_in(self._responses, _RESPONSE, _FINAL, 0, known.output_size)
+        if count == len(outputs) == 1 and plain is not None:  # the common case, without slicing
+            self.channel.post_plain(plain, numbers[first], bytes(outputs[0][0]))
             count = 0
         for index in range(count):
-            if len(outputs) == 1:
-                data, size = outputs[0]
-                if count > 1:
-                    data = data[index * size : (index + 1) * size]
+            data = b"".join([each[index * size : (index + 1) * size] for each, size in outputs])
+            if plain is None:
+                head = (
+                    _RESPONSE,
+                    Flag.FINAL | Flag.DEFINES,
+                    numbers[first],
+                    template.define_in(self._responses),
+                    0,
+                )
+                self.channel.post(head, template.meta, (data,))
+                plain = template.plain_in(self._responses, _RESPONSE, _FINAL, 0, known.output_size)
             else:
-                rows = [each[index * size : (index + 1) * size] for each, size in outputs]
-                data = memoryview(b"".join(rows))
-            if number_of is None:
-                number_of = known.template.define_in(self._responses)
-                head = _RESPONSE, Flag.FINAL | Flag.DEFINES, numbers[first], number_of, 0
-                self.channel.post(head, known.template.meta, (bytes(data),))
-            else:
-                append((_RESPONSE, _FINAL, numbers[first + index], number_of, 0), data)
+                self.channel.post_plain(plain, numbers[first + index], data)
         if now_ns - self._published_ns > _PUBLISH_NS:
             self._published_ns = now_ns
             self.channel.publish()
@@ -254,6 +241,7 @@ class Peer:
         outputs = fast.tensors(bound)
         known.bound = bound
         known.template = self._template(fast.head, InferResponse(outputs))
+        known.output_size = sum(len(tensor.data) for tensor in outputs)
         known.outputs = [
             (bound.output(wanted.spec).data, len(tensor.data))
             for wanted, tensor in zip(fast.head.outputs, outputs, strict=True)

@@ -3,13 +3,15 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import cast
+from functools import partial
+from typing import TypeVar, cast
 
 import numpy as np
 
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
+from tpx.serving.dataplane import RemoteAnswers, RemotePath
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
@@ -28,6 +30,7 @@ _NUMBERS = 1 << 32
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 _DOWN = "the engine of this server does not run; it is being started again"
 
+_Context = TypeVar("_Context")
 OnAnswer = Callable[[ReceivedFrame], None]
 OnError = Callable[[TpxError], None]
 
@@ -133,17 +136,47 @@ class _KnownResponse:
         self._tensors = [(tensor.name, tensor.datatype, tensor.shape) for tensor in head.tensors]
         self._sizes = [tensor.size for tensor in head.tensors]
 
+    def tensors(self, payload: Buffer) -> list[Tensor]:
+        """Return the outputs with this data. Raises ValueError if its size differs."""
+        buffers = wire.cut(payload, self._sizes)
+        return [Tensor(*each, data) for each, data in zip(self._tensors, buffers, strict=True)]
+
     def response(self, payload: Buffer) -> InferResponse:
         """Return the response with this data. Raises ValueError if its size differs."""
-        buffers = wire.cut(payload, self._sizes)
-        response = InferResponse(
-            [Tensor(*each, data) for each, data in zip(self._tensors, buffers, strict=True)]
-        )
+        response = InferResponse(self.tensors(payload))
         response.parameters = self.head.parameters
         return response
 
 
 _UNKNOWN = _KnownResponse(wire.WireResponse([], None, None))
+
+
+class _TemplatePath:
+    """Implements RemotePath: requests with a template that the engine knows become plain frames."""
+
+    __slots__ = ("_plane", "_size", "_template")
+
+    def __init__(self, plane: "RemotePlane", template: FrameTemplate, size: int) -> None:
+        self._plane = plane
+        self._template = template
+        self._size = size
+
+    def send(
+        self, tensors: Buffer, answers: RemoteAnswers[_Context], context: _Context
+    ) -> Callable[[], None] | None:
+        """Send a request unless the engine has to learn the template first."""
+        plane, size = self._plane, self._size
+        channel = plane.channel
+        if channel is None or len(tensors) != size:
+            return None
+        generation = channel.gauges[GENERATION]
+        plain = self._template.plain_in(plane.requests, _INFER, 0, generation, size)
+        if plain is None:
+            return None
+        number = plane.number()
+        channel.post_plain(plain, number, bytes(tensors))
+        plane.sent[number] = answers, context  # type: ignore[assignment]  # a pair that fits
+        return partial(plane.tell, FrameKind.CANCEL, number)
 
 
 class RemotePlane:
@@ -158,7 +191,8 @@ class RemotePlane:
         self.on_state: Callable[[wire.EngineState], None] = lambda _: None
         self.on_order: Callable[[FrameKind], None] = lambda _: None
         """Called with the engine's commands about connections."""
-        self._channel: FrameChannel | None = None
+        self.channel: FrameChannel | None = None
+        """The channel to the engine; None while there is no engine."""
         self._sessions = 0
         self._models: dict[tuple[str, str], RemoteModel] = {}
         self._models_generation = -1
@@ -166,61 +200,77 @@ class RemotePlane:
         """Model just described by the engine; requests that waited for it use it even if models changed."""
         self._next = 0
         self._in_flight: dict[int, InferRequest] = {}
+        self.sent: dict[int, tuple[RemoteAnswers[object], object]] = {}
+        """Requests in flight that were sent as plain frames, by number."""
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
-        self._requests = Templates()
+        self.requests = Templates()
+        """Templates of requests that the engine knows."""
         self._responses: list[_KnownResponse] = []
 
     # the channel
 
     def use(self, channel: FrameChannel) -> None:
         """Use the channel to a new engine."""
-        self._channel = channel
+        self.channel = channel
         self._sessions += 1
-        self._requests = Templates()
-        self._responses = [_UNKNOWN] * len(self._requests.known)
+        self.requests = Templates()
+        self._responses = [_UNKNOWN] * len(self.requests.known)
 
     def allocate(self, size: int) -> Array:
         """Return memory for a message, in the channel if there is room, so that its tensors are sent
         without a copy.
         """
-        channel = self._channel
+        channel = self.channel
         block = None if channel is None or size <= INLINE_BYTES else channel.allocate(size)
         return np.empty(size, np.uint8) if block is None else block
 
     def lose(self) -> None:
         """Fail everything that waits for the engine, which has ended."""
-        self._channel = None
+        self.channel = None
         self._sessions += 1
         error = NotReady(_DOWN)
+        for number in list(self.sent):
+            self._find(number)
         in_flight, self._in_flight = self._in_flight, {}
         asked, self._asked = self._asked, {}
         for infer in in_flight.values():
-            _reply(infer, InferResponse([], error))
+            _deliver(infer.reply, infer, InferResponse([], error))
         for _, failed in asked.values():
             failed(error)
 
     @property
+    def in_flight(self) -> int:
+        """Number of requests that wait for their response."""
+        return len(self._in_flight) + len(self.sent)
+
+    @property
     def generation(self) -> int:
         """Number that changes with the models and with the engine."""
-        word = 0 if self._channel is None else self._channel.gauges[GENERATION]
+        word = 0 if self.channel is None else self.channel.gauges[GENERATION]
         return self._sessions << 32 | int(word)
 
     def ready(self) -> bool:
         """Return whether the server was ready a moment ago; False without an engine."""
-        return self._channel is not None and bool(self._channel.gauges[READY])
+        return self.channel is not None and bool(self.channel.gauges[READY])
 
     def on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Handle frames from the engine."""
-        responses = self._responses
+        responses, sent = self._responses, self.sent
         for arrived in frames:
-            (_, kind, flags, number, template, *_, place), data = arrived
-            if kind == _RESPONSE and flags == _FINAL and place == INLINE and template != NO_TEMPLATE:
-                infer = self._in_flight.pop(number, None)
-                if infer is not None:  # most responses
-                    _reply(infer, responses[template].response(bytes(data)))
+            (_, kind, flags, _, template, _, meta_size, _, place), numbers, data = arrived
+            if kind == _RESPONSE and flags == _FINAL and not meta_size and place == INLINE:  # most responses
+                response = responses[template]
+                for number, payload in zip(numbers, data, strict=True):
+                    waiting = sent.pop(number, None)
+                    if waiting is not None:
+                        answers, context = waiting
+                        _deliver(answers.answered, context, response, payload)
+                    else:
+                        infer = self._in_flight.pop(number, None)
+                        if infer is not None:
+                            _deliver(infer.reply, infer, response.response(payload))
                 continue
-            frame = channel.open(arrived)
-            if frame is not None:
+            for frame in channel.open(arrived):
                 self._take(frame)
 
     def _take(self, frame: ReceivedFrame) -> None:
@@ -242,8 +292,8 @@ class RemotePlane:
 
     def tell(self, kind: FrameKind, number: int = 0, flags: int = 0) -> None:
         """Send a frame that has no answer."""
-        if self._channel is not None:
-            self._channel.send(kind, number=number, flags=flags)
+        if self.channel is not None:
+            self.channel.send(kind, number=number, flags=flags)
 
     def ask_engine(
         self, kind: FrameKind, meta: bytes, payload: Buffer, done: OnAnswer, failed: OnError
@@ -252,10 +302,10 @@ class RemotePlane:
 
         Returns a function that cancels it. Raises NotReady.
         """
-        if self._channel is None:
+        if self.channel is None:
             raise NotReady(_DOWN)
-        number = self._number()
-        self._channel.send(kind, number=number, meta=meta, parts=(payload,))
+        number = self.number()
+        self.channel.send(kind, number=number, meta=meta, parts=(payload,))
         self._asked[number] = done, failed
 
         def call_off() -> None:
@@ -265,7 +315,8 @@ class RemotePlane:
 
         return call_off
 
-    def _number(self) -> int:
+    def number(self) -> int:
+        """Return the number of another request."""
         self._next = (self._next + 1) % _NUMBERS
         return self._next
 
@@ -353,18 +404,30 @@ class RemotePlane:
     def fast_path(self, head: RequestHead) -> None:
         """Return None: the engine computes, so a frontend has no fast path."""
 
+    def remote_path(self, head: RequestHead) -> RemotePath | None:
+        """Return the path for requests with this head, or None if they vary or their outputs need
+        conversion.
+        """
+        origin = head.origin
+        if head.converted or head.model.decoupled or not isinstance(origin, _RemoteOrigin):
+            return None
+        template = origin.template
+        if template is None or head.total_size > INLINE_BYTES:
+            return None
+        return _TemplatePath(self, template, head.total_size)
+
     def infer(self, infer: InferRequest) -> None:
         """Send a request to the engine; the response arrives through its `reply`. Raises NotReady."""
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             raise NotReady(_DOWN)
         origin = infer.head.origin
         assert isinstance(origin, _RemoteOrigin)
-        number = self._next = (self._next + 1) % _NUMBERS
+        number = self.number()
         template, meta, buffers = origin.template, b"", infer.buffers
         generation = channel.gauges[GENERATION]
         if template is not None and infer.backpressure is None and infer.trace is None:  # most requests
-            known = template.number_in(self._requests)
+            known = template.number_in(self.requests)
             if known is not None:
                 channel.post((_INFER, 0, number, known, generation), b"", buffers)
                 infer.backpressure = _Holder(self, number)
@@ -372,9 +435,9 @@ class RemotePlane:
                 return
         flags = 0 if infer.backpressure is None else Flag.PACED
         if template is not None:
-            known = template.number_in(self._requests)
+            known = template.number_in(self.requests)
             if known is None:
-                known = template.define_in(self._requests)
+                known = template.define_in(self.requests)
                 meta, flags = template.meta, flags | Flag.DEFINES
         else:
             known = NO_TEMPLATE
@@ -391,13 +454,21 @@ class RemotePlane:
         infer.backpressure = _Holder(self, number)
         self._in_flight[number] = infer
 
+    def _find(self, number: int) -> InferRequest | None:
+        """Return a request in flight."""
+        waiting = self.sent.pop(number, None)
+        if waiting is not None:
+            answers, context = waiting
+            self._in_flight[number] = answers.request(context)
+        return self._in_flight.get(number)
+
     def _end_trace(self, number: int, stamps: bytes) -> None:
-        if self._channel is not None:
-            self._channel.send(FrameKind.TRACE, number=number, meta=stamps)
+        if self.channel is not None:
+            self.channel.send(FrameKind.TRACE, number=number, meta=stamps)
 
     def _take_response(self, frame: ReceivedFrame) -> None:
         number, flags = frame.number, frame.flags
-        infer = self._in_flight.get(number)
+        infer = self._find(number)
         if flags & Flag.DEFINES:
             self._responses[frame.template] = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
         if infer is None:
@@ -416,7 +487,7 @@ class RemotePlane:
             del self._in_flight[number]
         else:
             response.final = False
-        _reply(infer, response)
+        _deliver(infer.reply, infer, response)
 
 
 def _uses_shared_memory(request: DecodedRequest) -> bool:
@@ -433,8 +504,8 @@ def _described(head: RequestHead, model: wire.Described) -> RequestHead:
     return other
 
 
-def _reply(infer: InferRequest, response: InferResponse) -> None:
+def _deliver(take: Callable[..., None], *answer: object) -> None:
     try:
-        infer.reply(infer, response)
+        take(*answer)
     except Exception:  # one request's boundary: others must still be answered
-        log.exception("answering a request to model '%s' failed", infer.head.model.name)
+        log.exception("answering a request failed")

@@ -11,7 +11,8 @@ store and the wake-up would be lost.
 
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from tpx.protocol.tensors import Buffer
 
@@ -26,19 +27,48 @@ INLINE = (1 << 64) - 1
 _SKIP = 255
 """Kind of a frame that fills the end of the ring."""
 _ALIGNMENT = 8
+_ALIKE = 64
+"""Maximum number of frames that a reader gets at once."""
 _fence_lock = threading.Lock()
 
 FrameHead = tuple[int, int, int, int, int]
 """Kind, flags, number, template and generation of a frame, which the ring does not interpret."""
 Fields = tuple[int, int, int, int, int, int, int, int, int]
-Arrived = tuple[Fields, memoryview]
-"""Head of a frame and its data in the ring; valid until `consumed`."""
+Arrived = tuple[Fields, Sequence[int], Sequence[Buffer]]
+"""Head, number and data of a frame, or of several plain ones whose heads differ in the number only.
+
+The data of a frame that is not plain is in the ring, and valid until `consumed`.
+"""
 
 
 def fence() -> None:
     """Order all stores before it with all loads after it: acquiring a lock is an atomic exchange."""
     with _fence_lock:
         pass
+
+
+@lru_cache(maxsize=1024)
+def _plain_layout(size: int) -> struct.Struct:
+    """Return the layout of a plain frame: before its number, the number, the rest of the head, payload."""
+    return struct.Struct(f"=8sI{HEAD.size - 12}s{size}s{-size % _ALIGNMENT}x")
+
+
+class PlainHead:
+    """Head of plain frames, which have a payload of one size in the ring and no metadata."""
+
+    __slots__ = ("begin", "pack_into", "rest", "size")
+
+    def __init__(self, kind: int, flags: int, template: int, generation: int, size: int) -> None:
+        layout = _plain_layout(size)
+        self.size = layout.size
+        head = HEAD.pack(layout.size, kind, flags, 0, template, generation, 0, size, INLINE)
+        self.begin, self.rest = head[:8], head[12:]
+        self.pack_into = layout.pack_into
+
+    def head(self, number: int) -> FrameHead:
+        """Return the head of one frame."""
+        _, kind, flags, _, template, generation, *_ = HEAD.unpack(self.begin + bytes(4) + self.rest)
+        return kind, flags, number, template, generation
 
 
 class FrameRing:
@@ -50,6 +80,8 @@ class FrameRing:
         self._frames = memory[start + COUNTERS_BYTES : start + COUNTERS_BYTES + RING_BYTES]
         self._at = 0
         """Position of this side, the writer or the reader."""
+        self._checked = 0
+        """The writer's position when it last checked if the reader sleeps."""
 
     # the writer
 
@@ -82,30 +114,29 @@ class FrameRing:
             at += len(meta)
         return frames[at : at + payload_size] if inline else frames[at:at]
 
-    def append(self, head: FrameHead, data: Buffer) -> bool:
-        """Write a frame without metadata that is not yet visible to the reader. Returns False if full."""
-        size = len(data)
-        need = (HEAD.size + size + _ALIGNMENT - 1) & -_ALIGNMENT
-        here = self._at
+    def append(self, plain: PlainHead, number: int, data: bytes) -> bool:
+        """Write a plain frame that is not yet visible to the reader. Returns False if the ring is full."""
+        here, size = self._at, plain.size
         at = here % RING_BYTES
-        if RING_BYTES - at < need or here + need - self._read[0] > RING_BYTES:  # at the end, or full
-            room = self.write(head, b"", size, INLINE)
+        if RING_BYTES - at < size or here + size - self._read[0] > RING_BYTES:  # at the end, or full
+            room = self.write(plain.head(number), b"", len(data), INLINE)
             if room is None:
                 return False
             room[:] = data
             return True
-        frames = self._frames
-        HEAD.pack_into(frames, at, need, *head, 0, size, INLINE)
-        at += HEAD.size
-        frames[at : at + size] = data
-        self._at = here + need
+        plain.pack_into(self._frames, at, plain.begin, number, plain.rest, data)
+        self._at = here + size
         return True
+
+    def show(self) -> None:
+        """Make the written frames visible to a reader that is awake. Another one needs `publish`."""
+        self._written[0] = self._at
 
     def publish(self) -> bool:
         """Make the written frames visible to the reader. Returns whether it must be woken."""
-        if self._written[0] == self._at:
+        if self._checked == self._at:
             return False
-        self._written[0] = self._at
+        self._written[0] = self._checked = self._at
         fence()  # before loading the flag
         if self.sleeps[0]:
             self.sleeps[0] = 0
@@ -125,34 +156,53 @@ class FrameRing:
 
     def frames(self, most: int) -> Iterator[Arrived]:
         """Yield up to `most` frames, also ones that arrive meanwhile. Raises ValueError for invalid ones."""
-        frames, unpack, written = self._frames, HEAD.unpack_from, self._written
+        frames, written = self._frames, self._written
         here = self._at
         come = written[0]
-        for _ in range(most):
+        while most > 0:
             if here == come:
                 come = written[0]  # more may have arrived meanwhile
                 if here == come:
                     return
             at = here % RING_BYTES
-            left = RING_BYTES - at
-            if left < HEAD.size:  # too little room for the head of a skipping frame
-                self._at = here = here + left
+            left = min(RING_BYTES - at, come - here)
+            if RING_BYTES - at < HEAD.size:  # too little room for the head of a skipping frame
+                self._at = here = here + RING_BYTES - at
                 continue
-            fields: Fields = unpack(frames, at)
+            fields: Fields = HEAD.unpack_from(frames, at)
             size = fields[0]
             if not HEAD.size <= size <= left:
-                raise ValueError(f"a frame of {size} bytes, {left} before the end of the ring")
-            self._at = here = here + size
+                raise ValueError(f"a frame of {size} bytes in the last {left} of the ring")
             if fields[1] == _SKIP:
+                self._at = here = here + size
                 continue
-            start = end = at + HEAD.size
-            if fields[8] == INLINE:
-                end += fields[6] + fields[7]
-            elif fields[6] <= INLINE_BYTES:
-                end += fields[6]
-            if end > at + size:
-                raise ValueError(f"a frame of {size} bytes with {fields[6]} and {fields[7]} bytes in it")
-            yield fields, frames[start:end]
+            numbers, data = self._data(at, fields, left, min(most, _ALIKE))
+            most -= len(numbers)
+            self._at = here = here + size * len(numbers)
+            yield fields, numbers, data
+
+    def _data(self, at: int, fields: Fields, left: int, most: int) -> tuple[Sequence[int], Sequence[Buffer]]:
+        """Return number and data of a frame, for a plain one also those of its likes that follow."""
+        size, _, _, number, _, _, meta_size, payload_size, place = fields
+        in_ring = meta_size if meta_size <= INLINE_BYTES else 0
+        if place == INLINE:
+            in_ring = meta_size + payload_size
+        if HEAD.size + in_ring > size:
+            raise ValueError(f"a frame of {size} bytes with {meta_size} and {payload_size} bytes in it")
+        if place != INLINE or meta_size:
+            return (number,), (self._frames[at + HEAD.size : at + HEAD.size + in_ring],)
+        layout = _plain_layout(payload_size)
+        if layout.size != size:
+            raise ValueError(f"a frame of {size} bytes with a payload of {payload_size}")
+        several = layout.iter_unpack(self._frames[at : at + size * min(left // size, most)])
+        begin, number, rest, payload = next(several)
+        numbers, payloads = [number], [payload]
+        for other_begin, number, other_rest, payload in several:
+            if other_rest != rest or other_begin != begin:
+                break
+            numbers.append(number)
+            payloads.append(payload)
+        return numbers, payloads
 
     def consumed(self) -> bool:
         """Release the space of the frames read. Returns whether the writer waits for it."""

@@ -11,6 +11,7 @@ from tpx.errors import Code, InvalidRequest, RequestError, TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput, SharedMemoryRange
 from tpx.serving.logs import LogSettings
+from tpx.serving.processes.ring import PlainHead
 from tpx.serving.request import BoundOutput, RequestHead, TensorSpec
 from tpx.serving.signature import Signature
 
@@ -74,11 +75,13 @@ class FrameTemplate:
     `owners` is this side's table of the numbers that the other side knows.
     """
 
-    __slots__ = ("_number", "meta")
+    __slots__ = ("_number", "_plain", "_plain_key", "meta")
 
     def __init__(self, meta: bytes) -> None:
         self.meta = meta
         self._number = 0
+        self._plain_key = -1, -1
+        self._plain: PlainHead
 
     def number_in(self, owners: "Templates") -> int | None:
         """Return its number, None if the other side does not know it."""
@@ -86,10 +89,23 @@ class FrameTemplate:
 
     def define_in(self, owners: "Templates") -> int:
         """Assign a number to it and return the number."""
+        self._plain_key = -1, -1
         self._number = number = owners.next
         owners.next = (number + 1) % TEMPLATES
         owners.known[number] = self
         return number
+
+    def plain_in(
+        self, owners: "Templates", kind: int, flags: int, generation: int, size: int
+    ) -> PlainHead | None:
+        """Return the head of plain frames with this template, None if the other side does not know it."""
+        if owners.known[self._number] is not self:
+            return None
+        key = generation, size
+        if self._plain_key != key:
+            self._plain_key = key
+            self._plain = PlainHead(kind, flags, self._number, generation, size)
+        return self._plain
 
 
 class Templates:
