@@ -92,7 +92,15 @@ async def open_model(
         if fit is not spec:
             client = _captured(_connections(fit, key, in_process).client, capture)
         model = with_declared(await control.model(key), spec.inputs.declare)
-        _check_kind(model, spec)
+        if model.decoupled and not spec.wire.streaming:
+            raise MeasurementError(
+                "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
+                f"`--service-kind=triton_c_api` (model '{model.name}' is one)"
+            )
+        if model.scheduler == "sequence" and spec.wire.asynchronous and spec.levels.unbounded:
+            raise UsageError(
+                "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
+            )
         if spec.wire.trace_settings:
             with _needing("trace", server, "--trace-level and its like"):
                 await control.set_trace(spec.wire.trace_settings)
@@ -240,18 +248,6 @@ def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[N
         raise MeasurementError(
             f"{exc.message}; server '{server.name}' does not list the extension {extension}: leave out {flag}"
         ) from exc
-
-
-def _check_kind(model: ModelDescription, spec: SessionSpec) -> None:
-    if model.decoupled and not spec.wire.streaming:
-        raise MeasurementError(
-            "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
-            f"`--service-kind=triton_c_api` (model '{model.name}' is one)"
-        )
-    if model.scheduler == "sequence" and spec.wire.asynchronous and spec.levels.unbounded:
-        raise UsageError(
-            "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
-        )
 
 
 def _feed_settings(

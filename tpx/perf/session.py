@@ -85,7 +85,14 @@ class Session:
             self.connected = await stack.enter_async_context(opened)
             self.settings = _run_settings(spec, self.connected)
             self._processes = spec.pace.cluster or workers_for(spec.levels, self.settings)
-            self._check_highest()
+            levels = self.spec.levels
+            # with a limit or objectives the run may end long before the highest level
+            ends_early = levels.end is not None and bool(
+                self.spec.windows.latency_threshold or self.spec.answers.slo
+            )
+            highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
+            slots = self.connected.client.slots_per_connection
+            check_openable(highest, self.settings, slots, self._processes)
             self._stack = stack.pop_all()
         return self
 
@@ -187,17 +194,6 @@ class Session:
         if self._workers is not None:
             return await self._workers.open_load(asked)
         return await open_load(self.connected, asked)
-
-    def _check_highest(self) -> None:
-        """Raise UsageError if the run's highest level is more than this machine can open."""
-        levels = self.spec.levels
-        # with a limit or objectives the run may end long before the highest level
-        ends_early = levels.end is not None and bool(
-            self.spec.windows.latency_threshold or self.spec.answers.slo
-        )
-        highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
-        slots = self.connected.client.slots_per_connection
-        check_openable(highest, self.settings, slots, self._processes)
 
 
 def _undivided(spec: SessionSpec) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.results import LevelResult
-from tpx.perf.statistics.summaries import Floats
 
 FEWEST_FOR_KNEE = 3
 FEWEST_FOR_MODEL = 4
@@ -126,7 +125,16 @@ def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | N
         return None
     n, x = np.array(loads, dtype=np.float64), np.array(throughputs, dtype=np.float64)
     columns = np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1)
-    found = _least_squares(columns, n / x)
+    wanted = n / x
+    best, least = None, math.inf
+    for used in ([0, 1, 2], [0, 1], [0, 2], [0]):
+        weighted = columns[:, used] / wanted[:, None]
+        solution, *_ = np.linalg.lstsq(weighted, np.ones_like(wanted), rcond=None)
+        error = float(np.square(weighted @ solution - 1).sum())
+        if solution[0] > 0 and (solution >= 0).all() and error < least:
+            best, least = np.zeros(3), error
+            best[used] = solution
+    found = best
     if found is None:
         return None
     # a coefficient that is only rounding noise would predict a peak at an absurd load
@@ -139,18 +147,3 @@ def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | N
     )
     deviations = np.array([law.throughput(load) for load in loads]) / x - 1
     return replace(law, fit_error=float(np.sqrt(np.mean(deviations**2))))
-
-
-def _least_squares(columns: Floats, wanted: Floats) -> Floats | None:
-    """Return coefficients >= 0 with the least relative deviations, the first of them positive; None if
-    none fit.
-    """
-    best, least = None, math.inf
-    for used in ([0, 1, 2], [0, 1], [0, 2], [0]):
-        weighted = columns[:, used] / wanted[:, None]
-        solution, *_ = np.linalg.lstsq(weighted, np.ones_like(wanted), rcond=None)
-        error = float(np.square(weighted @ solution - 1).sum())
-        if solution[0] > 0 and (solution >= 0).all() and error < least:
-            best, least = np.zeros(3), error
-            best[used] = solution
-    return best

@@ -86,7 +86,16 @@ class TfServingClient(GrpcSlots):
         request = MESSAGES["PredictRequest"]()
         _fill_spec(request.model_spec, endpoint.model, endpoint.service.model_signature_name)
         for tensor in tensors:
-            _fill_tensor(request.inputs[tensor.name], tensor)
+            target = request.inputs[tensor.name]
+            target.dtype = DATATYPES[tensor.datatype]
+            count = 1
+            for size in tensor.shape:
+                target.tensor_shape.dim.add(size=size)
+                count *= size
+            if tensor.datatype == "BYTES":
+                target.string_val.extend(decode_bytes(tensor.data, count))
+            else:
+                target.tensor_content = bytes(tensor.data)
         request.output_filter.extend(output.name for output in fields.outputs)
         message = request.SerializeToString(deterministic=True)
         return PreparedCall(
@@ -98,18 +107,6 @@ class TfServingClient(GrpcSlots):
 
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)
-
-
-def _fill_tensor(target: Any, tensor: Tensor) -> None:
-    target.dtype = DATATYPES[tensor.datatype]
-    count = 1
-    for size in tensor.shape:
-        target.tensor_shape.dim.add(size=size)
-        count *= size
-    if tensor.datatype == "BYTES":
-        target.string_val.extend(decode_bytes(tensor.data, count))
-    else:
-        target.tensor_content = bytes(tensor.data)
 
 
 class TfServingControl(GrpcCaller):

@@ -51,7 +51,8 @@ def _present(context: ssl.SSLContext, settings: TlsSettings, certificate: Path) 
     try:
         text = _as_pem(certificate, settings.certificate_encoding, "CERTIFICATE")
         if settings.key_file is not None:
-            text += _key_as_pem(settings.key_file, settings.key_encoding)
+            label = _key_label(settings.key_file.read_bytes()) if settings.key_encoding == "DER" else ""
+            text += _as_pem(settings.key_file, settings.key_encoding, label)
         # load_cert_chain reads from files only
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:
             file.write(text)
@@ -74,11 +75,6 @@ def _as_pem(path: Path, encoding: Encoding, label: str) -> bytes:
         return data + b"\n"
     lines = base64.encodebytes(data)
     return b"-----BEGIN %b-----\n%b-----END %b-----\n" % (label.encode(), lines, label.encode())
-
-
-def _key_as_pem(path: Path, encoding: Encoding) -> bytes:
-    label = _key_label(path.read_bytes()) if encoding == "DER" else ""
-    return _as_pem(path, encoding, label)
 
 
 def _key_label(der: bytes) -> str:

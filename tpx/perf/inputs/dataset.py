@@ -278,10 +278,7 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
     if not settings.files:
         stream = MakerStream(list(makers.values()), batch_size=settings.batch_size)
         return DataSet(streams=(stream,), made=True, notices=notices)
-    return _of_files(settings, StepReader(model, dims, makers), notices)
-
-
-def _of_files(settings: InputSpec, reader: StepReader, notices: tuple[str, ...]) -> DataSet:
+    reader = StepReader(model, dims, makers)
     streams: list[DataStream] = [read_directory(path, reader) for path in settings.files if path.is_dir()]
     files = [path for path in settings.files if not path.is_dir()]
     if files:

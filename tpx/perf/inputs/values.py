@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tpx.errors import InvalidRequest, UsageError
 from tpx.perf.clients.model import TensorDescription
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.json_values import JsonObject, JsonValue
+from tpx.protocol.json_values import JsonValue
 from tpx.protocol.tensors import Array, Buffer, Tensor, decode_bytes, encode_bytes, raw_bytes
 
 MAX_DEPTH = 32
@@ -31,7 +31,11 @@ def tensor_of_json(spec: TensorDescription, value: JsonValue, dims: Sequence[int
     """
     where = f"{where}, tensor '{spec.name}'"
     if isinstance(value, dict):
-        _check_keys(value, where)
+        unknown = set(value) - {"content", "b64", "shape"}
+        if unknown:
+            raise UsageError(f"{where}: unknown key '{min(unknown)}' (known: content, b64, shape)")
+        if ("content" in value) == ("b64" in value):
+            raise UsageError(f"{where}: missing content field: either content or b64 is required")
         if "shape" in value:
             dims = _shape(spec, value["shape"], where)
         value = value if "b64" in value else value["content"]
@@ -149,14 +153,6 @@ def check_fit(spec: TensorDescription, dims: Sequence[int], where: str) -> None:
             f"{where}: the shape {list(dims)} does not fit the model's {list(spec.shape)}, both without the "
             "batch dimension"
         )
-
-
-def _check_keys(value: JsonObject, where: str) -> None:
-    unknown = set(value) - {"content", "b64", "shape"}
-    if unknown:
-        raise UsageError(f"{where}: unknown key '{min(unknown)}' (known: content, b64, shape)")
-    if ("content" in value) == ("b64" in value):
-        raise UsageError(f"{where}: missing content field: either content or b64 is required")
 
 
 def _shape(spec: TensorDescription, value: JsonValue, where: str) -> tuple[int, ...]:

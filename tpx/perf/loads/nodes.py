@@ -152,7 +152,16 @@ class NodeWorker:
         answer: T | TpxError = await self._ask(self._actor.answer.remote(kind, patience_s))
         if isinstance(answer, TpxError):
             raise answer
-        await self._compare_clocks()
+        # of all round trips the shortest is the least disturbed by queueing
+        best_ns = None
+        for _ in range(CLOCK_ROUND_TRIPS):
+            before_ns = perf_counter_ns()
+            theirs_ns = await self._ask(self._actor.clock.remote())
+            took_ns = perf_counter_ns() - before_ns
+            if best_ns is None or took_ns < best_ns:
+                best_ns = took_ns
+                self._offset_ns = before_ns + took_ns // 2 - theirs_ns
+                self._error_ns = took_ns // 2
         await self._take()  # a stopped worker has written every row to its ring
         return answer
 
@@ -183,18 +192,6 @@ class NodeWorker:
         except RayError as exc:
             self._fault = str(exc).strip().splitlines()[-1]
             raise MeasurementError(f"{self._name} of tpx perf: {self._fault}") from exc
-
-    async def _compare_clocks(self) -> None:
-        # of all round trips the shortest is the least disturbed by queueing
-        best_ns = None
-        for _ in range(CLOCK_ROUND_TRIPS):
-            before_ns = perf_counter_ns()
-            theirs_ns = await self._ask(self._actor.clock.remote())
-            took_ns = perf_counter_ns() - before_ns
-            if best_ns is None or took_ns < best_ns:
-                best_ns = took_ns
-                self._offset_ns = before_ns + took_ns // 2 - theirs_ns
-                self._error_ns = took_ns // 2
 
     async def _keep_taking(self) -> None:
         while not self._fault:

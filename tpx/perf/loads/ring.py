@@ -135,22 +135,19 @@ class Telling:
     def tell(self) -> bool:
         """Write what is new. Return True if all of it fitted."""
         if self._streamed:
-            self._tell_streamed()
+            records, arrivals = self._records, self._records.arrivals
+            self._times += self._ring.times.put(arrivals.times(self._times, len(arrivals)))
+            rows = records.since(self._rows)
+            # write only rows whose response times are all in the ring
+            behind = self._responses + np.cumsum(rows["responses"])
+            rows = rows[: int(np.searchsorted(behind, self._times, side="right"))]
+            count = self._ring.rows.put(rows)
+            self._rows += count
+            if count:
+                self._responses = int(behind[count - 1])
         else:
             self._rows += self._ring.rows.put(self._records.since(self._rows))
         return self._rows == len(self._records)
-
-    def _tell_streamed(self) -> None:
-        records, arrivals = self._records, self._records.arrivals
-        self._times += self._ring.times.put(arrivals.times(self._times, len(arrivals)))
-        rows = records.since(self._rows)
-        # write only rows whose response times are all in the ring
-        behind = self._responses + np.cumsum(rows["responses"])
-        rows = rows[: int(np.searchsorted(behind, self._times, side="right"))]
-        count = self._ring.rows.put(rows)
-        self._rows += count
-        if count:
-            self._responses = int(behind[count - 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,18 @@ def _assess(
         case "error_rate":
             return _assess_errors(objective, sample, confidence)
         case _:
-            return _assess_percentile(objective, sample.good, estimator, confidence)
+            share = objective.percentile / 100
+            outside = objective.outside(sample.good)
+            counted = Counted(
+                violations=int(np.count_nonzero(outside)),
+                requests=len(sample.good),
+                allowed=1 - share if objective.below else share,
+                effect=estimator.effect(outside),
+            )
+            index = rank(objective.percentile, len(sample.good))
+            return assess_count(
+                objective, float(np.partition(sample.good, index)[index]), counted, confidence
+            )
 
 
 def _assess_errors(objective: Objective, sample: Sample, confidence: float) -> Assessment:
@@ -209,18 +220,3 @@ def _assess_errors(objective: Objective, sample: Sample, confidence: float) -> A
         return assess_exact(objective, failed / total)
     counted = Counted(violations=failed, requests=total, allowed=objective.bound)
     return assess_count(objective, failed / total, counted, confidence)
-
-
-def _assess_percentile(
-    objective: Objective, good: Array, estimator: Estimator, confidence: float
-) -> Assessment:
-    share = objective.percentile / 100
-    outside = objective.outside(good)
-    counted = Counted(
-        violations=int(np.count_nonzero(outside)),
-        requests=len(good),
-        allowed=1 - share if objective.below else share,
-        effect=estimator.effect(outside),
-    )
-    index = rank(objective.percentile, len(good))
-    return assess_count(objective, float(np.partition(good, index)[index]), counted, confidence)

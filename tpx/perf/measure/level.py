@@ -134,7 +134,12 @@ class LevelMeasurement:
         """Wait for the end of the window; return its time."""
         settings, begun = self._settings, self._ledger.last_border
         if settings.request_count:
-            return await self._all_answered(meter, stop)
+            done = asyncio.ensure_future(self._load.finished())
+            while not (done.done() or self._ends_early(stop)):
+                await asyncio.wait([done], timeout=TICK_S)
+                self._report(meter)
+            await _ended(done)
+            return perf_counter_ns()
         counting = settings.mode == "count_windows"
         floor_ns = begun.time_ns + (
             settings.count_window_floor_ms * 1_000_000 if counting else settings.window_ns
@@ -159,14 +164,6 @@ class LevelMeasurement:
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
             await self._load.settled(self._ledger.last_border.time_ns)
             self._report(meter)
-
-    async def _all_answered(self, meter: ProgressMeter, stop: asyncio.Event) -> int:
-        done = asyncio.ensure_future(self._load.finished())
-        while not (done.done() or self._ends_early(stop)):
-            await asyncio.wait([done], timeout=TICK_S)
-            self._report(meter)
-        await _ended(done)
-        return perf_counter_ns()
 
     def _report(self, meter: ProgressMeter) -> None:
         ledger = self._ledger

@@ -85,7 +85,12 @@ class LoadSpec:
         if levels.kind.ranged and 0 < (self.request_count or 0) < (levels.highest or levels.start):
             raise UsageError(f"--request-count can not be less than {levels.kind.text}")
         if self.binary_search:
-            self._check_search(levels)
+            if not levels.kind.ranged:
+                raise UsageError(f"--binary-search needs a range, and {levels.mode} is a single level")
+            if levels.listed or levels.factor:
+                raise UsageError(f"--binary-search needs a range <start:end:step>, not {levels}")
+            if not levels.end:
+                raise UsageError("The end of the range can not be 0 (or 0.0) for binary search mode.")
 
     @property
     def rivals(self) -> str:
@@ -98,14 +103,6 @@ class LoadSpec:
         """Levels to measure, of any kind."""
         asked = self._asked()
         return asked[0] if asked else self._with_search(self.concurrency_range)
-
-    def _check_search(self, levels: LevelRange) -> None:
-        if not levels.kind.ranged:
-            raise UsageError(f"--binary-search needs a range, and {levels.mode} is a single level")
-        if levels.listed or levels.factor:
-            raise UsageError(f"--binary-search needs a range <start:end:step>, not {levels}")
-        if not levels.end:
-            raise UsageError("The end of the range can not be 0 (or 0.0) for binary search mode.")
 
     def _with_search(self, levels: LevelRange) -> LevelRange:
         return levels.searched() if self.binary_search else levels

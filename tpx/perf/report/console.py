@@ -49,19 +49,6 @@ def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous
     return "\n".join(lines) + "\n"
 
 
-def _scenario_lines(config: SessionSpec) -> list[str]:
-    lines = [f"  MLPerf scenario: {config.mlperf.scenario}"]
-    if config.mlperf.scenario == "offline":
-        return [*lines, f"  Samples of its one query: {config.mlperf.offline_samples}"]
-    if config.mlperf.scenario == "multi-stream":
-        lines.append(f"  Samples of a query: {config.mlperf.samples_per_query}")
-    return [
-        *lines,
-        f"  Minimum duration: {config.mlperf.min_duration:g} sec",
-        f"  Minimum number of queries: {config.mlperf.min_query_count}",
-    ]
-
-
 def _requests(count: int, kind: str) -> str:
     return f"{count} {kind} request{'' if count == 1 else 's'}"
 
@@ -69,15 +56,20 @@ def _requests(count: int, kind: str) -> str:
 def _course_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     """Return the lines about the end of a level."""
     if config.mlperf.scenario:
-        return _scenario_lines(config)
+        lines = [f"  MLPerf scenario: {config.mlperf.scenario}"]
+        if config.mlperf.scenario == "offline":
+            return [*lines, f"  Samples of its one query: {config.mlperf.offline_samples}"]
+        if config.mlperf.scenario == "multi-stream":
+            lines.append(f"  Samples of a query: {config.mlperf.samples_per_query}")
+        return [
+            *lines,
+            f"  Minimum duration: {config.mlperf.min_duration:g} sec",
+            f"  Minimum number of queries: {config.mlperf.min_query_count}",
+        ]
     if config.load.session_concurrency is not None:
         return ["  Sending every conversation of the input data once"]
     if config.load.request_count:
         return [f"  Sending {_requests(config.load.request_count, 'benchmark')}"]
-    return _windows_lines(config, asynchronous=asynchronous)
-
-
-def _windows_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     percentile = config.level_settings.percentile
     # perf_analyzer prints no space after the percentile
     what = "average " if percentile is None else percentile_name(percentile)

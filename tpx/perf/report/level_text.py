@@ -54,7 +54,7 @@ def level_block(result: LevelResult, shown: Shown) -> str:
         lines.append("    " + ("" if shown.decoupled else _time_line(result.client, shown)))
     lines += [f"    Errors: {e.count} x {e.code}: {e.message}" for e in result.errors]
     if result.server is not None:
-        lines += ["  Server: ", *server_lines(result.server)]
+        lines += ["  Server: ", *_model_lines(result.server, 1, caching=has_response_cache(result.server))]
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
     lines += beyond_lines(result)
@@ -139,11 +139,6 @@ def _time_line(client: ClientTimes, shown: Shown) -> str:
 
 
 MOST_GPUS = 16
-
-
-def server_lines(server: ServerBreakdown) -> list[str]:
-    """Return the lines below `Server:`."""
-    return _model_lines(server, 1, caching=has_response_cache(server))
 
 
 def has_response_cache(server: ServerBreakdown) -> bool:
@@ -288,7 +283,14 @@ def _lines(result: LevelResult) -> Iterator[str]:
     if result.wake_ups is not None:
         yield f"Wake-ups dominate: {result.wake_ups}"
     elif result.estimates is not None:
-        yield from _estimates(result.estimates, result)
+        through = result.estimates.throughput
+        ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"]
+        ranges += [_range(e) for e in result.estimates.latency if e.percentile in (None, 99.0)]
+        yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
+        if result.latency is not None:
+            tail = result.estimates.at(99.9)
+            note = f" ({_brief(tail.note)})" if tail is not None and tail.note else ""
+            yield f"p99.9: {latency(result.latency.at(99.9))}{note}"
     if result.open_loop is not None:
         yield from _pace(result.open_loop, result)
     if result.sessions is not None:
@@ -318,17 +320,6 @@ def _member(member: MemberFigures) -> str:
 
 def _in_short(found: LatencySummary) -> str:
     return f"mean {latency(found.mean_ns)}, p50 {latency(found.at(50.0))}, p99 {latency(found.at(99.0))}"
-
-
-def _estimates(estimates: Estimates, result: LevelResult) -> Iterator[str]:
-    through = estimates.throughput
-    ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"]
-    ranges += [_range(e) for e in estimates.latency if e.percentile in (None, 99.0)]
-    yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
-    if result.latency is not None:
-        tail = estimates.at(99.9)
-        note = f" ({_brief(tail.note)})" if tail is not None and tail.note else ""
-        yield f"p99.9: {latency(result.latency.at(99.9))}{note}"
 
 
 def _range(estimate: LatencyEstimate) -> str:
@@ -390,7 +381,16 @@ def explain(result: LevelResult, settings: LevelSettings) -> str:
 
 def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     kept = result.windows[len(result.windows) - result.kept_windows :]
-    yield from _windows(result, kept)
+    dropped = len(result.windows) - len(kept)
+    left_out = f", {result.warmup_windows} as warm-up" if result.warmup_windows else ""
+    yield (
+        f"windows: {len(result.windows)} measured, the last {len(kept)} count ({dropped} left out{left_out})"
+        "; a request belongs to the window in which it ends"
+    )
+    counts = " + ".join(str(w.requests) for w in kept)
+    yield f"request count = successes of the windows = {counts} = {result.requests}"
+    if result.failed:
+        yield f"failed = {result.failed} requests of all windows; throughput and latency are without them"
     yield from _throughput(result)
     if result.latency is not None:
         yield from _latency(result.latency, result.percentile, result.estimates)
@@ -404,19 +404,6 @@ def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]
             f"Little's law: (sum of all requests' times) / duration = {result.in_flight:.2f} in flight, "
             f"concurrency {result.level.value:g}"
         )
-
-
-def _windows(result: LevelResult, kept: tuple[Window, ...]) -> Iterator[str]:
-    dropped = len(result.windows) - len(kept)
-    left_out = f", {result.warmup_windows} as warm-up" if result.warmup_windows else ""
-    yield (
-        f"windows: {len(result.windows)} measured, the last {len(kept)} count ({dropped} left out{left_out})"
-        "; a request belongs to the window in which it ends"
-    )
-    counts = " + ".join(str(w.requests) for w in kept)
-    yield f"request count = successes of the windows = {counts} = {result.requests}"
-    if result.failed:
-        yield f"failed = {result.failed} requests of all windows; throughput and latency are without them"
 
 
 def _throughput(result: LevelResult) -> Iterator[str]:
