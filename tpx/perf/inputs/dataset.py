@@ -4,7 +4,7 @@ Of a JSON file only the bytes are kept in memory; each step is parsed on access.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,26 +24,16 @@ MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the
 MIXED = "can not have a combination of objects and arrays inside of the data array"
 
 
-class JsonStream:
-    """Implements DataStream: unparsed steps from one or more files."""
+_Unread = tuple[JsonValue, JsonValue, str]
+"""An unparsed step, its expected outputs, and its origin."""
 
-    def __init__(self, reader: StepReader) -> None:
-        self._reader = reader
-        self._steps: list[tuple[JsonValue, JsonValue, str]] = []
 
-    def add(self, steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str) -> None:
-        """Append the steps of a file; `expected` has one entry per step."""
-        if expected is not None and len(expected) != len(steps):
-            raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
-        outputs = [None] * len(steps) if expected is None else expected
-        self._steps += [(steps[i], outputs[i], f"{where}, step {i}") for i in range(len(steps))]
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: int) -> Step:
-        value, expected, where = self._steps[index]
-        return self._reader.step(_parsed(value, where), _parsed(expected, where), where, index)
+def _unread(steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str) -> list[_Unread]:
+    """Return the steps of one list; `expected` has one entry per step."""
+    if expected is not None and len(expected) != len(steps):
+        raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
+    outputs = [None] * len(steps) if expected is None else expected
+    return [(steps[i], outputs[i], f"{where}, step {i}") for i in range(len(steps))]
 
 
 def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
@@ -51,44 +41,41 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
 
     Raises UsageError naming the file that is not in this format, or that mixes the two forms.
     """
-    flat = JsonStream(reader)
-    streams: list[JsonStream] = []
+    flat: list[_Unread] = []
+    streams: list[list[_Unread]] = []
     notices: list[str] = []
     for path in paths:
         file = _file(path)
         notices += file.notices
-        if _is_nested(file.data, path):
-            streams += _streams(file, path, reader)
-        else:
-            flat.add(file.data, file.validation, f"{path}: stream 0")
-        if len(flat) and streams:
+        nested = [_starts_list(item) for item in file.data]
+        if any(nested) and all(nested):
+            streams += _streams(file, path)
+        elif not any(nested):
+            flat += _unread(file.data, file.validation, f"{path}: stream 0")
+        if (any(nested) and not all(nested)) or (flat and streams):
             raise UsageError(f"{path}: {MIXED}")
-    if any(not len(stream) for stream in streams) or not (streams or len(flat)):
+    if not all(streams) or not (streams or flat):
         raise UsageError(f"{', '.join(map(str, paths))}: The dataset provided is empty.")
-    return DataSet(streams=tuple(streams) or (flat,), made=False, notices=tuple(notices))
+
+    def stream(unread: list[_Unread]) -> DataStream:
+        def make(index: int) -> Step:
+            value, expected, where = unread[index]
+            return reader.step(_parsed(value, where), _parsed(expected, where), where, index)
+
+        return DataStream(len(unread), make)
+
+    return DataSet(streams=tuple(map(stream, streams or [flat])), made=False, notices=tuple(notices))
 
 
-def _is_nested(data: Sequence[JsonValue], path: Path) -> bool:
-    """Return True if the items are streams. Raises UsageError if only some are."""
-    lists = [_starts_list(item) for item in data]
-    if any(lists) and not all(lists):
-        raise UsageError(f"{path}: {MIXED}")
-    return any(lists)
-
-
-def _streams(file: "_File", path: Path, reader: StepReader) -> list[JsonStream]:
+def _streams(file: "_File", path: Path) -> Iterator[list[_Unread]]:
     expected: Sequence[JsonValue] = [None] * len(file.data) if file.validation is None else file.validation
     if len(expected) != len(file.data):
         raise UsageError(f"{path}: {MISALIGNED}: {len(expected)} streams for {len(file.data)}")
-    out = []
     for number, (steps, outputs) in enumerate(zip(file.data, expected, strict=True)):
         where = f"{path}: stream {number}"
         if outputs is not None and not _starts_list(outputs):
             raise UsageError(f"{where}: {MISALIGNED}")
-        stream = JsonStream(reader)
-        stream.add(_items(steps, where) or [], None if outputs is None else _items(outputs, where), where)
-        out.append(stream)
-    return out
+        yield _unread(_items(steps, where) or [], None if outputs is None else _items(outputs, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +92,12 @@ def _file(path: Path) -> _File:
         raise UsageError(f"--input-data {path}: {exc.strerror or exc}") from exc
     if path.suffix in LINES:
         return _File([msgspec.Raw(line) for line in text.splitlines() if line.strip()])
-    document = _document(text, path)
+    document: JsonValue = None
+    try:
+        document = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as exc:
+        if not isinstance(exc, msgspec.ValidationError):
+            document = _lenient(text, str(path), exc)
     if not isinstance(document, dict):
         raise UsageError(f"{path}: expected an object with a field 'data'")
     if "data" not in document:
@@ -121,15 +113,6 @@ def _file(path: Path) -> _File:
     unread = sorted(set(document) - {"data", "validation_data"})
     notices = [f"{path}: the field '{name}' is not read (known: data, validation_data)" for name in unread]
     return _File(data, validation, tuple(notices))
-
-
-def _document(text: bytes, path: Path) -> JsonValue:
-    try:
-        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError:
-        return None
-    except msgspec.DecodeError as exc:
-        return _lenient(text, str(path), exc)
 
 
 def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
@@ -171,7 +154,42 @@ def _parsed(value: JsonValue, where: str) -> JsonValue:
 ARRAY = ".npy"
 
 
-def _check_names(directory: Path, known: Sequence[str]) -> None:
+def made_stream(
+    inputs: Sequence[Maker],
+    expected: Sequence[Maker] = (),
+    *,
+    directory: Path | None = None,
+    batch_size: int = 1,
+) -> DataStream:
+    """Return one step per row of the makers' files, or the steps of one batch if there are none.
+
+    Raises UsageError if files have different numbers of rows.
+    """
+    makers = (*inputs, *expected)
+    rows = {maker.steps for maker in makers} - {0, 1}
+    if len(rows) > 1:
+        what = "--input: files" if directory is None else f"{directory}: arrays"
+        raise UsageError(f"{what} have different numbers of rows: {sorted(rows)}")
+    endless = any(not maker.steps for maker in makers)
+
+    def make(index: int) -> Step:
+        return Step(
+            where=f"step {index}" if directory is None else f"{directory}: step {index}",
+            inputs=tuple(maker.make(index) for maker in inputs),
+            expected=tuple(maker.make(index) for maker in expected),
+        )
+
+    return DataStream(rows.pop() if rows else batch_size if endless else 1, make)
+
+
+def read_directory(directory: Path, reader: StepReader) -> DataStream:
+    """Return the steps of a directory with one file per input, and per output to compare: one step, or
+    one per row of its arrays.
+
+    Raises UsageError naming the missing file, or the file that matches no tensor.
+    """
+    model = reader.model
+    known = [spec.name for spec in (*model.inputs, *model.outputs)]
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if path.is_file() and name not in known and name.removesuffix(ARRAY) not in known:
@@ -180,65 +198,15 @@ def _check_names(directory: Path, known: Sequence[str]) -> None:
                 f"{nearest(name, known)} ({directory}; the model has: {', '.join(known)})."
             )
 
+    def makers(specs: Sequence[TensorDescription], dims: Mapping[str, tuple[int, ...]]) -> dict[str, Maker]:
+        return {
+            spec.name: maker_of_file(spec, dims[spec.name], path)
+            for spec in specs
+            for path in (directory / spec.name, directory / (spec.name + ARRAY))
+            if path.is_file()
+        }
 
-def _makers(
-    directory: Path, specs: Sequence[TensorDescription], dims: Mapping[str, tuple[int, ...]]
-) -> dict[str, Maker]:
-    out: dict[str, Maker] = {}
-    for spec in specs:
-        for path in (directory / spec.name, directory / (spec.name + ARRAY)):
-            if path.is_file():
-                out[spec.name] = maker_of_file(spec, dims[spec.name], path)
-    return out
-
-
-class MakerStream:
-    """Implements DataStream over makers: one step per row of the files, or the steps of one batch if
-    there are none.
-    """
-
-    def __init__(
-        self,
-        inputs: Sequence[Maker],
-        expected: Sequence[Maker] = (),
-        *,
-        directory: Path | None = None,
-        batch_size: int = 1,
-    ) -> None:
-        """Raise UsageError if files have different numbers of rows."""
-        makers = (*inputs, *expected)
-        rows = {maker.steps for maker in makers} - {0, 1}
-        if len(rows) > 1:
-            what = "--input: files" if directory is None else f"{directory}: arrays"
-            raise UsageError(f"{what} have different numbers of rows: {sorted(rows)}")
-        self._inputs = inputs
-        self._expected = expected
-        self._where = "" if directory is None else f"{directory}: "
-        endless = any(not maker.steps for maker in makers)
-        self._length = rows.pop() if rows else batch_size if endless else 1
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> Step:
-        if not 0 <= index < self._length:
-            raise IndexError(index)
-        return Step(
-            where=f"{self._where}step {index}",
-            inputs=tuple(maker.make(index) for maker in self._inputs),
-            expected=tuple(maker.make(index) for maker in self._expected),
-        )
-
-
-def read_directory(directory: Path, reader: StepReader) -> MakerStream:
-    """Return the steps of a directory with one file per input, and per output to compare: one step, or
-    one per row of its arrays.
-
-    Raises UsageError naming the missing file, or the file that matches no tensor.
-    """
-    model = reader.model
-    _check_names(directory, [spec.name for spec in (*model.inputs, *model.outputs)])
-    inputs = _makers(directory, model.inputs, reader.dims)
+    inputs = makers(model.inputs, reader.dims)
     for name in inputs:
         if name in reader.makers:
             raise UsageError(f"{directory}: tensor '{name}' is given here and by --input, too")
@@ -246,12 +214,9 @@ def read_directory(directory: Path, reader: StepReader) -> MakerStream:
     for spec in model.inputs:
         if spec.name not in inputs and not spec.optional:
             raise UsageError(f"{directory}: missing tensor {spec.name}: there is no file of that name")
-    outputs = {spec.name: spec.shape for spec in model.outputs}
-    return MakerStream(
-        [inputs[spec.name] for spec in model.inputs if spec.name in inputs],
-        list(_makers(directory, model.outputs, outputs).values()),
-        directory=directory,
-    )
+    expected = makers(model.outputs, {spec.name: spec.shape for spec in model.outputs})
+    ordered = [inputs[spec.name] for spec in model.inputs if spec.name in inputs]
+    return made_stream(ordered, list(expected.values()), directory=directory)
 
 
 def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
@@ -276,10 +241,10 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
         text for spec, source in made if source.kind != "file" and (text := assumption(spec, dims[spec.name]))
     )
     if not settings.files:
-        stream = MakerStream(list(makers.values()), batch_size=settings.batch_size)
+        stream = made_stream(list(makers.values()), batch_size=settings.batch_size)
         return DataSet(streams=(stream,), made=True, notices=notices)
     reader = StepReader(model, dims, makers)
-    streams: list[DataStream] = [read_directory(path, reader) for path in settings.files if path.is_dir()]
+    streams = [read_directory(path, reader) for path in settings.files if path.is_dir()]
     files = [path for path in settings.files if not path.is_dir()]
     if files:
         data = read_json(files, reader)

@@ -5,9 +5,9 @@ which the user's options complete.
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -86,14 +86,16 @@ _LETTERS = np.frombuffer(
 """The alphabet of perf_analyzer's random strings."""
 
 
-class Maker(Protocol):
-    """Makes one input for every step."""
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes one input for every step.
+
+    `steps` is the number of distinct steps, 0 if unlimited. `make` returns the tensor of a step, without
+    a batch dimension; equal for equal steps.
+    """
 
     steps: int
-    """Number of distinct steps; 0 if unlimited."""
-
-    def make(self, step: int) -> Tensor:
-        """Return the tensor of a step, without a batch dimension; equal for equal steps."""
+    make: Callable[[int], Tensor]
 
 
 def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
@@ -105,79 +107,65 @@ def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings
         return maker_of_file(spec, dims, source.path, flag)
     if source.kind == "range":
         _check_range(spec, source, flag)
-    return Generator(spec, assumed(dims), source, settings)
+    return _generator(spec, assumed(dims), source, settings)
 
 
-class Generator:
-    """Implements Maker: generates different values for every step, determined by the seed.
+def _generator(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
+    """Return a maker of different values for every step, determined by the seed.
 
     Random floats are in [0, 1) and integers in [0, 127]. perf_analyzer's random bytes, which the source
     `bytes` generates, can instead give a model NaN or an index out of range.
     """
-
-    def __init__(self, spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> None:
-        _check_size(spec, dims, settings)
-        self.steps = 1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0
-        self._spec = spec
-        self._dims = dims
-        self._source = source
-        self._settings = settings
-        self._seed = (settings.seed, zlib.crc32(spec.name.encode()))
-
-    def make(self, step: int) -> Tensor:
-        spec, dims = self._spec, self._dims
-        rng = np.random.default_rng((*self._seed, step))
-        count = math.prod(dims)
-        if spec.datatype == "BYTES":
-            return Tensor(spec.name, "BYTES", dims, self._strings(count, rng))
-        kind, size = self._source.kind, count * BY_NAME[spec.datatype].size
-        if kind == "zero":
-            return Tensor(spec.name, spec.datatype, dims, bytes(size))
-        if kind == "bytes":
-            return Tensor(spec.name, spec.datatype, dims, rng.bytes(size))
-        return Tensor.from_numpy(spec.name, self._values(dims, rng), spec.datatype)
-
-    def _strings(self, count: int, rng: np.random.Generator) -> bytes:
-        fixed, length = self._settings.string_data, self._settings.string_length
-        if self._source.kind == "ones":
-            fixed = "1"
-        if fixed is not None:
-            return encode_bytes([fixed.encode()] * count)
-        if self._source.kind == "bytes":
-            return encode_bytes([rng.bytes(length) for _ in range(count)])
-        letters = _LETTERS[rng.integers(0, len(_LETTERS), (count, length))]
-        return encode_bytes([row.tobytes() for row in letters])
-
-    def _values(self, dims: Dims, rng: np.random.Generator) -> Array:
-        source, datatype = self._source, self._spec.datatype
-        dtype = BY_NAME[datatype].numpy
-        floats = dtype.kind == "f" or datatype == "BF16"
-        if source.kind == "ones":
-            values: Array = np.ones(dims, np.float32 if floats else dtype)
-        elif floats:
-            values = np.asarray(rng.random(dims, dtype=np.float64 if dtype.itemsize == 8 else np.float32))
-            if source.kind == "range":
-                values = source.low + values * (source.high - source.low)
-        elif source.kind == "range":
-            wide = np.uint64 if dtype == np.uint64 else np.int64
-            values = rng.integers(int(source.low), int(source.high), dims, wide, endpoint=True)
-        else:
-            values = rng.integers(0, 2 if dtype.kind == "b" else 128, dims)
-        return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
-
-
-def _check_size(spec: TensorDescription, dims: Dims, settings: InputSpec) -> None:
-    """Raise UsageError for a tensor that would not fit in memory, counting the copies made while
-    encoding it.
-    """
-    count = math.prod(dims)
-    each = settings.string_length if spec.datatype == "BYTES" else BY_NAME[spec.datatype].size
+    count, datatype = math.prod(dims), BY_NAME[spec.datatype]
+    # a tensor is copied while it is encoded
+    each = settings.string_length if spec.datatype == "BYTES" else datatype.size
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if count * max(each, 1) > memory // COPIES:
         raise UsageError(
             f"input '{spec.name}' of shape {list(dims)} would take {count * each} bytes, and this machine "
             f"can hold {memory // COPIES} (a quarter of its {memory >> 20} MiB of memory)"
         )
+    seed = (settings.seed, zlib.crc32(spec.name.encode()))
+
+    def make(step: int) -> Tensor:
+        rng = np.random.default_rng((*seed, step))
+        if spec.datatype == "BYTES":
+            return Tensor(spec.name, "BYTES", dims, _strings(count, source, settings, rng))
+        if source.kind == "zero":
+            return Tensor(spec.name, spec.datatype, dims, bytes(count * datatype.size))
+        if source.kind == "bytes":
+            return Tensor(spec.name, spec.datatype, dims, rng.bytes(count * datatype.size))
+        return Tensor.from_numpy(spec.name, _random(spec.datatype, dims, source, rng), spec.datatype)
+
+    return Maker(1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0, make)
+
+
+def _strings(count: int, source: InputSource, settings: InputSpec, rng: np.random.Generator) -> bytes:
+    length = settings.string_length
+    fixed = "1" if source.kind == "ones" else settings.string_data
+    if fixed is not None:
+        return encode_bytes([fixed.encode()] * count)
+    if source.kind == "bytes":
+        return encode_bytes([rng.bytes(length) for _ in range(count)])
+    letters = _LETTERS[rng.integers(0, len(_LETTERS), (count, length))]
+    return encode_bytes([row.tobytes() for row in letters])
+
+
+def _random(datatype: str, dims: Dims, source: InputSource, rng: np.random.Generator) -> Array:
+    dtype = BY_NAME[datatype].numpy
+    floats = dtype.kind == "f" or datatype == "BF16"
+    if source.kind == "ones":
+        values: Array = np.ones(dims, np.float32 if floats else dtype)
+    elif floats:
+        values = np.asarray(rng.random(dims, dtype=np.float64 if dtype.itemsize == 8 else np.float32))
+        if source.kind == "range":
+            values = source.low + values * (source.high - source.low)
+    elif source.kind == "range":
+        wide = np.uint64 if dtype == np.uint64 else np.int64
+        values = rng.integers(int(source.low), int(source.high), dims, wide, endpoint=True)
+    else:
+        values = rng.integers(0, 2 if dtype.kind == "b" else 128, dims)
+    return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
 
 
 def _check_range(spec: TensorDescription, source: InputSource, flag: str) -> None:
@@ -198,7 +186,7 @@ def maker_of_file(spec: TensorDescription, dims: Dims, path: Path, where: str = 
     where = f"{where or path}, tensor '{spec.name}'"
     try:
         if path.suffix == ".npy":
-            return Rows(spec, dims, _array(path, where), where)
+            return _rows(spec, dims, path, where)
         data = path.read_bytes()
     except OSError as exc:
         raise UsageError(f"{where}: cannot read {path}: {exc.strerror or exc}") from exc
@@ -206,10 +194,12 @@ def maker_of_file(spec: TensorDescription, dims: Dims, path: Path, where: str = 
         raise UsageError(f"{where}: file '{path}' is empty")
     if spec.datatype == "BYTES":
         data = encode_bytes([line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")])
-    return Same(tensor_of_raw(spec, data, dims, where))
+    tensor = tensor_of_raw(spec, data, dims, where)
+    return Maker(1, lambda _: tensor)
 
 
-def _array(path: Path, where: str) -> Array:
+def _rows(spec: TensorDescription, dims: Dims, path: Path, where: str) -> Maker:
+    """Return the maker of an array of the input's shape, or with a first dimension whose rows are steps."""
     try:
         # mapped, so that rows are read on demand; a pickle could run code
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -217,37 +207,15 @@ def _array(path: Path, where: str) -> Array:
         raise UsageError(
             f"{where}: {path} is not a NumPy array that can be read without pickle: {exc}"
         ) from exc
-    return array
+    rows = array if array.ndim == len(dims) + 1 else array[np.newaxis]
+    if not len(rows):
+        raise UsageError(f"{where}: the array has no rows")
+    given = TensorDescription(name=spec.name, datatype=spec.datatype, shape=dims)
+    check_fit(given, rows.shape[1:], where)
 
+    def make(step: int) -> Tensor:
+        row = np.asarray(rows[step % len(rows)])
+        return Tensor(spec.name, spec.datatype, row.shape, encode_array(row, spec.datatype, where))
 
-class Same:
-    """Implements Maker: the same tensor in every step."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.steps = 1
-        self._tensor = tensor
-
-    def make(self, step: int) -> Tensor:  # noqa: ARG002 (all are the same)
-        return self._tensor
-
-
-class Rows:
-    """Implements Maker: an array of the input's shape, or with an additional first dimension whose rows
-    are steps.
-    """
-
-    def __init__(self, spec: TensorDescription, dims: Dims, array: Array, where: str) -> None:
-        self._spec = spec
-        self._where = where
-        self._rows = array if array.ndim == len(dims) + 1 else array[np.newaxis]
-        self.steps = len(self._rows)
-        if not self.steps:
-            raise UsageError(f"{where}: the array has no rows")
-        given = TensorDescription(name=spec.name, datatype=spec.datatype, shape=dims)
-        check_fit(given, self._rows.shape[1:], where)
-        encode_array(self._rows[0], spec.datatype, where)
-
-    def make(self, step: int) -> Tensor:
-        row = self._rows[step % self.steps]
-        data = encode_array(np.asarray(row), self._spec.datatype, self._where)
-        return Tensor(self._spec.name, self._spec.datatype, row.shape, data)
+    make(0)  # raises for an array that the datatype cannot hold
+    return Maker(len(rows), make)

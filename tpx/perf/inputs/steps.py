@@ -1,9 +1,7 @@
 """Steps of the data: reading one that a user wrote, and stacking several into the tensors of one request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Protocol
 
 import orjson
 
@@ -30,12 +28,18 @@ class Step:
     timestamp_ns: int | None = None
 
 
-class DataStream(Protocol):
-    """Steps in order; each is built on access, so that a stream need not fit in memory."""
+@dataclass(frozen=True, slots=True)
+class DataStream:
+    """Steps in order; `make` builds one on access, so that a stream need not fit in memory."""
 
-    def __len__(self) -> int: ...
+    length: int
+    make: Callable[[int], Step]
 
-    def __getitem__(self, index: int) -> Step: ...
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Step:
+        return self.make(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +55,10 @@ class DataSet:
     @property
     def steps(self) -> DataStream:
         """All steps as one stream, in the order in which models without sequences receive them."""
-        return self.streams[0] if len(self.streams) == 1 else _Chained(self.streams)
-
-
-class _Chained:
-    def __init__(self, streams: Sequence[DataStream]) -> None:
-        self._places = list(chain.from_iterable(((s, i) for i in range(len(s))) for s in streams))
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: int) -> Step:
-        stream, i = self._places[index]
-        return stream[i]
+        if len(self.streams) == 1:
+            return self.streams[0]
+        places = [(stream, i) for stream in self.streams for i in range(len(stream))]
+        return DataStream(len(places), lambda number: places[number][0][places[number][1]])
 
 
 def stacked(
@@ -79,8 +74,8 @@ def stacked(
     `parts` are the tensors of each step, `places` their origins for messages. A shape tensor is taken
     from the first step. Raises UsageError if the steps cannot be combined.
     """
-    by_step = [{tensor.name: tensor for tensor in tensors} for tensors in parts]
     out = []
+    by_step = [named(tensors) for tensors in parts]
     for spec in specs:
         there = [spec.name in tensors for tensors in by_step]
         if not any(there):
@@ -90,29 +85,24 @@ def stacked(
                 f"{places[there.index(False)]}: tensor '{spec.name}' is missing, which another step of the "
                 f"same batch has ({places[there.index(True)]})"
             )
-        out.append(_stacked([tensors[spec.name] for tensors in by_step], spec, places, batched=batched))
+        tensors = [tensors[spec.name] for tensors in by_step]
+        first = tensors[0]
+        for tensor, where in zip(tensors, places, strict=True):
+            if tensor.shape != first.shape:
+                raise UsageError(
+                    f"{where}, tensor '{spec.name}': the shape {list(tensor.shape)} differs from "
+                    f"{list(first.shape)} of another step of the same batch ({places[0]})"
+                )
+            if spec.shape_tensor and bytes(tensor.data) != bytes(first.data):
+                raise UsageError(
+                    f"{where}, tensor '{spec.name}': a shape tensor has to be the same in all steps of a "
+                    f"batch ({places[0]})"
+                )
+        if batched and not spec.shape_tensor:
+            data: Buffer = first.data if len(tensors) == 1 else b"".join(tensor.data for tensor in tensors)
+            first = Tensor(spec.name, spec.datatype, (len(tensors), *first.shape), data)
+        out.append(first)
     return out
-
-
-def _stacked(
-    tensors: Sequence[Tensor], spec: TensorDescription, places: Sequence[str], *, batched: bool
-) -> Tensor:
-    first = tensors[0]
-    for tensor, where in zip(tensors, places, strict=True):
-        if tensor.shape != first.shape:
-            raise UsageError(
-                f"{where}, tensor '{spec.name}': the shape {list(tensor.shape)} differs from "
-                f"{list(first.shape)} of another step of the same batch ({places[0]})"
-            )
-        if spec.shape_tensor and bytes(tensor.data) != bytes(first.data):
-            raise UsageError(
-                f"{where}, tensor '{spec.name}': a shape tensor has to be the same in all steps of a batch "
-                f"({places[0]})"
-            )
-    if spec.shape_tensor or not batched:
-        return first
-    data: Buffer = first.data if len(tensors) == 1 else b"".join(tensor.data for tensor in tensors)
-    return Tensor(spec.name, spec.datatype, (len(tensors), *first.shape), data)
 
 
 def named(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
@@ -140,15 +130,11 @@ class StepReader:
         """Read a step and its expected outputs, if any. Raises UsageError that starts with `where`."""
         known = [spec.name for spec in self.model.inputs]
         entries = _entries(value, known, where)
-        inputs = []
-        for spec in self.model.inputs:
-            tensor = self._input(spec, entries, where, number)
-            if tensor is not None:
-                inputs.append(tensor)
+        inputs = [self._input(spec, entries, where, number) for spec in self.model.inputs]
         return Step(
             where=where,
-            inputs=tuple(inputs),
-            expected=() if expected is None else self._expected(expected, where),
+            inputs=tuple(tensor for tensor in inputs if tensor is not None),
+            expected=() if expected is None else self._expected(expected, f"{where}, validation_data"),
             timestamp_ns=None if TIMESTAMP in known else _timestamp(entries.get(TIMESTAMP), where),
         )
 
@@ -164,23 +150,19 @@ class StepReader:
             raise UsageError(f"{where}: tensor '{spec.name}' is given here and by --input, too")
         value = entries[spec.name]
         if spec.name == PAYLOAD:
-            value = _as_text(value)
+            items = value if isinstance(value, list) else [value]
+            value = [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]
         return tensor_of_json(spec, value, self.dims[spec.name], where)
 
     def _expected(self, value: JsonValue, where: str) -> tuple[Tensor, ...]:
-        where = f"{where}, validation_data"
         outputs = self.model.outputs
         entries = _entries(value, [spec.name for spec in outputs], where)
+        # an output with several dynamic dimensions is compared flat
         return tuple(
-            tensor_of_json(spec, entries[spec.name], _comparable(spec), where)
+            tensor_of_json(spec, entries[spec.name], spec.shape if spec.shape.count(-1) < 2 else (-1,), where)
             for spec in outputs
             if spec.name in entries
         )
-
-
-def _comparable(spec: TensorDescription) -> Dims:
-    """Return an output's shape, or a flat one if two or more dimensions are dynamic."""
-    return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
 
 
 def _entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
@@ -208,8 +190,3 @@ def _timestamp(value: JsonValue, where: str) -> int | None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e15:
         raise UsageError(f"{where}: a timestamp is a number of milliseconds >= 0, in a list: [12.5]")
     return round(number * 1e6)
-
-
-def _as_text(value: JsonValue) -> JsonValue:
-    items = value if isinstance(value, list) else [value]
-    return [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]
