@@ -8,7 +8,7 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.rules import RULES
+from tpx.perf.options.spec import RULES
 from tpx.perf.settings import ErrorBudget, Header, Shape
 
 

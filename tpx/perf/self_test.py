@@ -17,7 +17,7 @@ from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, PaceSpec
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.target import TargetSpec
+from tpx.perf.options.load import TargetSpec
 from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics
 from tpx.perf.session import Session

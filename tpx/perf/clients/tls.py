@@ -1,15 +1,18 @@
-"""TLS settings of the load generator: trusted certificates and the client certificate."""
+"""TLS of the load generator: options for trusted certificates and the client certificate."""
 
 import base64
 import ssl
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tpx.errors import UsageError
+from tpx.options import option, refuse
 
 Encoding = Literal["PEM", "DER"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,105 @@ class TlsSettings:
     certificate_encoding: Encoding = "PEM"
     key_file: Path | None = None
     key_encoding: Encoding = "PEM"
+
+
+def _file(name: str, help: str) -> Path | None:  # noqa: A002 (`option` names it so)
+    """Return an option for an existing file; `name` is its flag without `--ssl-`."""
+
+    def parse(text: str) -> Path:
+        if not Path(text).is_file():
+            refuse(f"--ssl-{name}", "The value must be a valid file path.")
+        return Path(text)
+
+    return option(None, help, metavar="FILE", parse=parse)
+
+
+def _word(flag: str, convert: Callable[[str], T], words: str, message: str) -> Callable[[str], T]:
+    """Return a parser of one of some words; `message` has a place for the refused one."""
+
+    def parse(word: str) -> T:
+        if word.upper() not in words.split():
+            refuse(flag, message.format(word))
+        return convert(word.upper())
+
+    return parse
+
+
+_HTTPS = "--ssl-https-"
+_ENCODINGS = "Unsupported type provided: '{}'. The available options are 'PEM' or 'DER'."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSpec:
+    """Options for the certificates that the client trusts, and the one that it presents."""
+
+    ssl_grpc_use_ssl: bool = option(False, "use TLS for gRPC")
+    ssl_grpc_root_certifications_file: Path | None = _file(
+        "grpc-root-certifications-file", "PEM certificates of trusted authorities"
+    )
+    ssl_grpc_private_key_file: Path | None = _file("grpc-private-key-file", "PEM private key of the client")
+    ssl_grpc_certificate_chain_file: Path | None = _file(
+        "grpc-certificate-chain-file", "PEM certificate chain of the client"
+    )
+    ssl_https_verify_peer: int = option(
+        1,
+        "1 = verify the server's certificate; 0 = accept any",
+        parse=_word(_HTTPS + "verify-peer", int, "0 1", "The value must be either 0 or 1."),
+    )
+    ssl_https_verify_host: int = option(
+        2,
+        "1 or 2 = verify that the certificate matches the host; 0 = do not",
+        parse=_word(_HTTPS + "verify-host", int, "0 1 2", "The value must be either 0, 1, or 2."),
+    )
+    ssl_https_ca_certificates_file: Path | None = _file(
+        "https-ca-certificates-file", "PEM certificates of trusted authorities"
+    )
+    ssl_https_client_certificate_file: Path | None = _file(
+        "https-client-certificate-file", "certificate of the client"
+    )
+    ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
+        "PEM", "PEM or DER", parse=_word(_HTTPS + "client-certificate-type", str, "PEM DER", _ENCODINGS)
+    )
+    ssl_https_private_key_file: Path | None = _file("https-private-key-file", "private key of the client")
+    ssl_https_private_key_type: Literal["PEM", "DER"] = option(
+        "PEM", "PEM or DER", parse=_word(_HTTPS + "private-key-type", str, "PEM DER", _ENCODINGS)
+    )
+
+    def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
+        """Return the TLS settings for connections of a protocol; None if they are plaintext.
+
+        `secure` is True if the URL asks for TLS. Raises UsageError for options that would have no
+        effect.
+        """
+        plain = TlsSettings()
+        https = TlsSettings(
+            verify_peer=self.ssl_https_verify_peer != 0,
+            verify_host=self.ssl_https_verify_host != 0,
+            ca_file=self.ssl_https_ca_certificates_file,
+            certificate_file=self.ssl_https_client_certificate_file,
+            certificate_encoding=self.ssl_https_client_certificate_type,
+            key_file=self.ssl_https_private_key_file,
+            key_encoding=self.ssl_https_private_key_type,
+        )
+        grpc = TlsSettings(
+            ca_file=self.ssl_grpc_root_certifications_file,
+            certificate_file=self.ssl_grpc_certificate_chain_file,
+            key_file=self.ssl_grpc_private_key_file,
+        )
+        if protocol == "grpc":
+            used = self.ssl_grpc_use_ssl or secure
+            if grpc != plain and not used:
+                raise UsageError(
+                    "--ssl-grpc-* files are given, but not --ssl-grpc-use-ssl, which makes use of them"
+                )
+            if https != plain:
+                raise UsageError("--ssl-https-* options are given, but -i grpc goes by the --ssl-grpc-* ones")
+            return grpc if used else None
+        if self.ssl_grpc_use_ssl or grpc != plain:
+            raise UsageError("--ssl-grpc-* options are given, but -i http goes by the --ssl-https-* ones")
+        if https != plain and not secure:
+            raise UsageError("--ssl-https-* options are given, but the URL (-u) does not begin with https://")
+        return https if secure else None
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""Load options: levels, requests per level, and MLPerf scenarios."""
+"""Target and load options: the model and its server, levels, requests per level, and MLPerf scenarios."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,13 +15,64 @@ from tpx.perf.levels import (
     SINGLE_STREAM,
     Intervals,
     LevelRange,
+    ModelShare,
     PeriodicRange,
     parse_concurrency,
     parse_intervals,
+    parse_models,
     parse_periodic,
     parse_rates,
 )
-from tpx.perf.settings import LevelSettings
+from tpx.perf.settings import Header, LevelSettings, parse_header
+
+LONGEST_TIMEOUT_S = 1e9
+_protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """Options for the model, the server, and how to reach it."""
+
+    model: str = option(
+        "",
+        "model to send requests to",
+        "-m",
+        "--profile-models",
+        metavar="NAME",
+        common=True,
+        completes="served models",
+    )
+    models: tuple[ModelShare, ...] | None = option(
+        None,
+        "send to several models instead of -m, each request to one of them by weight",
+        metavar="A:3,B:1",
+        parse=parse_models,
+    )
+    model_version: str = option("", "model version (default: chosen by the server's version policy)", "-x")
+    url: str = option(
+        "",
+        "host:port of the server (default localhost:8000, for gRPC localhost:8001); https://host:port for "
+        "TLS",
+        "-u",
+        common=True,
+    )
+    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", parse=_protocol, common=True)
+    header: tuple[Header, ...] = option(
+        (),
+        "HTTP header or gRPC metadata for every request (repeatable)",
+        "-H",
+        metavar="NAME:VALUE",
+        parse=parse_header,
+    )
+    timeout: float = option(0.0, "seconds until a request fails; 0 = never", metavar="SECONDS")
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range, or two ways of naming models."""
+        if self.models and (self.model or self.model_version):
+            raise UsageError("--models names the models: leave out -m and -x")
+        if not 0 <= self.timeout <= LONGEST_TIMEOUT_S:
+            refuse("--timeout", "The value must be >= 0 seconds, and no more than 1e9.")
+
 
 ONE_REQUEST = LevelRange(given=False)
 
