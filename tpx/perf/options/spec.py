@@ -26,10 +26,9 @@ from tpx.perf.settings import LevelSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """One run of `tpx perf`, with perf_analyzer's spellings and messages; groups are in the order of
-    the help.
+    """One run of `tpx perf`; groups are in the order of the help.
 
-    Raises UsageError if values are out of range or cannot be combined.
+    Raises UsageError, with perf_analyzer's messages, if values are out of range or cannot be combined.
     """
 
     target: TargetSpec = group(TargetSpec, "Target")
@@ -86,9 +85,7 @@ class SessionSpec:
         return parse_address(self.address, self.target.protocol, self.service.service_kind)
 
     def endpoint(self, model: ModelKey) -> Endpoint:
-        """Return the endpoint of a model. Raises UsageError for an invalid URL, or TLS options that do
-        not apply.
-        """
+        """Return a model's endpoint. Raises UsageError for an invalid URL or TLS options that do not apply."""
         address = self.parsed_address
         here = self.service.service_kind == "inprocess"
         return Endpoint(
