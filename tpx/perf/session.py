@@ -19,6 +19,7 @@ from tpx.perf.loads.base import Load, LoadRequest, check_openable, open_load, wo
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
 from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, RequestsCollector
+from tpx.perf.measure.ledger import LevelLedger
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
 from tpx.perf.measure.wakeups import FEW_IN_FLIGHT, processors_awake
@@ -122,9 +123,9 @@ class Session:
             for collector in self._collectors:
                 await collector.begin(load)
             statistics = self.connected.statistics
-            measurement = LevelMeasurement(load, statistics, settings, level, batch_size)
+            ledger = LevelLedger(load.records, settings, level, batch_size)
             meter = ProgressMeter(load, self._observer, level, settings.max_windows, batch_size)
-            measured = await measurement.run(meter, self._stop)
+            measured = await LevelMeasurement(load, statistics, ledger, meter, self._stop).run()
         sections: Sections = {}
         for collector in self._collectors:
             sections |= await collector.finish(load, measured)

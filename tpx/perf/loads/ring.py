@@ -6,7 +6,6 @@ response times are written before the row, in pieces if the ring is full.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
 from time import perf_counter_ns
 
@@ -150,59 +149,6 @@ class Telling:
         return self._rows == len(self._records)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Rows; if streamed, with the times of all their responses in order."""
-
-    rows: Rows
-    times_ns: Times
-
-    def ordered(self) -> "_Batch":
-        """Return the batch sorted by the requests' end."""
-        order = np.argsort(self.rows["end_ns"], kind="stable")
-        if not len(self.times_ns):
-            return _Batch(self.rows[order], self.times_ns)
-        counts = self.rows["responses"]
-        begins = np.cumsum(counts) - counts
-        theirs = counts[order]
-        moved = np.repeat(begins[order] - (np.cumsum(theirs) - theirs), theirs)
-        return _Batch(self.rows[order], self.times_ns[moved + np.arange(len(moved))])
-
-    def split(self, at: int) -> tuple["_Batch", "_Batch"]:
-        """Return the rows before `at`, and the others."""
-        counts = self.rows["responses"] if len(self.times_ns) else NO_TIMES
-        border = int(counts[:at].sum())
-        return (
-            _Batch(self.rows[:at], self.times_ns[:border]),
-            _Batch(self.rows[at:], self.times_ns[border:]),
-        )
-
-
-def _joined(batches: Sequence[_Batch]) -> _Batch:
-    return _Batch(
-        np.concatenate([batch.rows for batch in batches]),
-        np.concatenate([batch.times_ns for batch in batches]),
-    )
-
-
-class _Reader:
-    """One ring, and the response times whose rows have not arrived."""
-
-    def __init__(self, ring: RowRing, *, streamed: bool) -> None:
-        self.ring = ring
-        self._streamed = streamed
-        self._times_ns = NO_TIMES
-
-    def take(self) -> _Batch:
-        rows = self.ring.rows.take()
-        if not self._streamed:
-            return _Batch(rows, NO_TIMES)
-        times = np.concatenate((self._times_ns, self.ring.times.take()))
-        count = int(rows["responses"].sum())
-        self._times_ns = times[count:]
-        return _Batch(rows, times[:count])
-
-
 class Gathering:
     """Merges the rows of all workers of a load into `records`, up to the time that all have reached."""
 
@@ -211,26 +157,40 @@ class Gathering:
         self.failed = 0
         self.complete_ns = 0
         """Time up to which every ended request is in `records`."""
-        self._readers = [_Reader(ring, streamed=streamed) for ring in rings]
-        self._pending: list[_Batch] = []
+        self._rings = rings
+        self._streamed = streamed
+        self._early_ns = [NO_TIMES for _ in rings]
+        """Response times of each ring whose rows have not arrived."""
+        self._rows: Rows = np.zeros(0, ROW)
+        self._times_ns = NO_TIMES
+        """Pending rows in order of their end and, if streamed, the times of all their responses."""
 
     def gather(self, *, everything: bool = False) -> None:
         """Read what is new, and append in order what all workers have completed; with `everything`, all
         of it.
         """
         # read before the rows, so that no row that ended by then can be missing
-        complete_ns = min(reader.ring.said("complete_ns") for reader in self._readers)
-        self._pending += [batch for reader in self._readers if len((batch := reader.take()).rows)]
-        if self._pending:
-            batch = _joined(self._pending).ordered()
-            ends = batch.rows["end_ns"]
-            cut = len(ends) if everything else int(np.searchsorted(ends, complete_ns, side="right"))
-            done, left = batch.split(cut)
-            self._keep(done)
-            self._pending = [left] if len(left.rows) else []
+        complete_ns = min(ring.said("complete_ns") for ring in self._rings)
+        rows, times = [self._rows], [self._times_ns]
+        for number, ring in enumerate(self._rings):
+            rows.append(ring.rows.take())
+            if self._streamed:
+                known = np.concatenate((self._early_ns[number], ring.times.take()))
+                count = int(rows[-1]["responses"].sum())
+                times.append(known[:count])
+                self._early_ns[number] = known[count:]
+        found, times_ns = np.concatenate(rows), np.concatenate(times)
+        order = np.argsort(found["end_ns"], kind="stable")
+        counts = found["responses"] if len(times_ns) else np.zeros(len(found), np.int64)
+        begins, theirs = np.cumsum(counts) - counts, counts[order]
+        moved = np.repeat(begins[order] - (np.cumsum(theirs) - theirs), theirs)
+        found, times_ns = found[order], times_ns[moved + np.arange(len(moved))]
+        cut = len(found)
+        if not everything:
+            cut = int(np.searchsorted(found["end_ns"], complete_ns, side="right"))
+        border = int(theirs[:cut].sum())
+        self.records.arrivals.extend(times_ns[:border])
+        self.records.extend(found[:cut])
+        self.failed += int(np.count_nonzero(found["status"][:cut] != SUCCESS))
+        self._rows, self._times_ns = found[cut:], times_ns[border:]
         self.complete_ns = max(self.complete_ns, complete_ns)
-
-    def _keep(self, batch: _Batch) -> None:
-        self.records.arrivals.extend(batch.times_ns)
-        self.records.extend(batch.rows)
-        self.failed += int(np.count_nonzero(batch.rows["status"] != SUCCESS))

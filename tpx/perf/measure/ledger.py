@@ -109,7 +109,7 @@ class LevelLedger:
 
     def __init__(self, records: Records, settings: LevelSettings, level: Level, batch_size: int) -> None:
         self._records = records
-        self._settings = settings
+        self.settings = settings
         self._level = level
         self._batch_size = batch_size
         self._rule = rule_for(settings)
@@ -150,7 +150,7 @@ class LevelLedger:
         Either it is stable and its objectives and latency limit are settled, or one of these is
         violated, the level is dead, or it has had all its windows.
         """
-        settings, windows = self._settings, self.windows
+        settings, windows = self.settings, self.windows
         if settings.request_count or len(windows) >= settings.max_windows or windows[-1].dead:
             return True
         if len(windows) < STABILITY_WINDOWS and settings.rule != "brief":
@@ -168,7 +168,7 @@ class LevelLedger:
         Looks are rare, because with a look at every window chance alone would eventually settle an
         objective.
         """
-        if not self._settings.objectives or len(self.windows) < self._next_look:
+        if not self.settings.objectives or len(self.windows) < self._next_look:
             return self._outcomes
         self._next_look = math.ceil(len(self.windows) * LOOK_GROWTH)
         before, self._seen = self._seen, [a.outcome for a in self._assessments()]
@@ -194,12 +194,12 @@ class LevelLedger:
         merged, rows = self._window(first, last), self._rows(first, last)
         sample = joined(self._samples[-self._status.kept :])
         slo = self._assessments()
-        if self._settings.request_count:
+        if self.settings.request_count:
             # a counted run lasts from its first request to its last, not from border to border
             sample = replace(sample, start_ns=merged.start_ns, end_ns=merged.end_ns)
         return MeasuredLevel(
             level=self._level,
-            settings=self._settings,
+            settings=self.settings,
             batch_size=self._batch_size,
             records=self._records,
             borders=tuple(self._borders),
@@ -229,9 +229,9 @@ class LevelLedger:
         end.
         """
         rows, start_ns, end_ns = self._rows(first, last), first.time_ns, last.time_ns
-        if self._settings.request_count and len(rows):
+        if self.settings.request_count and len(rows):
             start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
-        good, percentile = succeeded(rows), self._settings.percentile
+        good, percentile = succeeded(rows), self.settings.percentile
         extra = () if percentile is None else (percentile,)
         return Window(
             start_ns=start_ns,
@@ -245,7 +245,7 @@ class LevelLedger:
         )
 
     def _assessments(self) -> tuple[Assessment, ...]:
-        settings = self._settings
+        settings = self.settings
         if not settings.objectives:
             return ()
         kept = joined(self._samples[-self._status.kept :])

@@ -12,7 +12,6 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import Ending, LevelLedger, MeasuredLevel, WindowBorder, full_at, p99
 from tpx.perf.observer import ProgressMeter
@@ -81,25 +80,32 @@ class LevelMeasurement:
     """Measures one level once: runs the load and closes windows in the ledger."""
 
     def __init__(
-        self, load: Load, statistics: ServerStatistics, settings: LevelSettings, level: Level, batch_size: int
+        self,
+        load: Load,
+        statistics: ServerStatistics,
+        ledger: LevelLedger,
+        meter: ProgressMeter,
+        stop: asyncio.Event,
     ) -> None:
         self._load = load
         self._liveness = Liveness(load)
         self._statistics = statistics
-        self._settings = settings
-        self._ledger = LevelLedger(load.records, settings, level, batch_size)
+        self._settings = ledger.settings
+        self._ledger = ledger
+        self._meter = meter
+        self._stop = stop
         self._probe = LoopProbe()
 
-    async def run(self, meter: ProgressMeter, stop: asyncio.Event) -> MeasuredLevel:
+    async def run(self) -> MeasuredLevel:
         """Measure until the level is stable, hopeless, interrupted, or has had all its windows."""
         server = await self._statistics.read()
-        ledger, load = self._ledger, self._load
+        ledger, load, stop, budget = self._ledger, self._load, self._stop, self._settings.max_errors
         ledger.begin(self._border(perf_counter_ns(), 0, server))
         self._probe.start()
         try:
             load.start(self._settings.request_count or None)
             while True:
-                end_ns = await self._window_end(meter, stop)
+                end_ns = await self._window_end()
                 await load.settled(end_ns)  # worker processes report their rows with a delay
                 index = ledger.index_at(end_ns)
                 border = self._border(end_ns, index, await self._statistics.read())
@@ -107,7 +113,8 @@ class LevelMeasurement:
                     # statistics over many rows take milliseconds, which the probe would report as lag
                     ledger.close(border)
                     done = ledger.done
-                if done or self._ends_early(stop) or self._over_budget():
+                over_budget = budget.exceeded(failed=load.failed, sent=len(load.records))
+                if done or self._ends_early() or over_budget:
                     break
         except asyncio.CancelledError:
             await load.stop(ABORTED_DRAIN_S)
@@ -130,54 +137,49 @@ class LevelMeasurement:
             time_ns=time_ns, index=index, server=server, cpu_ns=cpu_ns, read_ns=perf_counter_ns()
         )
 
-    async def _window_end(self, meter: ProgressMeter, stop: asyncio.Event) -> int:
+    async def _window_end(self) -> int:
         """Wait for the end of the window; return its time."""
         settings, begun = self._settings, self._ledger.last_border
         if settings.request_count:
             done = asyncio.ensure_future(self._load.finished())
-            while not (done.done() or self._ends_early(stop)):
+            while not (done.done() or self._ends_early()):
                 await asyncio.wait([done], timeout=TICK_S)
-                self._report(meter)
+                self._report()
             await _ended(done)
             return perf_counter_ns()
         counting = settings.mode == "count_windows"
         floor_ns = begun.time_ns + (
             settings.count_window_floor_ms * 1_000_000 if counting else settings.window_ns
         )
-        await self._until(floor_ns, meter, stop)
+        await self._until(floor_ns)
         if not settings.window_samples:
             return min(perf_counter_ns(), floor_ns)  # earlier if the level has to end
         last_ns = None if counting else begun.time_ns + LONGEST_WINDOW * settings.window_ns
-        while not self._ends_early(stop):
+        while not self._ends_early():
             rows = self._load.records.since(begun.index)
             end_at_ns = full_at(rows, settings.window_samples, floor_ns)
             if end_at_ns is not None:
                 return end_at_ns
             if last_ns is not None and perf_counter_ns() > last_ns:
                 return last_ns
-            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9), meter, stop)
+            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9))
         return perf_counter_ns()
 
-    async def _until(self, end_ns: int, meter: ProgressMeter, stop: asyncio.Event) -> None:
+    async def _until(self, end_ns: int) -> None:
         """Sleep until `end_ns`, or until the level has to end."""
-        while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early(stop):
+        while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early():
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
             await self._load.settled(self._ledger.last_border.time_ns)
-            self._report(meter)
+            self._report()
 
-    def _report(self, meter: ProgressMeter) -> None:
+    def _report(self) -> None:
         ledger = self._ledger
-        meter.report(len(ledger.windows) + 1, lambda: ledger.last_server(self._statistics.between))
+        self._meter.report(len(ledger.windows) + 1, lambda: ledger.last_server(self._statistics.between))
 
-    def _ends_early(self, stop: asyncio.Event) -> bool:
-        return stop.is_set() or bool(self._liveness.lost) or self._over_count()
-
-    def _over_count(self) -> bool:
+    def _ends_early(self) -> bool:
         allowed = self._settings.max_errors.count
-        return allowed is not None and self._load.failed > allowed
-
-    def _over_budget(self) -> bool:
-        return self._settings.max_errors.exceeded(failed=self._load.failed, sent=len(self._load.records))
+        too_many = allowed is not None and self._load.failed > allowed
+        return self._stop.is_set() or bool(self._liveness.lost) or too_many
 
 
 class Liveness:
@@ -225,7 +227,8 @@ class LoopProbe:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._arm()
+        self._due_ns = perf_counter_ns() + int(PROBE_S * 1e9)
+        self._timer = asyncio.get_running_loop().call_later(PROBE_S, self._ring)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -246,10 +249,6 @@ class LoopProbe:
         lags = [lag for at, lag in self._seen if start_ns <= at <= end_ns]
         return p99(np.asarray(lags, np.int64))
 
-    def _arm(self) -> None:
-        self._due_ns = perf_counter_ns() + int(PROBE_S * 1e9)
-        self._timer = asyncio.get_running_loop().call_later(PROBE_S, self._ring)
-
     def _ring(self) -> None:
         now_ns = perf_counter_ns()
         late_ns = max(0, now_ns - self._due_ns - TIMER_GRID_NS)
@@ -259,4 +258,4 @@ class LoopProbe:
         now_ns = perf_counter_ns()
         self._seen.append((now_ns, max(late_ns, now_ns - rang_ns)))
         if self._timer is not None:
-            self._arm()
+            self.start()

@@ -85,7 +85,7 @@ class SessionSpec:
         return parse_address(self.address, self.target.protocol, self.service.service_kind)
 
     def endpoint(self, model: ModelKey) -> Endpoint:
-        """Return a model's endpoint. Raises UsageError for an invalid URL or TLS options that do not apply."""
+        """Return a model's endpoint. Raises UsageError for an invalid URL, or TLS options without effect."""
         address = self.parsed_address
         here = self.service.service_kind == "inprocess"
         return Endpoint(
