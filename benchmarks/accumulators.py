@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from benchmarks.models import RUNTIMES, Kind
-from tpx.examples.graph import float_tensor, save_model
+from tpx.examples.example import float_tensor, save_model
 
 _CONTROLS = """
   control_input [

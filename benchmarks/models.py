@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpx import examples
-from tpx.examples.graph import float_tensor, save_model
+from tpx.examples.example import float_tensor, save_model
 
 RUNTIMES = Path(__file__).parent / "runtimes"
 

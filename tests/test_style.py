@@ -47,8 +47,7 @@ BOUNDARIES = {
     "tpx/serving/backends/python/worker/execution.py": 1,
     "tpx/serving/backends/python/worker/main.py": 4,
     # a thread of the Python API: what ended it is raised again in the thread of whoever called
-    "tpx/api/serving.py": 1,
-    "tpx/api/threads.py": 1,
+    "tpx/api/serving.py": 2,
     # what packages add, backends and repository agents: whatever their code raises becomes an error of ours
     "tpx/serving/extensions.py": 1,
     # a PyTorch model that is a Python file runs in the server: whatever its code raises is told
@@ -62,7 +61,7 @@ CLEANING_UP = {
     "tpx/perf/loads/workers.py": 1,
     "tpx/perf/report/recorders.py": 1,
     "tpx/serving/backends/python/backend.py": 1,
-    "tpx/serving/backends/python/environment.py": 1,
+    "tpx/serving/backends/python/process.py": 1,
     "tpx/serving/backends/pytorch/module.py": 1,
     "tpx/serving/model.py": 1,
     "tpx/serving/repository/loading.py": 2,

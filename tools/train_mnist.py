@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from sklearn.datasets import load_digits
 from torch import nn
 
-from tpx.examples.graph import float_tensor, save_model
+from tpx.examples.example import float_tensor, save_model
 from tpx.examples.mnist import CLASSES, PIXELS, held_out
 
 SEED = 1998

@@ -10,7 +10,7 @@ from tests.analyzer.test_conclusion import variant
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.cli.analyze import main
 from tpx.cli.analyze_apply import choose
-from tpx.cli.apply_options import ApplyConfig
+from tpx.cli.analyze_options import ApplyConfig
 from tpx.errors import UsageError
 
 Replay = Callable[..., Run]

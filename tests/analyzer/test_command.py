@@ -12,7 +12,7 @@ from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Tr
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze import SearchProgress, exit_status, main
-from tpx.cli.exits import Exit
+from tpx.cli.commands import Exit
 
 Replay = Callable[..., Run]
 

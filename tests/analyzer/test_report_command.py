@@ -12,7 +12,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import OF_REPORT, merge_options
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
-from tpx.cli.report_options import ReportConfig
+from tpx.cli.analyze_options import ReportConfig
 from tpx.errors import UsageError
 from tpx.options import fields_of
 

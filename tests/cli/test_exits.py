@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.cli.exits import MEANINGS, Exit
+from tpx.cli.commands import MEANINGS, Exit
 from tpx.cli.main import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "perf" / "reports.md"

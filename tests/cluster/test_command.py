@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tpx.cli.cluster import table
-from tpx.cli.exits import Exit
+from tpx.cli.commands import Exit
 from tpx.cli.main import run
 from tpx.cluster.proxy import Proxy
 from tpx.cluster.spec import ClusterSpec

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.child import Child, serve, tpx
 from tests.serving.frontends.streams import write_streaming_models
-from tpx.cli.exits import Exit
+from tpx.cli.commands import Exit
 from tpx.examples import write
 
 pytestmark = pytest.mark.e2e

@@ -17,9 +17,8 @@ from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
-from tpx.api.frames import data_frame, embedded
-from tpx.api.serving import RunningServer
-from tpx.api.threads import run_in_thread
+from tpx.api.measuring import data_frame, embedded
+from tpx.api.serving import RunningServer, run_in_thread
 from tpx.cli.launching import open_search
 from tpx.report import html
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpx.api.frames import data_frame, embedded
-from tpx.api.serving import RunningServer
-from tpx.api.threads import run_in_thread
+from tpx.api.serving import RunningServer, run_in_thread
 from tpx.errors import UsageError
 from tpx.options import build, given_in_mapping
 from tpx.perf.answers.compare import Comparison, Levels, Strictness, read_levels
@@ -23,6 +21,13 @@ from tpx.perf.report.page import conclude
 from tpx.perf.results import LevelResult
 from tpx.perf.run import run
 from tpx.report import html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,3 +210,23 @@ def _row(result: LevelResult) -> dict[str, object]:
     for percentile in (50, 90, 95, 99):
         row[f"latency_p{percentile}_us"] = latency.at(percentile) / 1000 if latency else None
     return {**row, "requests": result.requests, "failed": result.failed, "verdict": result.verdict.value}
+
+
+FRAME_HEIGHT_PX = 720
+
+
+def data_frame(rows: Sequence[Mapping[str, object]]) -> "pd.DataFrame":
+    """Return rows as a DataFrame. Raises UsageError if pandas is not installed."""
+    try:
+        import pandas as pd
+    except ImportError as exc:
+        raise UsageError("to_pandas() needs pandas: pip install 'tpx[pandas]'") from exc
+    return pd.DataFrame(list(rows))
+
+
+def embedded(page: str) -> str:
+    """Return a whole page as HTML for a notebook cell, in an iframe."""
+    return (
+        f'<iframe srcdoc="{escape(page, quote=True)}" style="width:100%;height:{FRAME_HEIGHT_PX}px;'
+        'border:0"></iframe>'
+    )

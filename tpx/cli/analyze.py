@@ -18,10 +18,9 @@ from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import LoadPoint, Outcome, TrialFailure
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, ModelVerdict
+from tpx.cli.analyze_options import read_with_warnings, show_written
 from tpx.cli.analyze_plan import outlook, show_plan
-from tpx.cli.analyze_runs import read_with_warnings, show_written
-from tpx.cli.commands import COMMANDS, below
-from tpx.cli.exits import Exit
+from tpx.cli.commands import COMMANDS, Exit, below
 from tpx.cli.help import show
 from tpx.cli.launching import measure
 from tpx.cli.messages import complain, fitted, terminal_width

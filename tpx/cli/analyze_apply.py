@@ -11,8 +11,7 @@ from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_las
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, judge
-from tpx.cli.analyze_runs import journal_of
-from tpx.cli.apply_options import ApplyConfig, RollbackConfig
+from tpx.cli.analyze_options import ApplyConfig, RollbackConfig, journal_of
 from tpx.errors import UsageError
 from tpx.options import from_argv, nearest
 

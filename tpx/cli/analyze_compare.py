@@ -6,7 +6,7 @@ from itertools import groupby
 from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.cli.analyze_runs import journal_of
+from tpx.cli.analyze_options import journal_of
 from tpx.cli.comparing import AnalyzeCompareConfig, report_comparison
 from tpx.errors import UsageError
 from tpx.options import from_argv

@@ -23,8 +23,8 @@ from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.analyzer.verdict import plural
-from tpx.cli.analyze_runs import read_with_warnings
-from tpx.cli.exits import Exit
+from tpx.cli.analyze_options import read_with_warnings
+from tpx.cli.commands import Exit
 from tpx.cli.launching import open_runner
 from tpx.cli.messages import terminal_width
 from tpx.perf.run import event_loop

@@ -14,8 +14,7 @@ from tpx.analyzer.reports.tables import write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.cli.analyze_runs import journal_of, show_written
-from tpx.cli.report_options import ENDINGS, ReportConfig
+from tpx.cli.analyze_options import ENDINGS, ReportConfig, journal_of, show_written
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given_in_argv, given_in_mapping, nearest
 from tpx.report.files import write_text

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tpx.cli.commands import COMMANDS, below
-from tpx.cli.exits import Exit
+from tpx.cli.commands import COMMANDS, Exit, below
 from tpx.cli.help import show
 from tpx.cluster import client
 from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_config

@@ -1,11 +1,46 @@
-"""Table of commands: the function, the options, and the texts of the help."""
+"""Tables of the exit codes, in which a number has one meaning, and of the commands with their help."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 from typing import cast
 
-from tpx.cli.exits import ANALYZE, COMPARE, DONE, PERF, PERF_COMPARE, Exit
+
+class Exit(IntEnum):
+    """Exit codes. 0, 2, 3, and 99 are perf_analyzer's; 0 and 1 are Model Analyzer's and Triton's."""
+
+    OK = 0
+    FAILED = 1
+    UNSTABLE = 2
+    NO_VALID_REQUEST = 3
+    OBJECTIVE_MISSED = 4
+    REGRESSION = 5
+    OVER_ERROR_BUDGET = 6
+    INCONCLUSIVE = 7
+    PERF_FAILED = 99
+    INTERRUPTED = 130
+
+
+MEANINGS: Mapping[Exit, str] = {
+    Exit.OK: "success",
+    Exit.FAILED: "wrong options, no measurement, or another failure; the message says which",
+    Exit.UNSTABLE: "the only level was unstable (with --require-stable: any level)",
+    Exit.NO_VALID_REQUEST: "a window had no valid request",
+    Exit.OBJECTIVE_MISSED: "an objective (--slo, --scenario) or a constraint (--require satisfied) is missed",
+    Exit.REGRESSION: "compare or --ab found a regression",
+    Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
+    Exit.INCONCLUSIVE: "with --require conclusive: the verdict is inconclusive",
+    Exit.PERF_FAILED: "as 1; perf_analyzer's code, used by tpx perf",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; reports are written; --allow-partial accepts them",
+}
+
+DONE = (Exit.OK, Exit.FAILED)
+PERF = tuple(code for code in Exit if code not in (Exit.FAILED, Exit.INCONCLUSIVE))
+PERF_COMPARE = (Exit.OK, Exit.REGRESSION, Exit.PERF_FAILED)
+COMPARE = (*DONE, Exit.REGRESSION)
+ANALYZE = (*DONE, Exit.OBJECTIVE_MISSED, Exit.INCONCLUSIVE, Exit.INTERRUPTED)
+
 
 Path = tuple[str, ...]
 """Words of a command: ("analyze", "profile")."""
@@ -93,7 +128,7 @@ COMMANDS: dict[Path, Command] = {
     ),
     ("analyze", "report"): Command(
         run="tpx.cli.analyze_report:report",
-        config="tpx.cli.report_options:ReportConfig",
+        config="tpx.cli.analyze_options:ReportConfig",
         summary="Write the reports of a finished run again, whole or for single configurations.",
         examples=("tpx analyze report -e results -n mnist_config_3 -o html,pdf",),
     ),
@@ -106,13 +141,13 @@ COMMANDS: dict[Path, Command] = {
     ),
     ("analyze", "apply"): Command(
         run="tpx.cli.analyze_apply:apply",
-        config="tpx.cli.apply_options:ApplyConfig",
+        config="tpx.cli.analyze_options:ApplyConfig",
         summary="Write the recommended configuration into a model repository, with a backup.",
         examples=("tpx analyze apply -e results -m models --dry-run",),
     ),
     ("analyze", "rollback"): Command(
         run="tpx.cli.analyze_apply:rollback",
-        config="tpx.cli.apply_options:RollbackConfig",
+        config="tpx.cli.analyze_options:RollbackConfig",
         summary="Put back the configuration that `apply` has replaced.",
         examples=("tpx analyze rollback mnist -m models",),
     ),

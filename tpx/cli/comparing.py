@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpx.cli.exits import Exit
+from tpx.cli.commands import Exit
 from tpx.cli.messages import terminal_width
 from tpx.errors import UsageError
 from tpx.options import group, option

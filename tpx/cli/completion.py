@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from tpx.cli.commands import COMMANDS, below, command_of
-from tpx.cli.exits import Exit
+from tpx.cli.commands import COMMANDS, Exit, below, command_of
 from tpx.cli.help import choices_of, options_of
 from tpx.cli.messages import complain
 from tpx.options import Field, nearest

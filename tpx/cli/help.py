@@ -14,8 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from tpx.cli.commands import COMMANDS, Command, below
-from tpx.cli.exits import MEANINGS, Exit
+from tpx.cli.commands import COMMANDS, MEANINGS, Command, Exit, below
 from tpx.cli.messages import complain
 from tpx.options import Field, fields_of, nearest
 

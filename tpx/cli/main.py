@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tpx import __version__
-from tpx.cli.commands import COMMANDS, below, command_of
-from tpx.cli.exits import Exit
+from tpx.cli.commands import COMMANDS, Exit, below, command_of
 from tpx.cli.messages import complain
 from tpx.options import nearest
 

@@ -6,8 +6,7 @@ import resource
 from collections.abc import Sequence
 
 from tpx import __version__
-from tpx.cli.commands import COMMANDS
-from tpx.cli.exits import Exit
+from tpx.cli.commands import COMMANDS, Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.cli.perf_terminal import Terminal, every_step, tell

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from tpx.cli.commands import Exit
 from tpx.cli.comparing import report_comparison
-from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.perf.answers.compare import difference_json

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tpx.examples.example import Example
-from tpx.examples.graph import float_tensor, save_model
+from tpx.examples.example import Example, float_tensor, save_model
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -192,15 +191,13 @@ def _nodes() -> list["NodeProto"]:
 
 
 def _write(directory: Path) -> None:
-    version = directory / "1"
-    initializers = _write_data(version / DATA_FILE, parameters())
     save_model(
-        version / "model.onnx",
+        directory,
         "alexnet",
         _nodes(),
         inputs=[float_tensor("data_0", 1, 3, 224, 224)],
         outputs=[float_tensor("prob_1", 1, 1000)],
-        initializers=initializers,
+        initializers=_write_data(directory / "1" / DATA_FILE, parameters()),
     )
 
 

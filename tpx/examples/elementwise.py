@@ -1,9 +1,11 @@
-"""`add_sub` and `identity`: models so small that benchmarks measure the server."""
+"""`add_sub`, `identity` and `accumulator`: models so small that benchmarks measure the server.
+
+`accumulator` sums the requests of a sequence; the server keeps the model's state.
+"""
 
 from pathlib import Path
 
-from tpx.examples.example import Example
-from tpx.examples.graph import float_tensor, save_model
+from tpx.examples.example import Example, float_tensor, save_model
 
 WIDTH = 16
 SIZE_BYTES = 16 * 1024
@@ -16,28 +18,12 @@ name: "add_sub"
 backend: "onnxruntime"
 max_batch_size: 8
 input [
-  {
-    name: "INPUT0"
-    data_type: TYPE_FP32
-    dims: [ 16 ]
-  },
-  {
-    name: "INPUT1"
-    data_type: TYPE_FP32
-    dims: [ 16 ]
-  }
+  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
 ]
 output [
-  {
-    name: "OUTPUT0"
-    data_type: TYPE_FP32
-    dims: [ 16 ]
-  },
-  {
-    name: "OUTPUT1"
-    data_type: TYPE_FP32
-    dims: [ 16 ]
-  }
+  { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
 ]
 """
 
@@ -54,7 +40,7 @@ def _write_add_sub(directory: Path) -> None:
 
     names = ["INPUT0", "INPUT1"]
     save_model(
-        directory / "1" / "model.onnx",
+        directory,
         "add_sub",
         [helper.make_node("Add", names, ["OUTPUT0"]), helper.make_node("Sub", names, ["OUTPUT1"])],
         inputs=[float_tensor(name, "batch", WIDTH) for name in names],
@@ -66,7 +52,7 @@ def _write_identity(directory: Path) -> None:
     from onnx import helper
 
     save_model(
-        directory / "1" / "model.onnx",
+        directory,
         "identity",
         [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])],
         inputs=[float_tensor("INPUT0", "batch", WIDTH)],
@@ -90,4 +76,73 @@ IDENTITY = Example(
     size_bytes=SIZE_BYTES,
     needs_onnx=True,
     write_files=_write_identity,
+)
+
+
+ACCUMULATOR_CONFIG = """\
+# SUM is INPUT and all that the same sequence sent before; COUNT is how many requests that were.
+# A client marks the first request of a sequence (sequence_start) and the last (sequence_end), and gives all
+# of them the same sequence_id. Between them the server keeps the two states: the model itself has no memory.
+# A sequence stays with one instance, where up to 8 at a time are computed together; others wait for a slot,
+# and one that is silent for a minute ends.
+name: "accumulator"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [
+  { name: "SUM" data_type: TYPE_FP32 dims: [ 1 ] },
+  { name: "COUNT" data_type: TYPE_FP32 dims: [ 1 ] }
+]
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  direct { }
+  control_input [
+    {
+      name: "READY"
+      control [ { kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ] } ]
+    }
+  ]
+  state [
+    {
+      input_name: "SUM_BEFORE"
+      output_name: "SUM"
+      data_type: TYPE_FP32
+      dims: [ 1 ]
+      initial_state: { name: "nothing" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }
+    },
+    {
+      input_name: "COUNT_BEFORE"
+      output_name: "COUNT"
+      data_type: TYPE_FP32
+      dims: [ 1 ]
+      initial_state: { name: "nothing" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }
+    }
+  ]
+}
+"""
+
+
+def _write_accumulator(directory: Path) -> None:
+    from onnx import helper
+
+    save_model(
+        directory,
+        "accumulator",
+        [
+            helper.make_node("Add", ["SUM_BEFORE", "INPUT"], ["SUM"]),
+            # READY is 1 in the rows that have a request, 0 in those of slots that have none
+            helper.make_node("Add", ["COUNT_BEFORE", "READY"], ["COUNT"]),
+        ],
+        inputs=[float_tensor(name, "batch", 1) for name in ("INPUT", "READY", "SUM_BEFORE", "COUNT_BEFORE")],
+        outputs=[float_tensor(name, "batch", 1) for name in ("SUM", "COUNT")],
+    )
+
+
+ACCUMULATOR = Example(
+    name="accumulator",
+    description="adds up the requests of a sequence: a model whose memory the server keeps",
+    config=ACCUMULATOR_CONFIG,
+    size_bytes=SIZE_BYTES,
+    needs_onnx=True,
+    write_files=_write_accumulator,
 )

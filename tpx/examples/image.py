@@ -1,8 +1,8 @@
 """`image_ensemble`: the ensemble of the usual tutorial. An image is preprocessed, then classified and
 segmented.
 
-Its three models compute simple functions, so that results can be checked by eye: the color of an image,
-and of each of its pixels.
+`photo_ensemble` decodes an encoded photo with a DALI pipeline in place of the first model. The models
+compute simple functions, so that results can be checked by eye: the color of an image, and of each pixel.
 """
 
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpx.examples.example import Example
-from tpx.examples.graph import float_tensor, save_model
+from tpx.examples.example import Example, float_tensor, save_model
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,14 +60,45 @@ input [ {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ]
 output [ {{ name: "classes" data_type: TYPE_INT64 dims: [ {SIDE}, {SIDE} ] }} ]
 dynamic_batching {{ }}
 """
-_ENSEMBLE_CONFIG = f"""\
-# One request: the picture is prepared, then both other models get it at the same time, and what they say is
-# one answer. In a map, the key is the model's tensor and the value the ensemble's. A client that asks for one
-# of the outputs makes only the model compute that it needs.
-name: "image_ensemble"
+_DECODE_CONFIG = f"""\
+# An encoded photo of any size, JPEG or PNG, becomes {SIDE}x{SIDE} floats from 0 to 1, colour by colour. The
+# pipeline is in 1/dali.py. Photos of several requests, of any sizes, are decoded together.
+name: "photo_decode"
+backend: "dali"
+max_batch_size: 32
+input [ {{ name: "encoded" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true }} ]
+output [ {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ]
+instance_group [ {{ kind: KIND_CPU }} ]
+dynamic_batching {{ }}
+"""
+_DECODE = f'''\
+"""Decode, resize and normalise; `instance_group` KIND_GPU and device="mixed" do it on a GPU."""
+
+import nvidia.dali as dali
+from nvidia.dali import fn, types
+from nvidia.dali.plugin.triton import autoserialize
+
+
+@autoserialize
+@dali.pipeline_def(batch_size=32, num_threads=2, device_id=None)
+def decode():
+    encoded = fn.external_source(name="encoded", device="cpu", dtype=types.UINT8, ndim=1)
+    image = fn.decoders.image(encoded, device="cpu", output_type=types.RGB)
+    image = fn.resize(image, resize_x={SIDE}, resize_y={SIDE})
+    return fn.crop_mirror_normalize(
+        image, dtype=types.FLOAT, output_layout="CHW", mean=[0.0] * 3, std=[255.0] * 3
+    )
+'''
+
+
+def _ensemble(comment: str, name: str, image: str, first_step: str, pixels: str) -> str:
+    """Return the configuration of an ensemble whose `first_step` makes `pixels` of the input `image`."""
+    return f"""\
+{comment}
+name: "{name}"
 platform: "ensemble"
 max_batch_size: 8
-input [ {{ name: "image" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ] }} ]
+input [ {{ {image} }} ]
 output [
   {{ name: "colour" data_type: TYPE_FP32 dims: [ {len(COLOURS)} ] }},
   {{ name: "mask" data_type: TYPE_INT64 dims: [ {SIDE}, {SIDE} ] }}
@@ -76,26 +106,33 @@ output [
 ensemble_scheduling {{
   step [
     {{
-      model_name: "image_preprocess"
-      model_version: -1
-      input_map {{ key: "raw" value: "image" }}
-      output_map {{ key: "pixels" value: "prepared" }}
+      {first_step}
+      output_map {{ key: "pixels" value: "{pixels}" }}
     }},
     {{
       model_name: "image_classification"
       model_version: -1
-      input_map {{ key: "pixels" value: "prepared" }}
+      input_map {{ key: "pixels" value: "{pixels}" }}
       output_map {{ key: "scores" value: "colour" }}
     }},
     {{
       model_name: "image_segmentation"
       model_version: -1
-      input_map {{ key: "pixels" value: "prepared" }}
+      input_map {{ key: "pixels" value: "{pixels}" }}
       output_map {{ key: "classes" value: "mask" }}
     }}
   ]
 }}
 """
+
+
+_IMAGE_ENSEMBLE = """\
+# One request: the picture is prepared, then both other models get it at the same time, and what they say is
+# one answer. In a map, the key is the model's tensor and the value the ensemble's. A client that asks for one
+# of the outputs makes only the model compute that it needs."""
+_PHOTO_ENSEMBLE = (
+    "# One request: an encoded photo is decoded by DALI, then both ONNX models get it at the same time."
+)
 
 
 def _nearness() -> "tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]":
@@ -120,7 +157,7 @@ def _write_preprocess(directory: Path) -> None:
         helper.make_node("Mul", ["resized", "scale"], ["pixels"]),
     ]
     save_model(
-        directory / "1" / "model.onnx",
+        directory,
         "image_preprocess",
         nodes,
         inputs=[helper.make_tensor_value_info("raw", TensorProto.UINT8, ["batch", "height", "width", 3])],
@@ -134,7 +171,7 @@ def _write_classification(directory: Path) -> None:
 
     weights, biases = _nearness()
     save_model(
-        directory / "1" / "model.onnx",
+        directory,
         "image_classification",
         [
             helper.make_node("GlobalAveragePool", ["pixels"], ["mean"]),
@@ -159,7 +196,7 @@ def _write_segmentation(directory: Path) -> None:
 
     weights, biases = _nearness()
     save_model(
-        directory / "1" / "model.onnx",
+        directory,
         "image_segmentation",
         [
             helper.make_node("Conv", ["pixels", "weights", "biases"], ["nearness"]),
@@ -179,37 +216,72 @@ def _write_nothing(directory: Path) -> None:
     (directory / "1" / "README").write_text("An ensemble needs a version directory and no model file.\n")
 
 
-IMAGE_PREPROCESS = Example(
-    name="image_preprocess",
-    description="makes pictures of any size 64x64 floats; the first step of image_ensemble",
-    config=_PREPARE_CONFIG,
-    size_bytes=_SIZE_BYTES,
-    needs_onnx=True,
-    write_files=_write_preprocess,
+def _write_pipeline(directory: Path) -> None:
+    (directory / "1" / "dali.py").write_text(_DECODE, encoding="utf-8")
+
+
+IMAGE = (
+    Example(
+        name="image_preprocess",
+        description="makes pictures of any size 64x64 floats; the first step of image_ensemble",
+        config=_PREPARE_CONFIG,
+        size_bytes=_SIZE_BYTES,
+        needs_onnx=True,
+        write_files=_write_preprocess,
+    ),
+    Example(
+        name="image_classification",
+        description="tells which colour a picture has; a step of image_ensemble",
+        config=_CLASSIFY_CONFIG,
+        size_bytes=_SIZE_BYTES,
+        needs_onnx=True,
+        write_files=_write_classification,
+    ),
+    Example(
+        name="image_segmentation",
+        description="tells which colour each pixel has; a step of image_ensemble",
+        config=_SEGMENT_CONFIG,
+        size_bytes=_SIZE_BYTES,
+        needs_onnx=True,
+        write_files=_write_segmentation,
+    ),
+    Example(
+        name="image_ensemble",
+        description="a picture in, its colour and a mask out: an ensemble of the three models before",
+        config=_ensemble(
+            _IMAGE_ENSEMBLE,
+            "image_ensemble",
+            'name: "image" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ]',
+            'model_name: "image_preprocess" model_version: -1 input_map { key: "raw" value: "image" }',
+            "prepared",
+        ),
+        size_bytes=_SIZE_BYTES,
+        calls=("image_preprocess", "image_classification", "image_segmentation"),
+        write_files=_write_nothing,
+    ),
 )
-IMAGE_CLASSIFICATION = Example(
-    name="image_classification",
-    description="tells which colour a picture has; a step of image_ensemble",
-    config=_CLASSIFY_CONFIG,
-    size_bytes=_SIZE_BYTES,
-    needs_onnx=True,
-    write_files=_write_classification,
+PHOTO = (
+    Example(
+        name="photo_decode",
+        description="decodes JPEG and PNG with DALI; the first step of photo_ensemble",
+        config=_DECODE_CONFIG,
+        size_bytes=8 * 1024,
+        needs="nvidia.dali",
+        write_files=_write_pipeline,
+    ),
+    Example(
+        name="photo_ensemble",
+        description="a JPEG or PNG in, its colour and a mask out: DALI, then two ONNX models",
+        config=_ensemble(
+            _PHOTO_ENSEMBLE,
+            "photo_ensemble",
+            'name: "photo" data_type: TYPE_UINT8 dims: [ -1 ]',
+            'model_name: "photo_decode" model_version: -1 input_map { key: "encoded" value: "photo" }',
+            "decoded",
+        ),
+        size_bytes=8 * 1024,
+        needs="nvidia.dali",
+        calls=("photo_decode", "image_classification", "image_segmentation"),
+        write_files=_write_nothing,
+    ),
 )
-IMAGE_SEGMENTATION = Example(
-    name="image_segmentation",
-    description="tells which colour each pixel has; a step of image_ensemble",
-    config=_SEGMENT_CONFIG,
-    size_bytes=_SIZE_BYTES,
-    needs_onnx=True,
-    write_files=_write_segmentation,
-)
-IMAGE_ENSEMBLE = Example(
-    name="image_ensemble",
-    description="a picture in, its colour and a mask out: an ensemble of the three models before",
-    config=_ENSEMBLE_CONFIG,
-    size_bytes=_SIZE_BYTES,
-    needs_onnx=False,
-    calls=("image_preprocess", "image_classification", "image_segmentation"),
-    write_files=_write_nothing,
-)
-IMAGE = (IMAGE_PREPROCESS, IMAGE_CLASSIFICATION, IMAGE_SEGMENTATION, IMAGE_ENSEMBLE)

@@ -102,7 +102,6 @@ PYTHON = (
         description="counts words: a model that is a Python file, with a metric of its own",
         config=WORD_COUNT_CONFIG,
         size_bytes=20 * 1024,
-        needs_onnx=False,
         write_files=_writing(WORD_COUNT),
     ),
     Example(
@@ -110,7 +109,6 @@ PYTHON = (
         description="five opinions of mnist on a digit: a Python model that calls another model",
         config=MNIST_VOTE_CONFIG,
         size_bytes=20 * 1024,
-        needs_onnx=False,
         calls=("mnist",),
         write_files=_writing(MNIST_VOTE),
     ),

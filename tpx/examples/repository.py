@@ -14,15 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tpx.errors import Code, UsageError
-from tpx.examples.accumulator import ACCUMULATOR
 from tpx.examples.alexnet import ALEXNET
-from tpx.examples.elementwise import ADD_SUB, IDENTITY
+from tpx.examples.elementwise import ACCUMULATOR, ADD_SUB, IDENTITY
 from tpx.examples.example import Example
-from tpx.examples.image import IMAGE
-from tpx.examples.mnist import MNIST
-from tpx.examples.photo import PHOTO
+from tpx.examples.image import IMAGE, PHOTO
+from tpx.examples.mnist import MNIST, MNIST_TORCH
 from tpx.examples.python_models import PYTHON
-from tpx.examples.pytorch import MNIST_TORCH
 
 EXAMPLES = {
     example.name: example

@@ -15,7 +15,7 @@ from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import MODELS, SAME, add
 from tests.serving.live import serving
 from tpx.errors import LoadError
-from tpx.serving.backends.python.environment import extracted
+from tpx.serving.backends.python.process import extracted
 
 ENVIRONMENT = "parameters {{ key: 'EXECUTION_ENV_PATH' value {{ string_value: '{}' }} }}"
 

@@ -11,7 +11,7 @@ from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, serving
-from tpx.serving.backends.python.worker.reports import Reports
+from tpx.serving.backends.python.worker.services import Reports
 
 
 def errors(caplog: pytest.LogCaptureFixture, file: str = "model.py") -> list[logging.LogRecord]:

@@ -1,6 +1,6 @@
 """When a process that has died is started again."""
 
-from tpx.serving.backends.python.restarts import Restarts
+from tpx.serving.backends.python.process import Restarts
 
 S = 10**9
 

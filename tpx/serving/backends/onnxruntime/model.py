@@ -22,7 +22,7 @@ from tpx.serving.backends.contract import Description, Executor, InstanceSpec, M
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
-from tpx.serving.backends.onnxruntime.options import run_options, session_options, warn_of_unknown
+from tpx.serving.backends.onnxruntime.options import Threads, run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -38,7 +38,6 @@ from tpx.serving.backends.onnxruntime.signature import (
     complete_signature,
     ranked_by,
 )
-from tpx.serving.backends.onnxruntime.threads import Threads
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.stacking.added import taken_outputs
 

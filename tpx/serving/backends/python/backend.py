@@ -15,9 +15,8 @@ from tpx.protocol import model_config
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
-from tpx.serving.backends.python.environment import interpreter_of
 from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
-from tpx.serving.backends.python.process import ChildProcess, Interpreter
+from tpx.serving.backends.python.process import ChildProcess, Interpreter, interpreter_of
 from tpx.serving.backends.python.services import write_log
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER

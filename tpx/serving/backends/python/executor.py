@@ -15,11 +15,9 @@ from tpx.errors import Code, ExecutionError, LoadError
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import WorkerConnection
-from tpx.serving.backends.python.encoding import AnswerDecoder, encode_null, encode_request
+from tpx.serving.backends.python.encoding import AnswerDecoder, SequenceTensors, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
-from tpx.serving.backends.python.process import ChildProcess, short_of
-from tpx.serving.backends.python.restarts import Restarts
-from tpx.serving.backends.python.sequences import SequenceTensors
+from tpx.serving.backends.python.process import ChildProcess, Restarts, short_of
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer

@@ -45,10 +45,10 @@ from tpx.serving.backends.tensorflow.sessions import (
     gpu_count,
     init_ops_of,
     model_tensor,
+    settings_of,
     signature_of,
     tensors_of,
 )
-from tpx.serving.backends.tensorflow.settings import settings_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)

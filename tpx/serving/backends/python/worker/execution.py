@@ -14,13 +14,13 @@ from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import TritonError, described
 from tpx.serving.backends.python.worker.frames import Buffer
-from tpx.serving.backends.python.worker.reports import Reports
 from tpx.serving.backends.python.worker.request import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
     InferenceRequest,
     InferenceResponse,
 )
 from tpx.serving.backends.python.worker.sender import InferenceResponseSender
+from tpx.serving.backends.python.worker.services import Reports
 from tpx.serving.backends.python.worker.tensor import Tensor
 
 _clock = time.perf_counter_ns

@@ -25,7 +25,7 @@ from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import described
 from tpx.serving.backends.python.worker.execution import Execution
 from tpx.serving.backends.python.worker.model_config import ModelConfig
-from tpx.serving.backends.python.worker.reports import Reports
+from tpx.serving.backends.python.worker.services import Reports
 
 _READY_TIMEOUT_S = 5.0
 

@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 
 from tpx.serving.backends.python.worker import arguments
-from tpx.serving.backends.python.worker.datatypes import NUMPY_OF, Array, name_of
+from tpx.serving.backends.python.worker.datatypes import (
+    NUMPY_OF,
+    Array,
+    decode_strings,
+    encode_strings,
+    name_of,
+)
 from tpx.serving.backends.python.worker.dlpack import Capsule, is_capsule
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.frames import Buffer, TensorHead
-from tpx.serving.backends.python.worker.strings import decode_strings, encode_strings
 
 _CPU = (1, 0)
 """DLPack's device for host memory."""

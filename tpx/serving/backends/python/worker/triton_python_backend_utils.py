@@ -3,7 +3,9 @@
 from tpx.serving.backends.python.worker.calls import ResponseIterator
 from tpx.serving.backends.python.worker.datatypes import (
     TRITON_STRING_TO_NUMPY,
+    deserialize_bytes_tensor,
     numpy_to_triton_type,
+    serialize_byte_tensor,
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
@@ -36,7 +38,6 @@ from tpx.serving.backends.python.worker.services import (
     load_model,
     unload_model,
 )
-from tpx.serving.backends.python.worker.strings import deserialize_bytes_tensor, serialize_byte_tensor
 from tpx.serving.backends.python.worker.tensor import (
     Tensor,
     get_input_tensor_by_name,

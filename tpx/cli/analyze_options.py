@@ -1,12 +1,16 @@
-"""The options of `tpx analyze report`, apart from what writes reports: help imports them."""
+"""Options of the commands of `tpx analyze`, apart from what carries them out: help imports them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tpx.analyzer.options import ProfileSpec, read_options
+from tpx.analyzer.options.output import JOURNAL
 from tpx.analyzer.reports.plots import Plot
 from tpx.analyzer.values import from_yaml_text, mapping, truth, words
+from tpx.analyzer.verdict import plural
+from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import nearest, option
 
@@ -125,3 +129,95 @@ class ReportConfig:
                 why = ": charts are in the HTML page, as SVG" if name == "png" else nearest(name, ENDINGS)
                 known = ", ".join(ENDINGS)
                 raise UsageError(f"--output-formats: there is no '{name}'{why} (there are: {known})")
+
+
+_REPOSITORY = "Repository"
+_CONFIRM = "Confirmation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """Configuration to apply, and its repository."""
+
+    configuration: str | None = option(
+        None,
+        "configuration to apply (default: the recommended one)",
+        section=_RUN,
+        metavar="CONFIGURATION",
+        positional=True,
+    )
+    export_path: Path = option(
+        Path(), "export path of the run, its results, or its run.jsonl", "-e", section=_RUN, metavar="PATH"
+    )
+    model: str | None = option(None, "model to apply, if the run has several", section=_RUN, metavar="NAME")
+    model_repository: Path | None = option(
+        None, "repository to write to; that of the run without it", "-m", section=_REPOSITORY, metavar="DIR"
+    )
+    force: bool = option(
+        False, "apply also where the model has changed since it was measured", section=_REPOSITORY
+    )
+    yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
+    dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackConfig:
+    """Models whose previous configuration is restored."""
+
+    models: tuple[str, ...] = option(
+        (),
+        "models to roll back; with -e those of the run, else what can be rolled back is listed",
+        section="Arguments",
+        metavar="MODEL",
+        positional=True,
+        completes="models",
+    )
+    export_path: Path | None = option(
+        None,
+        "run that was applied: its export path, results, or run.jsonl",
+        "-e",
+        section=_RUN,
+        metavar="PATH",
+    )
+    model_repository: Path | None = option(
+        None,
+        "repository that holds them; that of the run without it",
+        "-m",
+        section=_REPOSITORY,
+        metavar="DIR",
+    )
+    force: bool = option(
+        False, "also where the configuration was changed after it was applied", section=_REPOSITORY
+    )
+    yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
+    dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
+
+
+def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
+    """Return the options of a run; warn on stderr of each that has no effect."""
+    config = read_options(argv)
+    for line in config.warnings:
+        complain(f"warning: {line}")
+    return config
+
+
+def journal_of(path: Path) -> Path:
+    """Return the run.jsonl of a path: itself, or in its directory, or in results below an export path."""
+    places = (path, path / JOURNAL, path / "results" / JOURNAL, path / "checkpoints" / JOURNAL)
+    for place in places:
+        if place.is_file():
+            return place
+    raise UsageError(
+        f"{path}: no run here, neither {JOURNAL} nor results/{JOURNAL}: name the --export-path of "
+        "`tpx analyze profile`, or the journal itself"
+    )
+
+
+def show_written(written: Sequence[tuple[str, Path]]) -> None:
+    """Print a line per report; of reports of single configurations only their number and directory."""
+    details = [path for label, path in written if label == "Details"]
+    for label, path in written:
+        if label != "Details":
+            print(f"{label}: {path}")
+    if details:
+        print(f"Details: {details[0].parent.parent} ({plural(len(details), 'configuration')})")
