@@ -84,9 +84,7 @@ def profile(argv: Sequence[str]) -> int:
 
 
 def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError | None:
-    """Run the search; return the run and the error that cut it short, if any. The journal has what was
-    measured before it.
-    """
+    """Run the search; return the error that cut it short, if any. The journal has what was measured."""
     try:
         with (
             SearchProgress(
@@ -164,7 +162,9 @@ class SearchProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._hide()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
     def observe(self, event: Event) -> None:
         match event:
@@ -181,7 +181,9 @@ class SearchProgress:
                 if event.models > 1:
                     place = f"model {event.model_number}/{event.models}, {place}"
                 self._place = f"[{place}] {event.trial.variant.name}"
-                self._show(f"{self._place} at {event.trial.load}  {_times(event)}")
+                left = "" if event.remaining_ns is None else f", at most {duration(event.remaining_ns)} left"
+                times = f"({duration(event.elapsed_ns)}{left})"
+                self._show(f"{self._place} at {event.trial.load}  {times}")
             case TrialEnded(trial=trial, outcome=outcome):
                 self._tell_of(trial.load, outcome)
             case Remark(text=text):
@@ -208,16 +210,6 @@ class SearchProgress:
             self._status = self._console.status("")
             self._status.start()
         self._status.update(text.replace("[", r"\["))
-
-    def _hide(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
-
-def _times(event: TrialStarted) -> str:
-    left = "" if event.remaining_ns is None else f", at most {duration(event.remaining_ns)} left"
-    return f"({duration(event.elapsed_ns)}{left})"
 
 
 def _print_results(view: ReportView) -> None:

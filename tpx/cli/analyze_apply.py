@@ -1,15 +1,13 @@
-"""`tpx analyze apply` and `rollback`: write the winning configuration into the model repository, and
-undo it.
-"""
+"""`tpx analyze apply` and `rollback`: write the winning configuration into the repository, and undo it."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpx.analyzer.application import ConfigChange, applied, carry_out, changes_back, changes_to
-from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_last_run
+from tpx.analyzer.results.journal import ModelRead, RunStarted, read_last_run
 from tpx.analyzer.results.measurement import Configuration
-from tpx.analyzer.results.run import ModelRun, Run
+from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze_options import ApplyConfig, RollbackConfig, journal_of
 from tpx.errors import UsageError
@@ -25,8 +23,8 @@ def apply(argv: Sequence[str]) -> int:
     repository = config.model_repository or _repository_of(run.started)
     if not repository.is_dir():
         raise UsageError(f"--model-repository {repository}: no such directory")
-    measured = {} if config.force else _fingerprints(records)
-    changes = changes_to(configuration, repository, measured)
+    measured = {record.model: record.fingerprint for record in records if isinstance(record, ModelRead)}
+    changes = changes_to(configuration, repository, {} if config.force else measured)
     name = configuration.variant.name
     if not changes:
         print(f"{repository} has the configuration {name} already: nothing to do")
@@ -42,9 +40,7 @@ def apply(argv: Sequence[str]) -> int:
 
 
 def rollback(argv: Sequence[str]) -> int:
-    """`tpx analyze rollback`: return 0 if the former configuration was restored, 1 if it was not
-    confirmed.
-    """
+    """`tpx analyze rollback`: return 0 if the former configuration was restored, 1 if not confirmed."""
     config = from_argv(RollbackConfig, argv)
     run = None
     if config.export_path is not None:
@@ -105,7 +101,11 @@ def choose(run: Run, config: ApplyConfig) -> Configuration:
             f"(has: {', '.join(names)})"
         )
     if config.configuration is not None:
-        return _named(models, config.configuration)
+        known = {v.variant.name: v.configuration for model in models for v in model.variants}
+        if config.configuration not in known:
+            near = nearest(config.configuration, known)
+            raise UsageError(f"the run has no configuration '{config.configuration}'{near}")
+        return known[config.configuration]
     if len(models) > 1:
         names_ = ", ".join(model.model for model in models)
         raise UsageError(f"the run has several models: choose one with --model ({names_})")
@@ -120,19 +120,8 @@ def choose(run: Run, config: ApplyConfig) -> Configuration:
     return verdict.best.run.configuration
 
 
-def _named(models: Sequence[ModelRun], name: str) -> Configuration:
-    known = {v.variant.name: v.configuration for model in models for v in model.variants}
-    if name not in known:
-        raise UsageError(f"the run has no configuration '{name}'{nearest(name, known)}")
-    return known[name]
-
-
 def _repository_of(started: RunStarted) -> Path:
     named = started.settings.get("model_repository")
     if not isinstance(named, str):
         raise UsageError("missing: --model-repository, as the run does not say where its models are")
     return Path(named)
-
-
-def _fingerprints(records: Sequence[Record]) -> dict[str, str]:
-    return {record.model: record.fingerprint for record in records if isinstance(record, ModelRead)}

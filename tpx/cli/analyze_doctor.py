@@ -1,7 +1,6 @@
 """`tpx analyze doctor`: check that a run with these options can work before hours are spent on it."""
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.preflight import Check, CheckState, check_machine, check_models, check_remote
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.launching import open_control, open_runner, open_trials, remote_addresses
+from tpx.cli.messages import show
 from tpx.errors import TpxError
 from tpx.perf.run import event_loop
 
@@ -27,8 +27,19 @@ def doctor(argv: Sequence[str]) -> int:
     config = merge_options(argv)
     with Console(stderr=True).status("Looking at what the run needs"):
         checks = [*_options(config), *check_machine(config)]
-        checks += _served(config)
-    _show(checks)
+        try:
+            with asyncio.Runner(loop_factory=event_loop) as loop:
+                checks += loop.run(_asked(config))
+        except TpxError as exc:
+            checks.append(Check(what="server", state=CheckState.FAILED, found=exc.message))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        told = f"{check.found}; {check.remedy}" if check.remedy else check.found
+        table.add_row(Text(check.state.value, style=_STYLES[check.state]), check.what, told)
+    show(table)
     return 1 if any(check.state is CheckState.FAILED for check in checks) else 0
 
 
@@ -42,16 +53,8 @@ def _options(config: ProfileSpec) -> list[Check]:
     return [Check(what="options", state=CheckState.OK, found="they go together")]
 
 
-def _served(config: ProfileSpec) -> list[Check]:
-    """Return findings that need a server."""
-    try:
-        with asyncio.Runner(loop_factory=event_loop) as loop:
-            return loop.run(_asked(config))
-    except TpxError as exc:
-        return [Check(what="server", state=CheckState.FAILED, found=exc.message)]
-
-
 async def _asked(config: ProfileSpec) -> list[Check]:
+    """Return findings that need a server."""
     if config.server.triton_launch_mode == "remote":
         checks = await check_remote(config, open_control(config, remote_addresses(config)))
         if any(check.state is CheckState.FAILED for check in checks):
@@ -70,9 +73,7 @@ async def _asked(config: ProfileSpec) -> list[Check]:
 
 
 async def _on_nodes(config: ProfileSpec) -> list[Check]:
-    """Return the Ray nodes that take part, the reasons why others do not, and whether they can serve
-    the models.
-    """
+    """Return the Ray nodes that take part, why others do not, and whether they can serve the models."""
     left_out: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="tpx-doctor-") as scratch,
@@ -89,22 +90,3 @@ async def _on_nodes(config: ProfileSpec) -> list[Check]:
             return checks + await check_models(config, trials)
         finally:
             await trials.close()
-
-
-def _show(checks: Sequence[Check]) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for check in checks:
-        table.add_row(Text(check.state.value, style=_STYLES[check.state]), check.what, _told(check))
-    wide = None if sys.stdout.isatty() else 10_000  # a pipe has no width
-    console = Console(markup=False, emoji=False, highlight=False, width=wide)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
-
-
-def _told(check: Check) -> str:
-    return f"{check.found}; {check.remedy}" if check.remedy else check.found

@@ -59,21 +59,18 @@ def plan(argv: Sequence[str]) -> int:
 def show_plan(config: ProfileSpec) -> int:
     """Print the plan of a run; return 1 if there is nothing to measure for some model, else 0."""
     pace = pace_of_run(config)
-    with Console(stderr=True).status("Reading the models' own configurations"):
-        found = _planned(config, pace)
+    with (
+        Console(stderr=True).status("Reading the models' own configurations"),
+        tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch,
+    ):
+        with asyncio.Runner(loop_factory=event_loop) as loop:
+            loop.run(_follow(config, pace, Path(scratch)))
+        found = Run.from_records(read_last_run(Path(scratch) / "run.jsonl"))
     width = terminal_width()
     for model in found.models:
         print(_model_text(model, width))
     print("\n".join(wrapped(line, width) for line in _summary(config, found, pace)))
     return Exit.OK if all(model.measured for model in found.models) else Exit.FAILED
-
-
-def _planned(config: ProfileSpec, pace: Pace) -> Run:
-    with tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch:
-        place = Path(scratch)
-        with asyncio.Runner(loop_factory=event_loop) as loop:
-            loop.run(_follow(config, pace, place))
-        return Run.from_records(read_last_run(place / "run.jsonl"))
 
 
 async def _follow(config: ProfileSpec, pace: Pace, place: Path) -> None:
@@ -196,10 +193,12 @@ def _model_text(model: ModelRun, width: int | None) -> str:
         f"{model.model}: at most {model.measurement_count} measurements of {count} "
         f"configuration{'s' if count != 1 else ''}, and {repetitions(model)} final repetitions"
     )
-    rows: list[tuple[str, ...]] = [
-        (each.variant.name, _configuration_text(each.configuration), _loads_text(each))
-        for each in model.variants[:CONFIGURATIONS_SHOWN]
-    ]
+    rows: list[tuple[str, ...]] = []
+    for each in model.variants[:CONFIGURATIONS_SHOWN]:
+        most = each.configuration.max_batch_size
+        parts = [each.configuration.instance_group, f"batches of up to {most}" if most else "no batches"]
+        parts += ["dynamic batching"] * each.configuration.dynamic_batching
+        rows.append((each.variant.name, ", ".join(parts), _loads_text(each)))
     lines = [title]
     headers: tuple[str, ...] = ("Configuration", "Settings", "Loads")
     if len({loads for *_, loads in rows}) == 1:
@@ -208,15 +207,6 @@ def _model_text(model: ModelRun, width: int | None) -> str:
     table = Table(title="", headers=headers, rows=tuple(rows), padding=1)
     left = f"... and {count - CONFIGURATIONS_SHOWN} more\n" if count > CONFIGURATIONS_SHOWN else ""
     return "\n".join([*(wrapped(line, width) for line in lines), table.to_console(width), left])
-
-
-def _configuration_text(configuration: Configuration) -> str:
-    parts = [configuration.instance_group, f"batches of up to {configuration.max_batch_size}"]
-    if not configuration.max_batch_size:
-        parts[1] = "no batches"
-    if configuration.dynamic_batching:
-        parts.append("dynamic batching")
-    return ", ".join(parts)
 
 
 def _loads_text(variant: VariantRun) -> str:

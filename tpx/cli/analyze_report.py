@@ -1,6 +1,4 @@
-"""`tpx analyze report`: write the reports of a finished run again, for the whole run or single
-configurations.
-"""
+"""`tpx analyze report`: write the reports of a finished run again, whole or for single configurations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,10 +27,7 @@ def report(argv: Sequence[str]) -> int:
     run = Run.from_records(read_last_run(path))
     if "pdf" in config.output_formats:
         require_typst()
-    if config.report_model_configs:
-        _write_detailed(_view(run, config), config)
-    else:
-        _write_whole(_view(run, config), config)
+    (_write_detailed if config.report_model_configs else _write_whole)(_view(run, config), config)
     return 0
 
 

@@ -33,9 +33,7 @@ _FILES = {
     ),
     "fish": (".config/fish/completions/tpx.fish", "", ""),  # fish loads it automatically
 }
-"""By shell: the file with the script, below the home directory, and the line that makes a start-up file
-load it.
-"""
+"""By shell: the file of the script, below the home directory, and the start-up file's line that loads it."""
 
 
 def main(argv: Sequence[str]) -> int:

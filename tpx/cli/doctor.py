@@ -1,7 +1,6 @@
 """`tpx doctor`: what works on this machine, and the command that would enable the rest."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tpx.cli.messages import complain
+from tpx.cli.messages import complain, show
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv, nearest, option
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability, inspect
@@ -52,7 +51,14 @@ def main(argv: Sequence[str]) -> int:
     if config.json:
         print(json.dumps(_plain(asdict(found)), indent=2))
     else:
-        _show(found)
+        remedies = [each for each in (*found.backends, *found.features) if each.remedy]
+        show(
+            *(_machine_table(found.machine), "", _table("Backends", found.backends)),
+            *("", _table("Features", found.features)),
+            *(("", Text("What would help", style="bold")) if remedies else ()),
+            # each on one line regardless of its length, so that it can be copied
+            *(Text(f"  {each.name}: {each.remedy}") for each in remedies),
+        )
     for fault in filter(None, faults):
         complain(f"error: {fault}")
     return 1 if any(faults) else 0
@@ -81,31 +87,6 @@ def _plain(value: object) -> object:
     return value
 
 
-def _show(found: Inspection) -> None:
-    if sys.stdout.isatty():
-        _print(found, Console(markup=False, emoji=False, highlight=False))
-        return
-    console = Console(markup=False, emoji=False, highlight=False, width=10_000)  # a pipe has no width
-    with console.capture() as captured:
-        _print(found, console)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
-
-
-def _print(found: Inspection, console: Console) -> None:
-    console.print(_machine_table(found.machine))
-    for title, findings in (("Backends", found.backends), ("Features", found.features)):
-        console.print()
-        console.print(_table(title, findings))
-    remedies = [each for each in (*found.backends, *found.features) if each.remedy]
-    if remedies:
-        console.print()
-        console.print(Text("What would help", style="bold"))
-        for each in remedies:
-            # on one line regardless of its length, so that it can be copied
-            console.print(Text(f"  {each.name}: {each.remedy}"), soft_wrap=True)
-
-
 def _machine_table(machine: Machine) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
@@ -130,14 +111,7 @@ def _table(title: str, findings: Sequence[InspectedPart]) -> Table:
     table.add_column("", overflow="fold")
     for each in findings:
         state = Text(each.state.value, style=_STYLES[each.state])
-        table.add_row(each.name, state, each.version, _told(each))
+        origin = f"from {each.origin}" if each.origin else ""
+        parts = (each.what, origin, ", ".join(each.providers), ", ".join(each.devices), each.why)
+        table.add_row(each.name, state, each.version, "; ".join(filter(None, parts)))
     return table
-
-
-def _told(finding: InspectedPart) -> str:
-    """Describe a part: what it computes with and where, or why it does not work."""
-    parts = [finding.what]
-    if finding.origin:
-        parts.append(f"from {finding.origin}")
-    parts += [", ".join(finding.providers), ", ".join(finding.devices), finding.why]
-    return "; ".join(part for part in parts if part)

@@ -37,7 +37,7 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
             _nothing_about(path, topic)
             return Exit.FAILED
     elif not whole:
-        fields = _common(fields)
+        fields = [field for field in fields if field.option.common] or fields
     page.usage(path)
     if path not in COMMANDS:
         page.text(PURPOSE)
@@ -86,11 +86,6 @@ def _listed(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
             parent = words[:-1]
             if parent == path or COMMANDS[parent].config:
                 yield words, command
-
-
-def _common(fields: Sequence[Field]) -> list[Field]:
-    """Return the options of the short help: those marked as common, or all."""
-    return [field for field in fields if field.option.common] or list(fields)
 
 
 def _about(fields: Sequence[Field], topic: str) -> list[Field]:
@@ -143,7 +138,9 @@ class _Page:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._width = max(WIDTH_LEAST, shutil.get_terminal_size().columns)
-        self._coloured = _in_colour()
+        forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+        terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._coloured = (forced or terminal) and not os.environ.get("NO_COLOR")
 
     def usage(self, path: tuple[str, ...]) -> None:
         words = ["tpx", *path]
@@ -192,13 +189,6 @@ class _Page:
         return f"{_BOLD}{text}{_PLAIN}" if self._coloured else text
 
 
-def _in_colour() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
-    return forced or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
-
-
 def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
@@ -219,12 +209,9 @@ def _metavar(field: Field) -> str:
 
 
 def _positional(field: Field) -> str:
-    shown = f"{_metavar(field)}..." if field.repeatable and " " not in _metavar(field) else _metavar(field)
-    return (
-        shown
-        if field.default is MISSING
-        else f"[{shown.removesuffix('...')}]" + "..." * shown.endswith("...")
-    )
+    shown = _metavar(field)
+    more = "..." * (field.repeatable and " " not in shown)
+    return (shown if field.default is MISSING else f"[{shown}]") + more
 
 
 _METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}

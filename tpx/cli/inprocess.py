@@ -108,9 +108,7 @@ class Answer:
     def __init__(self, on_response: OnResponse) -> None:
         self.on_response = on_response
         self.sending = True
-        """True while the request is being submitted: a response that arrives meanwhile waits for the
-        next turn.
-        """
+        """True while the request is submitted: a response that arrives meanwhile waits for the next turn."""
         self.status = ANSWERED
         self.error: TpxError | None = None
         self.first_byte_ns = 0

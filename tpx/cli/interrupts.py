@@ -4,20 +4,19 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 ENDING = (signal.SIGINT, signal.SIGTERM)
 SAME_NS = 100_000_000
 """Some programs send a signal to a child and to its process group: a second one this soon is the same."""
 
 
 class ServerSignals:
-    """SIGTERM or SIGINT shuts the server down. A second SIGINT ends it at once; a second SIGTERM, which
-    some supervisors send, has no effect.
-    """
+    """SIGTERM or SIGINT shuts the server down; a second SIGINT ends it at once, a second SIGTERM does not."""
 
     def __init__(self, on_now: Callable[[], None], clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.stop = asyncio.Event()
@@ -65,15 +64,20 @@ class Interrupts:
         self._clock = clock
         self._heard_ns = -SAME_NS
 
-    def watch(self, work: "asyncio.Future[Any]") -> None:
-        """Handle signals while `work` runs."""
+    async def run(self, work: Coroutine[object, object, T]) -> T | None:
+        """Return the result of `work`, or None if it was ended at once. Signals are handled meanwhile."""
+        running, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
         for number in ENDING:
-            asyncio.get_running_loop().add_signal_handler(number, self.interrupt, work)
-
-    def unwatch(self) -> None:
-        """Stop handling signals."""
-        for number in ENDING:
-            asyncio.get_running_loop().remove_signal_handler(number)
+            loop.add_signal_handler(number, self.interrupt, running)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if not self.at_once:
+                raise
+            return None
+        finally:
+            for number in ENDING:
+                loop.remove_signal_handler(number)
 
     def interrupt(self, work: "asyncio.Future[Any]") -> None:
         now_ns = self._clock()

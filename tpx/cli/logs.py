@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -46,9 +46,12 @@ class TritonFormatter(logging.Formatter):
         if block:
             return f"{self._start(record)}\n{block}"
         message = record.getMessage()
-        text = self._start(record) + (_escaped(message) if self._escape else message)
-        if record.exc_info:
-            text += "\n" + self._indented(self.formatException(record.exc_info))
+        if self._escape:
+            message = json.dumps(message, ensure_ascii=False).translate(_UNSEEN)
+        text = self._start(record) + message
+        if record.exc_info:  # no line of a traceback may look like the start of another record
+            lines = self.formatException(record.exc_info).splitlines()
+            text += "".join(f"\n    {line.translate(_CONTROLS)}" for line in lines)
         return text
 
     def _json(self, record: logging.LogRecord, block: str) -> str:
@@ -72,15 +75,6 @@ class TritonFormatter(logging.Formatter):
         if self.log_format == "ISO8601":
             return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {where}"
         return f"{letter}{when:%m%d %H:%M:%S.%f} {where}"
-
-    def _indented(self, trace: str) -> str:
-        """Return a traceback without any line that looks like the start of another record."""
-        return "\n".join("    " + line.translate(_CONTROLS) for line in trace.splitlines())
-
-
-def _escaped(message: str) -> str:
-    """Return a JSON string on one line, without characters that change the text direction."""
-    return json.dumps(message, ensure_ascii=False).translate(_UNSEEN)
 
 
 class _LogFile(logging.FileHandler):
@@ -136,7 +130,13 @@ def configure(control: LogControl) -> None:
         handler.addFilter(lambda record: _wanted(control.settings, record.levelno))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    control.watch(_applier(formatter))
+
+    def apply(settings: LogSettings) -> None:
+        formatter.log_format = settings.log_format
+        # what is below the level of its logger costs nothing; the libraries' own details are never asked for
+        logging.getLogger("tpx").setLevel(logging.DEBUG if settings.log_verbose_level else logging.INFO)
+
+    control.watch(apply)
 
 
 def _handlers(log_file: str) -> list[logging.Handler]:
@@ -158,12 +158,3 @@ def _wanted(settings: LogSettings, level: int) -> bool:
     if level >= logging.WARNING:
         return settings.log_warning
     return settings.log_info if level >= logging.INFO else settings.log_verbose_level > 0
-
-
-def _applier(formatter: TritonFormatter) -> Callable[[LogSettings], None]:
-    def apply(settings: LogSettings) -> None:
-        formatter.log_format = settings.log_format
-        # what is below the level of its logger costs nothing; the libraries' own details are never asked for
-        logging.getLogger("tpx").setLevel(logging.DEBUG if settings.log_verbose_level else logging.INFO)
-
-    return apply

@@ -2,7 +2,10 @@
 
 import shutil
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
@@ -30,3 +33,17 @@ def fitted(text: str, width: int | None) -> str:
 def complain(text: str) -> None:
     """Print an error, a warning or a note to stderr."""
     print(fitted(text, terminal_width(sys.stderr)), file=sys.stderr, flush=True)
+
+
+def show(*shown: "RenderableType") -> None:
+    """Print tables and lines to stdout; lines of a pipe, which has no width, are not broken."""
+    from rich.console import Console  # late, as above
+    from rich.text import Text
+
+    width = None if sys.stdout.isatty() else 10_000
+    console = Console(markup=False, emoji=False, highlight=False, width=width)
+    with console.capture() as captured:
+        for each in shown:
+            console.print(each, soft_wrap=isinstance(each, Text))
+    for line in captured.get().splitlines():
+        print(line.rstrip())

@@ -53,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
             if config.output.dry_run:
                 return _dry_run(config)
             if config.comparing.ab:
-                from tpx.cli import perf_ab  # late
+                from tpx.cli.perf_compare import compare_servers  # late
 
-                return perf_ab.main(config, argv, IN_PROCESS)
+                return compare_servers(config, argv, IN_PROCESS)
             return _measured(config, argv)
     except TpxError as exc:
         complain(f"Error: {exc}{_hint(exc, kind)}")
@@ -162,17 +162,9 @@ async def _run(config: SessionSpec) -> Report | None:
     """Return the report, or None if the run was interrupted twice."""
     with Terminal(config) as terminal:
         interrupts = Interrupts(lambda: terminal.measuring, terminal.notice)
-        measuring = run(config, observer=terminal, stop=interrupts.stop, in_process=IN_PROCESS)
-        work = asyncio.ensure_future(measuring)
-        interrupts.watch(work)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if not interrupts.at_once:
-                raise
-            return None
-        finally:
-            interrupts.unwatch()
+        return await interrupts.run(
+            run(config, observer=terminal, stop=interrupts.stop, in_process=IN_PROCESS)
+        )
 
 
 def _allow_many_connections() -> None:

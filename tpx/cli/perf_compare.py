@@ -1,14 +1,21 @@
-"""`tpx perf compare A.json B.json`: what changed, and an exit status for continuous integration."""
+"""`tpx perf compare A.json B.json` and `tpx perf --ab URL1 URL2 ...`: what differs, with an exit code."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tpx.cli.commands import Exit
 from tpx.cli.comparing import PerfCompareConfig, report_comparison
+from tpx.cli.interrupts import Interrupts
+from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.answers.compare import compare, difference_json, read_levels
+from tpx.perf.in_turns import ServerTurns, run_in_turns
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
+from tpx.perf.run import event_loop
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,3 +43,60 @@ def _document(path: Path) -> object:
         raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     except ValueError as exc:
         raise UsageError(f"{path} is not JSON: {exc}") from exc
+
+
+def compare_servers(config: SessionSpec, argv: Sequence[str], in_process: str = "") -> int:
+    """`tpx perf --ab`: measure servers in turns and print what differs; return the exit status.
+
+    Interrupted runs are judged by what they measured only with --allow-partial.
+    """
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        found = runner.run(_run(config, in_process))
+    if found is None:
+        return Exit.INTERRUPTED
+    status = report_comparison(_compared(found), config.output, _ab_document(found, argv))
+    if found.interrupted and not config.answers.allow_partial:
+        return Exit.INTERRUPTED
+    return status
+
+
+async def _run(config: SessionSpec, in_process: str) -> ServerTurns | None:
+    begun = False
+
+    def said(text: str) -> None:
+        nonlocal begun
+        begun = True
+        complain(text)
+
+    interrupts = Interrupts(lambda: begun, said)
+    turns = run_in_turns(config, stop=interrupts.stop, said=said, in_process=in_process)
+    return await interrupts.run(turns)
+
+
+def _compared(found: ServerTurns) -> Compared:
+    base, *others = found.servers
+    return Compared(
+        pairs=tuple(
+            Against(title=f"{server} against {base}", differences=differences)
+            for server, differences in zip(others, found.differences, strict=True)
+        ),
+        strictness=found.strictness,
+        interrupted=found.interrupted,
+    )
+
+
+def _ab_document(found: ServerTurns, argv: Sequence[str]) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "argv": list(argv),
+        "servers": list(found.servers),
+        "interrupted": found.interrupted,
+        "rounds": [
+            {"load": level.load, "blocks": [[dict(f.items()) for f in blocks] for blocks in level.blocks]}
+            for level in found.levels
+        ],
+        "ab": [
+            {"server": server, "differences": difference_json(differences)}
+            for server, differences in zip(found.servers[1:], found.differences, strict=True)
+        ],
+    }

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from tpx.cli.messages import complain, fitted, terminal_width
@@ -19,7 +20,7 @@ from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:
-    from tpx.cli.perf_live import LiveView
+    from rich.live import Live
 
 LIVE_INTERVAL_S = 0.5
 
@@ -64,6 +65,48 @@ def every_step(verbose: int) -> Iterator[None]:
         log.setLevel(level)
 
 
+class _LiveView:
+    """The dashboard of one run, drawn on stderr while a level is measured."""
+
+    def __init__(self, config: SessionSpec) -> None:
+        from rich.console import Console  # late: rich is a tenth of what starting costs
+
+        from tpx.perf.report.live import Dashboard
+
+        self._console = Console(stderr=True)
+        self._dashboard = Dashboard(config)
+        self._live: Live | None = None
+
+    def level_started(self, level: Level) -> None:
+        from rich.live import Live
+
+        self._dashboard.level_started(level, perf_counter_ns())
+        self._live = Live(console=self._console, transient=True, auto_refresh=False, redirect_stdout=False)
+        self._live.start()
+        self._draw(self._live)
+
+    def progress(self, progress: LevelProgress) -> None:
+        self._dashboard.look(progress)
+        if self._live is not None:
+            self._draw(self._live)
+
+    def level_finished(self, result: LevelResult) -> None:
+        """Clear what was drawn, and keep the level for the table of those measured."""
+        self.hide()
+        self._dashboard.level_finished(result, perf_counter_ns())
+
+    def hide(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def _draw(self, live: "Live") -> None:
+        live.update(self._dashboard.text(self._console.width, perf_counter_ns()), refresh=True)
+
+
 class Terminal(Observer):
     """Prints results as they come, and where stderr is a terminal shows how it goes."""
 
@@ -71,11 +114,9 @@ class Terminal(Observer):
         self._config = config
         self._settings = config.level_settings
         self._shown = Shown(protocol=config.target.protocol, verbose=config.output.verbose > 0)
-        self._live: LiveView | None = None
+        self._live: _LiveView | None = None
         if config.output.shows_live and sys.stderr.isatty():
-            from tpx.cli import perf_live  # late: rich is a tenth of what starting costs
-
-            self._live = perf_live.LiveView(config)
+            self._live = _LiveView(config)
         self.progress_interval_s = LIVE_INTERVAL_S if self._live else 0.0
         self.measuring = False
         """True once a level has begun; before that there is nothing to finish."""

@@ -18,6 +18,7 @@ from tpx.cli.messages import complain, terminal_width
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
+from tpx.perf.loops import event_loop
 from tpx.report.text import wrapped
 from tpx.serving.endpoints import BoundEndpoint, check_ports
 from tpx.serving.heap import keep_few_pools
@@ -42,26 +43,26 @@ _OTHER_FILES = 1024
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx serve` with these words; returns the exit status: 0 after a stop, 1 otherwise."""
-    try:
-        config = from_argv(ServeConfig, argv)
-        _warn_of_options(config, argv)
-        logs = LogControl(config.logging.settings)
-        configure(logs)
-        config = _with_models(config)
-        _allow_many_connections(config.server.max_connections)
-        keep_few_pools()
-        if config.server.frontends:
-            return _supervise(config, logs)
-        status = _run(_serve(config, logs))
-        finish()
-        return status
-    except TpxError as exc:
-        complain(f"error: creating server: {exc.code.value} - {exc}")
-        return 1
+    return _reporting(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str]) -> int:
+    config = from_argv(ServeConfig, argv)
+    _warn_of_options(config, argv)
+    logs = LogControl(config.logging.settings)
+    configure(logs)
+    config = _with_models(config)
+    _allow_many_connections(config.server.max_connections)
+    keep_few_pools()
+    if config.server.frontends:
+        return _supervise(config, logs)
+    status = _run(_serve(config, logs))
+    finish()
+    return status
 
 
 def _run(work: Coroutine[object, object, int]) -> int:
-    with asyncio.Runner(loop_factory=_event_loop()) as runner:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(work)
 
 
@@ -81,7 +82,7 @@ def _supervise(config: ServeConfig, logs: LogControl) -> int:
 
 
 def _reporting(run: Callable[[], int]) -> int:
-    """Run a process of the server, and print what it fails with."""
+    """Return the status of `run`, or 1 after printing what it fails with."""
     try:
         return run()
     except TpxError as exc:
@@ -131,31 +132,17 @@ def _with_models(config: ServeConfig) -> ServeConfig:
     """Without a word about models: ./models, or the example models."""
     if config.repository.models or config.repository.model_repository:
         return config
-    here = Path("models")
-    if here.is_dir():
-        _tell(config, f"No model repository given: serving ./{here}")
-        return _serving(config, here)
-    from tpx import examples  # late: only this path writes models
+    directory = Path("models")
+    if directory.is_dir():
+        _tell(config, f"No model repository given: serving ./{directory}")
+    else:
+        from tpx import examples  # late: only this path writes models
 
-    directory = examples.default_directory()
-    examples.write(directory)
-    _tell(
-        config, f"No model repository given and no ./models here: serving the example models in {directory}"
-    )
-    return _serving(config, directory)
-
-
-def _serving(config: ServeConfig, directory: Path) -> ServeConfig:
+        directory = examples.default_directory()
+        examples.write(directory)
+        where = f"serving the example models in {directory}"
+        _tell(config, f"No model repository given and no ./models here: {where}")
     return replace(config, repository=replace(config.repository, model_repository=(directory,)))
-
-
-def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
-    return loop
 
 
 async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None = None) -> int:

@@ -23,8 +23,20 @@ CELL_LEAST = 20
 
 def log_models(server: InferenceServer, config: ServeConfig) -> None:
     """Repository agents, backends and models: after loading, also if that failed."""
-    _log(("Repository Agent", "Path"), _agent_rows(server, config))
-    _log(("Backend", "Path", "Config"), _backend_rows(server, config))
+    configs = [model.config for model in server.plane.served()]
+    agents = sorted({each.name for one in configs for each in one.model_repository_agents.agents})
+    options = config.repository
+    _log(
+        ("Repository Agent", "Path"),
+        [(name, where_agent_is(name, options.repoagent_directory)) for name in agents],
+    )
+    backends: list[Row] = []
+    for name in sorted({one.backend for one in configs} - {""}):  # ensembles have none
+        told = [flag.rpartition(",") for flag in options.backend_config]
+        settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
+        place = whereabouts(name, options.backend_directory)
+        backends.append((name, place, json.dumps({"cmdline": settings}, separators=(",", ":"))))
+    _log(("Backend", "Path", "Config"), backends)
     models = server.status()
     _log(("Model", "Version", "Status"), model_rows(models))
     if not models:
@@ -96,27 +108,6 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
             str(int(bool(config.repository.cache_config or config.repository.response_cache_byte_size))),
         ),
     ]
-
-
-def _agent_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
-    """Return the repository agents of the served models."""
-    asked = {
-        each.name for model in server.plane.served() for each in model.config.model_repository_agents.agents
-    }
-    return [(name, where_agent_is(name, config.repository.repoagent_directory)) for name in sorted(asked)]
-
-
-def _backend_rows(server: InferenceServer, config: ServeConfig) -> list[Row]:
-    """Return the backends of the served models with their --backend-config."""
-    backends = {model.config.backend for model in server.plane.served()}
-    names = sorted(backends - {""})  # ensembles have none
-    rows: list[Row] = []
-    for name in names:
-        told = [flag.rpartition(",") for flag in config.repository.backend_config]
-        settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
-        place = whereabouts(name, config.repository.backend_directory)
-        rows.append((name, place, json.dumps({"cmdline": settings}, separators=(",", ":"))))
-    return rows
 
 
 def _one_line(cell: str) -> str:
