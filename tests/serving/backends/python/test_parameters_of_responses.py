@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tpx.serving.backends.python.worker.errors import TritonModelException
-from tpx.serving.backends.python.worker.request import InferenceRequest, InferenceResponse
+from tpx.serving.backends.python.worker.request import InferenceRequest
+from tpx.serving.backends.python.worker.response import InferenceResponse
 
 
 @pytest.mark.parametrize(

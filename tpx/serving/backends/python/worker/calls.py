@@ -15,7 +15,8 @@ from typing import Any
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Channel
 from tpx.serving.backends.python.worker.errors import ErrorCode, TritonError, TritonModelException
-from tpx.serving.backends.python.worker.request import InferenceRequest, InferenceResponse
+from tpx.serving.backends.python.worker.request import InferenceRequest
+from tpx.serving.backends.python.worker.response import InferenceResponse
 from tpx.serving.backends.python.worker.tensor import Tensor
 
 _KEPT_BYTES = 16 << 20
@@ -115,10 +116,8 @@ class Calls:
         call = self._calls.get(number)
         if call is None:
             return
-        if flags & frames.EMPTY:
-            response = InferenceResponse()
-        else:
-            response = self._response(body, frames.RESPONSE_START.size)
+        empty = flags & frames.EMPTY
+        response = InferenceResponse() if empty else self._response(body, frames.RESPONSE_START.size)
         if call.wanted:
             call.responses.append(response)
         if flags & frames.FINAL:
@@ -143,22 +142,17 @@ class Calls:
 
     def ask(self, verb: str, **words: object) -> Any:
         """Ask the server for a service and return its result. Raises TritonModelException."""
-        number = self._tell(verb, words, wanted=True)
+        number = next(self._numbers)
+        self.tell(verb, number=number, **words)
         self.channel.wait(lambda: number in self._asked)
         answer = self._asked.pop(number)
         if "error" in answer:
             raise TritonModelException(answer["error"])
         return answer.get("value")
 
-    def tell(self, verb: str, **words: object) -> None:
-        """Ask the server for a service that has no result."""
-        self._tell(verb, words, wanted=False)
-
-    def _tell(self, verb: str, words: frames.Words, *, wanted: bool) -> int:
-        number = next(self._numbers)
-        words = {"verb": verb, "number": number if wanted else 0, **words}
-        self.channel.send(frames.CONTROL, [json.dumps(words).encode()])
-        return number
+    def tell(self, verb: str, *, number: int = 0, **words: object) -> None:
+        """Ask the server for a service; without a number it answers nothing."""
+        self.channel.send(frames.CONTROL, [json.dumps({"verb": verb, "number": number, **words}).encode()])
 
     def answered(self, body: memoryview) -> None:
         """Handle a RESULT frame."""
@@ -249,20 +243,17 @@ class ResponseIterator:
             return self._kept[self._at - 1]
         response = self._call.responses.popleft()
         size = frames.RESPONSE_BYTES + sum(len(t._data or b"") for t in response._outputs)
-        self._keep(response, size)
-        self._taken += size
-        if self._taken >= frames.CREDIT_BYTES:
-            self._calls.taken(self._number, self._taken)
-            self._taken = 0
-        return response
-
-    def _keep(self, response: InferenceResponse, size: int) -> None:
         self._kept_bytes += size
         if self._kept_bytes > _KEPT_BYTES:
             self._kept.clear()
         else:
             self._kept.append(response)
         self._at = len(self._kept)
+        self._taken += size
+        if self._taken >= frames.CREDIT_BYTES:
+            self._calls.taken(self._number, self._taken)
+            self._taken = 0
+        return response
 
     def cancel(self) -> None:
         """Cancel the call."""

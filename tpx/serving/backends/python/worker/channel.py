@@ -58,9 +58,7 @@ class Channel:
     def send_entries(
         self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]], *, keep: bool = False
     ) -> None:
-        """Send a frame with several entries, each with its own tensors, or keep it for `flush` or the
-        next frame.
-        """
+        """Send a frame of entries, each with its own tensors, or keep it for `flush` or the next frame."""
         with self._sending:
             parts: list[Buffer] = [start]
             for own, tensors in entries:
@@ -88,11 +86,7 @@ class Channel:
             raise ServerGone from exc
 
     def _grow(self, size: int) -> Segment:
-        """Create a larger segment. Called while sending, so that no other thread uses the segment
-        before.
-
-        Raises MemoryError.
-        """
+        """Create a larger segment; called while sending, so no other thread uses it. Raises MemoryError."""
         self._sendall(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
         self.wait(lambda: bool(self._granted))
         segment = self._granted.pop()
@@ -149,9 +143,7 @@ class Channel:
             self._changed.notify_all()
 
     def pump(self) -> None:
-        """Read in a separate thread from now on, because threads also wait for results produced in this
-        process.
-        """
+        """Read in a separate thread from now on: threads also wait for results produced in this process."""
         if self._pump is None:
             self._pump = threading.Thread(target=self._read_on, name="tpx-channel", daemon=True)
             self._pump.start()
@@ -164,9 +156,8 @@ class Channel:
 
     def _read(self) -> None:
         """Wait for data and handle the complete frames."""
-        if (
-            self._pump is None
-        ):  # the pump thread may be slow; spinning there would take the interpreter lock from others
+        # the pump thread may be slow; spinning there would take the interpreter lock from others
+        if self._pump is None:
             self.waiting.until_readable()
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _FDS_BYTES)

@@ -66,9 +66,7 @@ class Capsule:
     """A tensor handed over in a DLPack capsule; the consumer frees it."""
 
     def __init__(self, capsule: Any) -> None:
-        """Take the tensor. Raises TritonModelException for another kind of capsule or one already
-        consumed.
-        """
+        """Take the tensor. Raises TritonModelException for another kind of capsule or a consumed one."""
         if not _is_valid(capsule, _NAME):
             raise TritonModelException("the capsule holds no DLPack tensor, or was consumed before")
         self._address = _pointer_of(capsule, _NAME)
@@ -99,9 +97,7 @@ class Capsule:
         return None
 
     def array(self) -> Any:
-        """Consume the capsule; return an array over its memory, which is freed with the array. BF16 is
-        uint16.
-        """
+        """Consume the capsule; return an array (BF16 is uint16) over its memory, freed with the array."""
         tensor, dtype = self._managed.tensor, np.dtype(self._dtype)
         _set_name(self._capsule, _USED)
         self._capsule = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import traceback
-from types import TracebackType
 
 from tpx.serving.backends.python.worker import arguments
 
@@ -52,18 +51,12 @@ class TritonError:
 def described(error: BaseException) -> str:
     """Describe an exception as Triton does: type, message, and where it was raised, innermost first."""
     text = f"{type(error).__name__}: {error}"
-    places = _places(error.__traceback__)
-    if places:
-        text += "\n\nAt:\n" + "".join(f"  {place}\n" for place in places)
-    return text
-
-
-def _places(trace: TracebackType | None) -> list[str]:
-    found = []
-    for frame, line in traceback.walk_tb(trace):
-        if not _is_own(frame.f_code.co_filename):
-            found.append(f"{frame.f_code.co_filename}({line}): {frame.f_code.co_name}")
-    return found[::-1]
+    places = [
+        f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not _is_own(frame.f_code.co_filename)
+    ]
+    return f"{text}\n\nAt:\n{''.join(reversed(places))}" if places else text
 
 
 def place_of(error: BaseException) -> tuple[str, int]:

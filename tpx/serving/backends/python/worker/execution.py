@@ -17,9 +17,8 @@ from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.backends.python.worker.request import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
     InferenceRequest,
-    InferenceResponse,
 )
-from tpx.serving.backends.python.worker.sender import InferenceResponseSender
+from tpx.serving.backends.python.worker.response import InferenceResponse, InferenceResponseSender
 from tpx.serving.backends.python.worker.services import Reports
 from tpx.serving.backends.python.worker.tensor import Tensor
 
@@ -65,8 +64,6 @@ class Execution:
     def _failed(self) -> str:
         return f"Failed to process the request(s) for model '{self.name}'"
 
-    # what comes
-
     def cancel(self, handle: int) -> None:
         """Mark a request as cancelled."""
         if handle in self._live:
@@ -99,22 +96,20 @@ class Execution:
             requests.append(request)
         return batch, _clock() - taken_ns, requests
 
-    # what the model does
-
     def run(self, batch: int, take_ns: int, requests: list[InferenceRequest], *, more: bool) -> None:
-        """Call the model and send its responses. If `more` work is queued, responses of a short model
-        are sent together with the next ones.
-        """
+        """Call the model and send its responses; with `more` work, a short model's wait for the next ones."""
         began_ns = _clock()
         self.channel.begin(batch)
         try:
-            entries, computed_ns = self._execute(requests)
-            failed = False
+            returned = self.model.execute(requests)
+            if inspect.iscoroutine(returned):
+                returned = self._await(returned, requests)
+            computed_ns = _clock()
+            entries, failed = self._entries(returned, requests), False
         except ServerGone:
             raise
         except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
-            computed_ns = _clock()
-            failed = True
+            computed_ns, failed = _clock(), True
             message = str(exc) if isinstance(exc, _WrongReturn) else ""
             self._reports.raised(self._failed, exc, message)
             entries = _failure(message or described(exc))
@@ -142,13 +137,6 @@ class Execution:
             self._kept_since_ns = 0
             return False
         return True
-
-    def _execute(self, requests: list[InferenceRequest]) -> tuple[list[Entry], int]:
-        returned = self.model.execute(requests)
-        if inspect.iscoroutine(returned):
-            returned = self._await(returned, requests)
-        computed_ns = _clock()
-        return self._entries(returned, requests), computed_ns
 
     def _entries(self, returned: Any, requests: list[InferenceRequest]) -> list[Entry]:
         if self._decoupled:
@@ -231,8 +219,7 @@ class Execution:
 
     def _await(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
         """Return the result of an `async def execute`; for a decoupled model, do not wait for it."""
-        self.channel.pump()
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        future = self._started(coroutine)
         if self._decoupled:
             senders = [request._sender for request in requests]
             future.add_done_callback(lambda done: self._executed(done, senders))
@@ -241,12 +228,13 @@ class Execution:
         self.channel.wait(future.done)
         return future.result()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _started(self, coroutine: Any) -> Future[Any]:
+        self.channel.pump()
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._loop.set_exception_handler(self._reports.task_raised)
             threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
-        return self._loop
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def _executed(self, done: Future[Any], senders: list[Any]) -> None:
         """Handle the end of a decoupled model's coroutine; unanswered requests get its exception."""
@@ -261,9 +249,7 @@ class Execution:
 
     def await_here(self, awaitable: Any, timeout_s: float) -> Any:
         """Return the result of an awaitable of the model."""
-        self.channel.pump()
-        future = asyncio.run_coroutine_threadsafe(awaitable, self._running_loop())
-        return future.result(timeout_s)
+        return self._started(awaitable).result(timeout_s)
 
     # senders
 

@@ -34,9 +34,7 @@ HANDLE = struct.Struct("<QII")
 """A request of a batch, or a call: handle, size of the head of its tensors, size of its id."""
 SIZE = struct.Struct("<I")
 ANSWER = struct.Struct("<IQQQIB")
-"""ANSWERS: batch number, times when it was read, started, and computed, number of entries, whether one
-error replaces all.
-"""
+"""ANSWERS: batch, times of reading, start and end, number of entries, True if one error is for all."""
 STATUS = struct.Struct("<BI")
 """Status of an entry, and the size of its head or of its error."""
 RESPONSE_START = struct.Struct("<QB")

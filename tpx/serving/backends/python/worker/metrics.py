@@ -88,14 +88,9 @@ class MetricFamily:
         self._series: dict[str, _Series] = {}
         self._kind = arguments.member(kind, "MetricFamily(): kind", MetricKind)
         number = next(_IDS)
-        _create(
-            "MetricFamily",
-            "family",
-            id=number,
-            name=arguments.text(name, "MetricFamily(): name"),
-            help=arguments.text(description, "MetricFamily(): description"),
-            kind=int(kind),
-        )
+        name = arguments.text(name, "MetricFamily(): name")
+        words = arguments.text(description, "MetricFamily(): description")
+        _create("MetricFamily", "family", id=number, name=name, help=words, kind=int(kind))
         self._number = number
 
     def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:  # noqa: N802 (Triton's name)
@@ -105,22 +100,16 @@ class MetricFamily:
         self._check_buckets(buckets)
         for name, value in (labels or {}).items():
             if not isinstance(value, str):
-                words = f"the value of label '{name}' must be a str, got {type(value).__name__}"
-                raise TritonModelException(f"Error when creating Metric: {words}")
+                why = f"the value of label '{name}' must be a str, got {type(value).__name__}"
+                raise TritonModelException(f"Error when creating Metric: {why}")
         texts = {str(name): value for name, value in (labels or {}).items()}
         bounds = [arguments.real(bucket, "Metric(): each of buckets") for bucket in buckets or ()]
         key = repr((sorted(texts.items()), bounds))
         series = self._series.get(key)
         if series is None:
             series = _Series(self._kind)
-            _create(
-                "Metric",
-                "metric",
-                id=series.number,
-                family=self._number,
-                labels=texts,
-                buckets=bounds,
-            )
+            words = {"family": self._number, "labels": texts, "buckets": bounds}
+            _create("Metric", "metric", id=series.number, **words)
             self._series[key] = series
         return Metric(series)
 

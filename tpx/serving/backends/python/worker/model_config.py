@@ -14,9 +14,7 @@ _OUTPUT_KEYS = ("name", "data_type", "dims")
 
 
 class ModelConfig:
-    """Collects a model's additions to its configuration; a contradiction raises ValueError in Triton's
-    words.
-    """
+    """Collects a model's additions to its configuration; a contradiction raises ValueError, as in Triton."""
 
     def __init__(self, config: Config, model_name: str) -> None:
         self._config = config
@@ -123,7 +121,4 @@ def using_decoupled_model_transaction_policy(model_config: Config) -> bool:
 
 
 def _named(tensors: Iterable[Config] | None, name: str) -> Config | None:
-    for tensor in tensors or ():
-        if tensor.get("name") == name:
-            return tensor
-    return None
+    return next((tensor for tensor in tensors or () if tensor.get("name") == name), None)

@@ -1,27 +1,24 @@
-"""Requests and responses as models see them."""
+"""Requests as models see them."""
 
 from __future__ import annotations
 
 import enum
-import json
 from typing import TYPE_CHECKING, Any, Union
 
 from tpx.serving.backends.python.worker import arguments
-from tpx.serving.backends.python.worker.errors import TritonError, TritonModelException
+from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.frames import Head
+from tpx.serving.backends.python.worker.response import parameters_of, tensors_of
 from tpx.serving.backends.python.worker.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tpx.serving.backends.python.worker.execution import Execution
-    from tpx.serving.backends.python.worker.sender import InferenceResponseSender
+    from tpx.serving.backends.python.worker.response import InferenceResponseSender
 
 CorrelationId = Union[int, str]
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
-TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 _INT64 = -(2**63), 2**63 - 1
@@ -103,7 +100,7 @@ class InferenceRequest:
         """Create a request. Raises TypeError, TritonModelException."""
         self._model_name = arguments.text(model_name, "InferenceRequest(): model_name")
         self._request_id = arguments.text(request_id, "InferenceRequest(): request_id")
-        self._inputs = _tensors(
+        self._inputs = tensors_of(
             inputs,
             "InferenceRequest(): inputs",
             f"Input tensor for request with id '{self._request_id}' and model name '{self._model_name}' "
@@ -121,7 +118,7 @@ class InferenceRequest:
             raise arguments.wrong(trace, "InferenceRequest(): trace", "an InferenceTrace")
         self._preferred = preferred_memory
         self._trace = trace
-        self._parameters = _checked(parameters)
+        self._parameters = parameters_of(parameters)
         self._release = TRITONSERVER_REQUEST_RELEASE_ALL
         self._handle = 0
         self._execution: Execution | None = None
@@ -234,84 +231,9 @@ class InferenceRequest:
         return self._execution
 
 
-class InferenceResponse:
-    """Output tensors, or an error."""
-
-    __slots__ = ("_error", "_outputs", "_parameters")
-
-    def __init__(self, output_tensors: Any = (), error: Any = None, parameters: Any = None) -> None:
-        """Create a response. Raises TypeError, TritonModelException."""
-        self._outputs = _tensors(
-            output_tensors,
-            "InferenceResponse(): output_tensors",
-            "Output tensor for inference response should not be empty.",
-        )
-        if not isinstance(error, (TritonError, type(None))):
-            raise arguments.wrong(error, "InferenceResponse(): error", "a TritonError")
-        self._error: TritonError | None = error
-        self._parameters = "{}" if parameters is None else _checked(parameters, check=_check_sendable)
-
-    def output_tensors(self) -> list[Tensor]:
-        """Return the output tensors; none if there is an error."""
-        return self._outputs
-
-    def has_error(self) -> bool:
-        """Return whether there is an error."""
-        return self._error is not None
-
-    def error(self) -> TritonError | None:
-        """Return the error, None if there is none."""
-        return self._error
-
-    def parameters(self) -> str:
-        """Return the response parameters as a JSON object."""
-        return self._parameters
-
-
-def _tensors(value: Any, argument: str, none: str) -> list[Tensor]:
-    """Return tensors as a list. Raises TypeError, and TritonModelException(none) for None among them."""
-    tensors = arguments.sequence(value, argument)
-    for tensor in tensors:
-        if tensor is None:
-            raise TritonModelException(none)
-        if not isinstance(tensor, Tensor):
-            raise arguments.wrong(tensor, f"each of {argument}", "a Tensor")
-    return tensors
-
-
 def _correlation(value: Any) -> CorrelationId:
     if isinstance(value, str):
         return value
     if value is not None and not hasattr(type(value), "__index__"):
         raise TritonModelException("Correlation ID must be integer or string")
     return arguments.integer(value, "InferenceRequest(): correlation_id", *_UINT64)
-
-
-def _checked(parameters: Any, check: Callable[[str, object], None] | None = None) -> str:
-    """Return parameters as JSON after passing each to `check`. Raises TritonModelException."""
-    if parameters is None:
-        return "{}"
-    if not isinstance(parameters, dict):
-        raise TritonModelException(f"Expect parameters to have type dict, got {type(parameters)}")
-    for key, value in parameters.items():
-        if not isinstance(key, str):
-            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
-        if not isinstance(value, (str, int, bool, float)):
-            raise TritonModelException(
-                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
-            )
-        if check is not None:
-            check(key, value)
-    return json.dumps(parameters)
-
-
-def _check_sendable(key: str, value: object) -> None:
-    """Check that both protocols can carry a response parameter. Raises TritonModelException."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise TritonModelException(f"parameter '{key}' has an integer of more than 64 bits")
-    for text in (key, value):
-        if isinstance(text, str) and not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise TritonModelException(f"parameter {key!a} must be Unicode text, got {text!a}") from None

@@ -141,7 +141,8 @@ class Reports:
         if left_out is None or not RUNTIME.connected:
             return
         more = f", {left_out} more before it were not logged" if left_out else ""
-        text = f"{what}, message: {message or summary_of(error)} [{self._model}{more}]"
+        summary = message or f"{type(error).__name__}: {error}"
+        text = f"{what}, message: {summary} [{self._model}{more}]"
         if not message:
             text += f"\n{traceback_of(error)}"
         if len(text) > _MOST_CHARACTERS:
@@ -173,8 +174,3 @@ class Reports:
             loop.default_exception_handler(context)
         else:
             self.raised(str(context.get("message", "a task failed")), error)
-
-
-def summary_of(error: BaseException) -> str:
-    """Return the type and message of an exception."""
-    return f"{type(error).__name__}: {error}"

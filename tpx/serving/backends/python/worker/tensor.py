@@ -28,9 +28,7 @@ class Tensor:
     __slots__ = ("_array", "_data", "_datatype", "_foreign", "_name", "_shape")
 
     def __init__(self, name: str, numpy_array: Array) -> None:
-        """Create a tensor. Raises TypeError, and TritonModelException for an empty name or an
-        unsupported numpy type.
-        """
+        """Create a tensor. Raises TypeError; TritonModelException for an empty name, an unsupported type."""
         if type(name) is not str or not name:
             name = _checked_name(name, "Tensor(): name")
         self._name = name
@@ -82,7 +80,10 @@ class Tensor:
                 "`__dlpack_device__` attributes"
             )
         else:
-            capsule = Capsule(_exported(name, dlpack))
+            try:
+                capsule = Capsule(dlpack.__dlpack__())
+            except (BufferError, RuntimeError, TypeError) as exc:
+                raise TritonModelException(f"Tensor '{name}' cannot be made from DLPack: {exc}") from exc
         self._shape, self._datatype = capsule.shape, capsule.datatype
         if capsule.on_host:
             self._array = capsule.array()
@@ -107,9 +108,7 @@ class Tensor:
         return self._array is not None or self._data is not None
 
     def as_numpy(self) -> Any:
-        """Return the array: a view of a received tensor, or an array of objects for BYTES. Raises
-        TritonModelException.
-        """
+        """Return the array, a view if received; of objects for BYTES. Raises TritonModelException."""
         if self._datatype == "BF16":
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use DLPack instead: "
@@ -202,14 +201,6 @@ def _checked_name(name: object, argument: str) -> str:
     return str(name)
 
 
-def _exported(name: str, source: Any) -> Any:
-    """Return the DLPack capsule of an object. Raises TritonModelException."""
-    try:
-        return source.__dlpack__()
-    except (BufferError, RuntimeError, TypeError) as exc:
-        raise TritonModelException(f"Tensor '{name}' cannot be made from DLPack: {exc}") from exc
-
-
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:
     """Return the input of this name, None if the request does not have it."""
     return _named(inference_request.inputs(), name)
@@ -221,7 +212,4 @@ def get_output_tensor_by_name(inference_response: Any, name: str) -> Tensor | No
 
 
 def _named(tensors: list[Tensor], name: str) -> Tensor | None:
-    for tensor in tensors:
-        if tensor._name == name:
-            return tensor
-    return None
+    return next((tensor for tensor in tensors if tensor._name == name), None)

@@ -1,5 +1,7 @@
 """The module `triton_python_backend_utils` of Python models; re-exports all of its names."""
 
+# ruff: noqa: F401 (the names are for models)
+
 from tpx.serving.backends.python.worker.calls import ResponseIterator
 from tpx.serving.backends.python.worker.datatypes import (
     TRITON_STRING_TO_NUMPY,
@@ -24,13 +26,15 @@ from tpx.serving.backends.python.worker.request import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
     TRITONSERVER_REQUEST_RELEASE_ALL,
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
     InferenceRequest,
-    InferenceResponse,
     InferenceTrace,
     PreferredMemory,
 )
-from tpx.serving.backends.python.worker.sender import InferenceResponseSender
+from tpx.serving.backends.python.worker.response import (
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceResponse,
+    InferenceResponseSender,
+)
 from tpx.serving.backends.python.worker.services import (
     Logger,
     get_model_dir,
@@ -43,41 +47,3 @@ from tpx.serving.backends.python.worker.tensor import (
     get_input_tensor_by_name,
     get_output_tensor_by_name,
 )
-
-__all__ = [
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "InferenceTrace",
-    "Logger",
-    "Metric",
-    "MetricFamily",
-    "ModelConfig",
-    "PreferredMemory",
-    "ResponseIterator",
-    "TRITONSERVER_MEMORY_CPU",
-    "TRITONSERVER_MEMORY_GPU",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
-    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
-    "TRITONSERVER_REQUEST_RELEASE_ALL",
-    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
-    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
-    "TRITON_STRING_TO_NUMPY",
-    "Tensor",
-    "TritonError",
-    "TritonModelException",
-    "deserialize_bytes_tensor",
-    "get_input_config_by_name",
-    "get_input_tensor_by_name",
-    "get_model_dir",
-    "get_output_config_by_name",
-    "get_output_tensor_by_name",
-    "is_model_ready",
-    "load_model",
-    "numpy_to_triton_type",
-    "serialize_byte_tensor",
-    "triton_string_to_numpy",
-    "triton_to_numpy_type",
-    "unload_model",
-    "using_decoupled_model_transaction_policy",
-]
