@@ -64,12 +64,11 @@ def _batching_hint(model: str, sections: _Sections) -> bool | None:
     for items, tensors in sections:
         for item in items:
             tensor = tensors.get(item.name)
-            dims = item.reshape.shape if item.HasField("reshape") else item.dims
             if getattr(item, "allow_ragged_batch", False):
                 return True
             if tensor is None or not tensor.ranked or not item.dims:
                 continue
-            batching = len(tensor.shape) == len(dims) + 1
+            batching = len(tensor.shape) == len(dims_of(item)) + 1
             if hint not in (None, batching):
                 raise ConfigError(
                     f"unable to autofill for '{model}', model tensor configurations are contradicting each "
@@ -83,7 +82,7 @@ def _fill(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batchin
     if not items:
         for tensor in tensors.values():
             _check_ranked(model, tensor)
-            add_tensor(items, tensor, batching=batching)
+            _add_tensor(items, tensor, batching=batching)
     for item in items:
         known = tensors.get(item.name)
         if known is None:
@@ -92,7 +91,7 @@ def _fill(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batchin
             item.data_type = BY_NAME[known.datatype].number
         if not item.dims:
             _check_ranked(model, known)
-            fill_dims(item, known, batching=batching)
+            _fill_dims(item, known, batching=batching)
 
 
 def _check_ranked(model: str, tensor: ModelTensor) -> None:
@@ -103,15 +102,36 @@ def _check_ranked(model: str, tensor: ModelTensor) -> None:
         )
 
 
-def add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
-    """Add a tensor to `config.input` or `config.output`, without its batch dimension."""
-    fill_dims(
-        items.add(name=tensor.name, data_type=BY_NAME[tensor.datatype].number), tensor, batching=batching
-    )
+def complete_empty(
+    config: ModelConfig, inputs: Iterable[ModelTensor], outputs: Iterable[ModelTensor], *, max_batch_size: int
+) -> None:
+    """Fill in batching, and inputs or outputs where the configuration has none.
+
+    `max_batch_size` is the value to set if the model supports batches, -1 if it does not. Raises ConfigError.
+    """
+    if max_batch_size >= 0:
+        fill_batching(config, max_batch_size)
+    elif config.max_batch_size:
+        raise ConfigError(
+            f"autofill failed for model '{config.name}': model does not support batching while non-zero "
+            "max_batch_size is specified"
+        )
+    for items, tensors in ((config.input, inputs), (config.output, outputs)):
+        for tensor in () if items else tensors:
+            _add_tensor(items, tensor, batching=config.max_batch_size > 0)
 
 
-def fill_dims(item: TensorConfig, tensor: ModelTensor, *, batching: bool) -> None:
-    """Fill in the dims of an input or output, without its batch dimension."""
+def _add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
+    item = items.add(name=tensor.name, data_type=BY_NAME[tensor.datatype].number)
+    _fill_dims(item, tensor, batching=batching)
+
+
+def dims_of(item: TensorConfig) -> Sequence[int]:
+    """Return the dims that the model sees: those of `reshape` if it is configured."""
+    return item.reshape.shape if item.HasField("reshape") else item.dims
+
+
+def _fill_dims(item: TensorConfig, tensor: ModelTensor, *, batching: bool) -> None:
     dims = tensor.shape[1:] if batching else tensor.shape
     item.dims.extend([dim or -1 for dim in dims] or (1,))  # dims of 0 are invalid in a configuration
     if not dims and batching:
@@ -152,8 +172,8 @@ def check_signature(
     """Raise ConfigError if the configuration does not match the model's inputs and outputs."""
     name = config.name
     scattered = {target for item in config.batch_output for target in item.target_name}
-    _check_added(name, "input", added_inputs(config), inputs)
-    _check_added(name, "output", taken_outputs(config), outputs)
+    _check_added(config, "input", added_inputs(config), inputs)
+    _check_added(config, "output", taken_outputs(config), outputs)
     expected = len(config.input) + len(added_inputs(config))
     if expected != len(inputs):
         raise ConfigError(
@@ -174,12 +194,12 @@ def check_signature(
             elif kind == "input" or item.name not in scattered:
                 _check_tensor(config, kind, item, tensor)
             else:
-                _check_datatype(config, kind, item, tensor)
+                _check_datatype(config, kind, item.data_type, tensor)
 
 
 def _check_ragged(config: ModelConfig, item: ModelInput, tensor: ModelTensor) -> None:
     """Check a ragged input: the model receives all elements in one row, regardless of the requests' dims."""
-    _check_datatype(config, "input", item, tensor)
+    _check_datatype(config, "input", item.data_type, tensor)
     if item.optional:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects model provides input with shape "
@@ -192,35 +212,33 @@ def _check_ragged(config: ModelConfig, item: ModelInput, tensor: ModelTensor) ->
         )
 
 
-def _check_added(model: str, kind: str, added: Mapping[str, int], tensors: Sequence[ModelTensor]) -> None:
+def _check_added(
+    config: ModelConfig, kind: str, added: Mapping[str, int], tensors: Sequence[ModelTensor]
+) -> None:
     provided = {tensor.name: tensor for tensor in tensors}
     for name, number in added.items():
         tensor = provided.get(name)
         if tensor is None:
             raise ConfigError(
-                f"unable to load model '{model}', its file has no {kind} '{name}', which its batching needs "
-                f"(it has: {', '.join(provided)})"
+                f"unable to load model '{config.name}', its file has no {kind} '{name}', which its batching "
+                f"needs (it has: {', '.join(provided)})"
             )
-        if number and BY_NUMBER[number].name != tensor.datatype:
-            raise ConfigError(
-                f"unable to load model '{model}', configuration expects datatype "
-                f"{BY_NUMBER[number].config_name} for {kind} '{name}', model provides "
-                f"{BY_NAME[tensor.datatype].config_name}"
-            )
+        if number:
+            _check_datatype(config, kind, number, tensor)
 
 
-def _check_datatype(config: ModelConfig, kind: str, item: TensorConfig, tensor: ModelTensor) -> None:
-    configured = BY_NUMBER[item.data_type]
+def _check_datatype(config: ModelConfig, kind: str, number: int, tensor: ModelTensor) -> None:
+    configured = BY_NUMBER[number]
     if configured.name != tensor.datatype:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects datatype "
-            f"{configured.config_name} for {kind} '{item.name}', model provides "
+            f"{configured.config_name} for {kind} '{tensor.name}', model provides "
             f"{BY_NAME[tensor.datatype].config_name}"
         )
 
 
 def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: ModelTensor) -> None:
-    _check_datatype(config, kind, item, tensor)
+    _check_datatype(config, kind, item.data_type, tensor)
     if not tensor.ranked:
         return
     if config.max_batch_size > 0 and tensor.shape[:1] != (-1,):
@@ -229,9 +247,8 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
             f"dimension of the model's shape must vary, but the model expects {brackets(tensor.shape)}: "
             "set max_batch_size to 0 and give the full shape"
         )
-    dims = tuple(item.reshape.shape) if item.HasField("reshape") else tuple(item.dims)
-    full = (-1, *dims) if config.max_batch_size > 0 else dims
-    scalar = not tensor.shape and tuple(dims) == (1,) and not config.max_batch_size
+    full = (*([-1] if config.max_batch_size > 0 else []), *dims_of(item))
+    scalar = not tensor.shape and full == (1,)
     fits = len(full) == len(tensor.shape) and all(
         want == got or -1 in (want, got) for want, got in zip(full, tensor.shape, strict=True)
     )

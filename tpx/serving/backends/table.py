@@ -18,7 +18,9 @@ KNOWN: Mapping[str, Known] = {
     ),
     "identity": Known("tpx.serving.backends.identity:IdentityBackend"),
     "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
-    "pytorch": Known("tpx.serving.backends.pytorch:PytorchBackend", "torch", "pip install 'tpx[torch]'"),
+    "pytorch": Known(
+        "tpx.serving.backends.pytorch.backend:PytorchBackend", "torch", "pip install 'tpx[torch]'"
+    ),
     "repeat": Known("tpx.serving.backends.repeat:RepeatBackend"),
     "dali": Known("tpx.serving.backends.dali.backend:DaliBackend", "nvidia.dali", "pip install 'tpx[dali]'"),
     "openvino": Known(

@@ -32,6 +32,7 @@ from tpx.serving.backends.dali.definition import (
     read_definition,
     serialize,
 )
+from tpx.serving.backends.model_tensors import dims_of
 
 # DALI raises RuntimeError; its Python binding raises conversion errors
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError, OverflowError)
@@ -274,7 +275,7 @@ class DaliModel:
                 f"model '{self._name}': '{item.name}' is {datatype.config_name} in the configuration, the "
                 f"pipeline has {tensor.datatype or 'no such type'}"
             )
-        dims = item.reshape.shape if item.HasField("reshape") else item.dims
+        dims = dims_of(item)
         if tensor.ndim is not None and len(dims) != tensor.ndim - joined:
             raise ConfigError(
                 f"model '{self._name}': '{item.name}' has {len(dims)} dimensions in the configuration, "

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tpx.errors import ConfigError, LoadError
+from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature, fill_batching
+from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_empty, dims_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 __all__ = ["OnnxTensor", "check_signature", "complete_signature", "ranked_by"]
@@ -67,9 +67,7 @@ def ranked_by(config: ModelConfig, items: Any, tensors: Sequence[OnnxTensor]) ->
     is configured with more than one element is not a scalar.
     """
     rows = [-1] if config.max_batch_size else []
-    full = {
-        item.name: [*rows, *(item.reshape.shape if item.HasField("reshape") else item.dims)] for item in items
-    }
+    full = {item.name: [*rows, *dims_of(item)] for item in items}
     return [
         tensor if tensor.shape or full.get(tensor.name, []) in ([], [1]) else replace(tensor, ranked=False)
         for tensor in tensors
@@ -90,14 +88,4 @@ def complete_signature(
     inputs = [tensor for tensor in inputs if tensor.name not in added]
     outputs = [tensor for tensor in outputs if tensor.name not in taken]
     batching = all(t.shape[:1] == (-1,) for t in (*inputs, *outputs))
-    if not batching and config.max_batch_size:
-        raise ConfigError(
-            f"autofill failed for model '{config.name}': model does not support batching while non-zero "
-            "max_batch_size is specified"
-        )
-    if batching:
-        fill_batching(config, default_max_batch_size)
-    for target, tensors in ((config.input, inputs), (config.output, outputs)):
-        if not target:
-            for tensor in tensors:
-                add_tensor(target, tensor, batching=config.max_batch_size > 0)
+    complete_empty(config, inputs, outputs, max_batch_size=default_max_batch_size if batching else -1)

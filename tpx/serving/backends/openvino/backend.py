@@ -21,6 +21,7 @@ from tpx.serving.backends.model_tensors import (
     check_all_required,
     check_signature,
     complete_tensors,
+    dims_of,
 )
 from tpx.serving.backends.openvino.execution import ERRORS, BatchRows, InferRequestExecutor, reason
 from tpx.serving.backends.openvino.settings import settings_of
@@ -183,9 +184,7 @@ class OpenVinoModel:
         """Set the batch dimension of the inputs and, with RESHAPE_IO_LAYERS, the configured dims."""
         shapes = {}
         rows = config.max_batch_size if self._settings.fixed_batch else -1
-        dims = {
-            item.name: item.reshape.shape if item.HasField("reshape") else item.dims for item in config.input
-        }
+        dims = {item.name: dims_of(item) for item in config.input}
         inputs, _ = self._tensors(config)
         for port, tensor in zip(self._model.inputs, inputs, strict=True):
             shape = list(tensor.shape)

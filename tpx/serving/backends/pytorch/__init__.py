@@ -1,7 +1,1 @@
-"""`backend: "pytorch"`: TorchScript, `torch.export` and AOTInductor archives, and `nn.Module` classes
-in Python files.
-"""
-
-from tpx.serving.backends.pytorch.backend import PytorchBackend
-
-__all__ = ["PytorchBackend"]
+"""TorchScript, `torch.export` and AOTInductor archives, and `nn.Module` classes in Python files."""

@@ -14,13 +14,14 @@ from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import Arrays, Description, Executor, InstanceSpec, ModelFiles
+from tpx.serving.backends.model_tensors import dims_of
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.pytorch.execution import CpuExecutor, CudaExecutor, Forward, GpuSettings
 from tpx.serving.backends.pytorch.exported import ExportedProgram, InductorProgram
 from tpx.serving.backends.pytorch.module import ModuleProgram, TorchScriptProgram
 from tpx.serving.backends.pytorch.naming import TensorPositions, check, complete
-from tpx.serving.backends.pytorch.parameters import PROCESS, PytorchSettings, jit_switches, settings_of
-from tpx.serving.backends.pytorch.program import Format, ModelSourceFile, Program, Value, source_of
+from tpx.serving.backends.pytorch.parameters import PROCESS, jit_switches, settings_of
+from tpx.serving.backends.pytorch.program import Format, ModelSourceFile, Program, source_of
 from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -55,7 +56,7 @@ def device_of(spec: InstanceSpec, model: str) -> torch.device | None:
 
 log = logging.getLogger(__name__)
 
-_SETTINGS = ("default-max-batch-size",)
+_DEFAULT_SIZE = "default-max-batch-size"
 
 
 class PytorchBackend:
@@ -64,11 +65,8 @@ class PytorchBackend:
     default_filename = ""
 
     def open(self, files: ModelFiles, config: ModelConfig) -> "PytorchModel":
-        for key in files.settings:
-            if key not in _SETTINGS:
-                log.warning(
-                    "--backend-config pytorch,%s has no effect (there is: %s)", key, ", ".join(_SETTINGS)
-                )
+        for key in files.settings.keys() - {_DEFAULT_SIZE}:
+            log.warning("--backend-config pytorch,%s has no effect (there is: %s)", key, _DEFAULT_SIZE)
         return PytorchModel(source_of(files, config), config)
 
     gpus_only = False
@@ -98,12 +96,8 @@ class PytorchModel:
         self._parameters = settings_of(config, source.format, on_gpu=on_gpu)
         self._instances = len(specs)
         devices = [device_of(spec, self._name) for spec in specs]
-        PROCESS.ask(
-            self._name,
-            intra=self._parameters.intra_op_threads,
-            inter=self._parameters.inter_op_threads,
-            instances=len(specs),
-        )
+        intra, inter = self._parameters.intra_op_threads, self._parameters.inter_op_threads
+        PROCESS.ask(self._name, intra=intra, inter=inter, instances=len(specs))
         if source.format is Format.TORCHSCRIPT:
             log.info(
                 "model '%s' is TorchScript, which PyTorch has deprecated: torch.export follows it", self._name
@@ -124,20 +118,33 @@ class PytorchModel:
         device = device_of(spec, config.name)
         program = self._program(device)
         parameters = self._parameters
-        datatypes = _datatypes(config)
+        numbers = {**added_inputs(config), **taken_outputs(config)}
+        numbers |= {item.name: item.data_type for item in inputs_and_outputs(config)}
+        datatypes = {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
         places = self._places or check(config, self._interface)
+        scripted = self._source.format is Format.TORCHSCRIPT
+        shapes = dict(enumerate(slot.shape for slot in self._interface.arguments or ()))
+        scalars = [name for name, place in places.inputs.items() if shapes.get(place) == ()]
         call = Forward(
             model=config.name,
             program=program,
-            inputs=Inputs(places.inputs, datatypes, self._scalars(places.inputs)),
+            inputs=Inputs(places.inputs, datatypes, scalars),
             outputs=Outputs(places.outputs, datatypes, program.storages),
-            switches=self._switches(),
+            switches=jit_switches(parameters, torch._C, self._name) if scripted else [],
             inference_mode=parameters.inference_mode,
             shared=parameters.weight_sharing,
         )
         if program.device.type == "cpu" and (device is not None or not torch.cuda.is_available()):
             return CpuExecutor(call)
-        executor = CudaExecutor(call, _gpu_settings(config, device, parameters))
+        settings = GpuSettings(
+            device=device,
+            batched=config.max_batch_size > 0,
+            pinned_input=config.optimization.input_pinned_memory.enable,
+            pinned_output=config.optimization.output_pinned_memory.enable,
+            cudnn=parameters.cudnn,
+            cache_cleaning=parameters.cache_cleaning,
+        )
+        executor = CudaExecutor(call, settings)
         if parameters.graph_batch_sizes and device is not None:
             executor.record(_samples(config, places.inputs, parameters.graph_batch_sizes))
         return executor
@@ -187,19 +194,6 @@ class PytorchModel:
             _compile(program.compile, dict(options), self._name, program.device)
         return program
 
-    def _switches(self) -> list[Value]:
-        if self._source.format is not Format.TORCHSCRIPT:
-            return []
-        return jit_switches(self._parameters, torch._C, self._name)
-
-    def _scalars(self, positions: Mapping[str, int]) -> list[str]:
-        arguments = self._interface.arguments or ()
-        return [
-            name
-            for name, place in positions.items()
-            if place < len(arguments) and arguments[place].shape == ()
-        ]
-
 
 def _compile(
     compiler: Callable[[JsonObject], None], options: JsonObject, model: str, device: torch.device
@@ -222,26 +216,6 @@ def _compile(
         ) from exc
 
 
-def _datatypes(config: ModelConfig) -> dict[str, str]:
-    """Return the protocol's datatype names of all tensors of the model."""
-    numbers = {**added_inputs(config), **taken_outputs(config)}
-    numbers |= {item.name: item.data_type for item in inputs_and_outputs(config)}
-    return {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
-
-
-def _gpu_settings(
-    config: ModelConfig, device: torch.device | None, parameters: PytorchSettings
-) -> GpuSettings:
-    return GpuSettings(
-        device=device,
-        batched=config.max_batch_size > 0,
-        pinned_input=config.optimization.input_pinned_memory.enable,
-        pinned_output=config.optimization.output_pinned_memory.enable,
-        cudnn=parameters.cudnn,
-        cache_cleaning=parameters.cache_cleaning,
-    )
-
-
 def _samples(config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int, ...]) -> dict[int, Arrays]:
     """Return inputs of zeros for batches of these sizes. Raises ConfigError if the shapes are not fixed."""
     items = {item.name: item for item in config.input}
@@ -250,9 +224,7 @@ def _samples(config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int
         arrays: Arrays = {}
         for name in positions:
             item = items.get(name)
-            dims = (
-                (item.reshape.shape if item.HasField("reshape") else item.dims) if item is not None else [-1]
-            )
+            dims = dims_of(item) if item is not None else [-1]
             datatype = BY_NUMBER[item.data_type] if item is not None else None
             if item is None or -1 in dims or datatype is None or datatype.name == "BYTES":
                 raise ConfigError(

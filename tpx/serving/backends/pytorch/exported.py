@@ -16,7 +16,14 @@ from torch.utils import _pytree as pytree
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.json_values import JsonObject, JsonValue
-from tpx.serving.backends.pytorch.program import Interface, TensorSlot, Value, datatype_of, storages_of
+from tpx.serving.backends.pytorch.program import (
+    Interface,
+    Program,
+    TensorSlot,
+    Value,
+    datatype_of,
+    storages_of,
+)
 
 Key = int | str
 
@@ -69,29 +76,35 @@ _reading = threading.Lock()
 """Lock for reading archives: PyTorch keeps the one that it reads in a global variable."""
 
 
-class ExportedProgram:
+class ExportedProgram(Program):
     """The graph of an exported program, called with a flat list of tensors."""
-
-    writes: bool | None = None
 
     def __init__(self, path: Path, device: torch.device | None, model: str) -> None:
         """With `device` None the weights stay on the devices that the archive specifies."""
         program = _load(path, model)
         if device is not None and device.type != "cpu":
-            program = _moved(program, device)
+            from torch.export.passes import move_to_device_pass
+
+            program = move_to_device_pass(program, device)
         self.device = device or torch.device("cpu")
         self._in_spec = program.call_spec.in_spec
         signature = program.graph_signature
         specs = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
         self._constants = [getattr(spec.arg, "value", None) for spec in specs]
         self._places = [index for index, spec in enumerate(specs) if _is_tensor(spec.arg)]
-        _refuse_numbers(specs, model)
+        for spec in specs:
+            if not _is_tensor(spec.arg) and not hasattr(spec.arg, "value"):
+                raise ConfigError(
+                    f"unable to load model '{model}', its forward takes '{spec.arg.name}', which is not a "
+                    f"tensor ({type(spec.arg).__name__}): export it with a constant, or with a tensor of one "
+                    "element"
+                )
         outputs = [spec for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
         self._kept = [index for index, spec in enumerate(outputs) if _is_tensor(spec.arg)]
         self.interface = _interface(program, self._places, self._kept, model)
         module = program.module()
         self.storages = storages_of(module)
-        self.flat = _is_guarded(module)
+        self.flat = any(n.op == "call_module" and n.target == _GUARDS for n in module.graph.nodes)
         if self.flat:
             # the graph checks its inputs itself; flat arguments halve the cost of a call
             module.graph.set_codegen(torch.fx.graph.CodeGen())
@@ -117,41 +130,23 @@ class ExportedProgram:
             results = pytree.tree_leaves(self._call(*args, **kwargs), is_leaf=lambda value: value is None)
         return [results[index] for index in self._kept]
 
-    def close(self) -> None:
-        """Do nothing: the program holds only memory."""
-
 
 def _load(path: Path, model: str) -> Value:
     try:
         with _reading, path.open("rb") as file:  # a file object, because a path would have to end in .pt2
             return torch.export.load(file)
     except (RuntimeError, ValueError, OSError, AttributeError, KeyError, TypeError) as exc:
-        raise LoadError(
-            f"failed to load model '{model}': PyTorch {torch.__version__} cannot read '{path}': {exc}"
-        ) from exc
+        raise _unreadable(path, model, exc) from exc
 
 
-def _moved(program: torch.export.ExportedProgram, device: torch.device) -> Value:
-    from torch.export.passes import move_to_device_pass
-
-    return move_to_device_pass(program, device)
+def _unreadable(path: Path, model: str, exc: Exception) -> LoadError:
+    return LoadError(
+        f"failed to load model '{model}': PyTorch {torch.__version__} cannot read '{path}': {exc}"
+    )
 
 
 def _is_tensor(argument: object) -> bool:
     return type(argument).__name__ == "TensorArgument"
-
-
-def _refuse_numbers(specs: list[Value], model: str) -> None:
-    for spec in specs:
-        if not _is_tensor(spec.arg) and not hasattr(spec.arg, "value"):
-            raise ConfigError(
-                f"unable to load model '{model}', its forward takes '{spec.arg.name}', which is not a tensor "
-                f"({type(spec.arg).__name__}): export it with a constant, or with a tensor of one element"
-            )
-
-
-def _is_guarded(module: torch.nn.Module) -> bool:
-    return any(node.op == "call_module" and node.target == _GUARDS for node in module.graph.nodes)
 
 
 def _interface(
@@ -192,10 +187,8 @@ def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -
         name = str(argument)
         if not which:
             name = forward[int(argument)] if int(argument) < len(forward) else leaf.argument_label
-        if alone and len(keys) == 1 and isinstance(keys[0], str):
-            names.append(keys[0])
-        else:
-            names.append(name + "".join(f"[{key}]" for key in keys))
+        dict_key = keys[0] if alone and len(keys) == 1 else None
+        names.append(dict_key if isinstance(dict_key, str) else name + _brackets(tuple(keys)))
     return names
 
 
@@ -203,7 +196,7 @@ def _key(leaf: Leaf) -> str:
     """Return the name of a result in a dict, an empty string for any other result."""
     if not leaf.path or not isinstance(leaf.path[0], str):
         return ""
-    return leaf.path[0] + "".join(f"[{key}]" for key in leaf.path[1:])
+    return leaf.path[0] + _brackets(leaf.path[1:])
 
 
 def _slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
@@ -236,7 +229,7 @@ log = logging.getLogger(__name__)
 _CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
 
 
-class InductorProgram:
+class InductorProgram(Program):
     """A compiled library, which knows the positions of its arguments but neither types nor shapes."""
 
     writes: bool | None = True  # assumed: compiled code does not increment tensor versions
@@ -246,7 +239,13 @@ class InductorProgram:
         """Load the package; up to `runs` runs are concurrent."""
         # without these checks the code reads past the end of a tensor smaller than it was compiled for
         os.environ.setdefault(_CHECKS, "1")
-        loader = _loader(path, device, model, runs)
+        index = -1 if device is None or device.index is None else device.index
+        try:
+            from torch._inductor.package import load_package
+
+            loader: Value = load_package(str(path), num_runners=runs, device_index=index).loader
+        except (RuntimeError, ValueError, OSError, ImportError, KeyError) as exc:
+            raise _unreadable(path, model, exc) from exc
         self.device = torch.device("cpu") if device is None else device
         compiled_for = loader.get_metadata().get("AOTI_DEVICE_KEY", self.device.type)
         if compiled_for != self.device.type:
@@ -272,18 +271,3 @@ class InductorProgram:
 
     def run(self, values: list[Value], names: list[str]) -> Value:  # noqa: ARG002
         return self._run(values)
-
-    def close(self) -> None:
-        """Do nothing: the program holds only memory."""
-
-
-def _loader(path: Path, device: torch.device | None, model: str, runs: int) -> Value:
-    index = -1 if device is None or device.index is None else device.index
-    try:
-        from torch._inductor.package import load_package
-
-        return load_package(str(path), num_runners=runs, device_index=index).loader
-    except (RuntimeError, ValueError, OSError, ImportError, KeyError) as exc:
-        raise LoadError(
-            f"failed to load model '{model}': PyTorch {torch.__version__} cannot read '{path}': {exc}"
-        ) from exc

@@ -18,7 +18,14 @@ import torch
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.backends.pytorch.program import Interface, TensorSlot, Value, storages_of
+from tpx.serving.backends.pytorch.program import (
+    Interface,
+    Program,
+    TensorSlot,
+    Value,
+    given_by_name,
+    storages_of,
+)
 
 SUFFIXES = (".safetensors", ".pt")
 
@@ -34,7 +41,15 @@ def weights_file(module_file: Path) -> Path | None:
 def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]:
     """Read a state dict. Raises LoadError."""
     try:
-        weights = _read_safetensors(path, device) if path.suffix == ".safetensors" else _read(path, device)
+        if path.suffix == ".safetensors":
+            weights = _read_safetensors(path, device)
+        else:
+            weights = torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as exc:
+        raise LoadError(
+            f"'{path}' holds more than tensors, and reading it could run any code: save "
+            f"model.state_dict(), or safetensors ({str(exc).splitlines()[0]})"
+        ) from exc
     except (RuntimeError, ValueError, OSError, EOFError) as exc:
         raise LoadError(f"cannot read the weights in '{path}': {exc}") from exc
     if not isinstance(weights, Mapping) or not all(
@@ -44,16 +59,6 @@ def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]
             f"'{path}' holds a {type(weights).__name__} and no state dict: save model.state_dict()"
         )
     return weights
-
-
-def _read(path: Path, device: torch.device) -> Value:
-    try:
-        return torch.load(path, map_location=device, weights_only=True)
-    except pickle.UnpicklingError as exc:
-        raise LoadError(
-            f"'{path}' holds more than tensors, and reading it could run any code: save "
-            f"model.state_dict(), or safetensors ({str(exc).splitlines()[0]})"
-        ) from exc
 
 
 def _read_safetensors(path: Path, device: torch.device) -> Value:
@@ -73,13 +78,12 @@ log = logging.getLogger(__name__)
 CLASS_PARAMETER = "MODULE_CLASS"
 _numbers = count()
 _DICTS = ("dict[", "Dict[", "typing.Dict[", "Mapping[", "typing.Mapping[", "collections.abc.Mapping[")
+_LISTS = ("list[str]", "List[str]", "typing.List[str]")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class ModuleProgram:
+class ModuleProgram(Program):
     """An instance of the class with its weights, in evaluation mode."""
-
-    writes: bool | None = None
 
     def __init__(self, path: Path, device: torch.device | None, model: str, *, class_name: str = "") -> None:
         """With `device` None the module stays where its constructor puts it. Raises LoadError."""
@@ -87,10 +91,16 @@ class ModuleProgram:
         try:
             module = _made(_class_of(self._python, class_name, path, model), path, model)
             weights = weights_file(path)
-            if weights is not None:
-                _fill(module, weights, device or torch.device("cpu"), model)
-            else:
+            if weights is None:
                 log.info("model '%s' has no file of weights beside '%s'", model, path.name)
+            else:
+                state = read_weights(weights, device or torch.device("cpu"))
+                try:
+                    module.load_state_dict(state)
+                except RuntimeError as exc:
+                    raise LoadError(
+                        f"failed to load model '{model}': '{weights}' does not fit its class: {exc}"
+                    ) from exc
         except BaseException:
             sys.modules.pop(self._python.__name__, None)
             raise
@@ -103,18 +113,15 @@ class ModuleProgram:
         self._module = module
         self._call = module
         parameters = list(inspect.signature(module.forward).parameters.values())
-        self._read_signature(parameters)
-
-    def _read_signature(self, parameters: list[inspect.Parameter]) -> None:
         named = [p for p in parameters if p.kind in _POSITIONAL]
         keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         self._defaults = [None if p.default is p.empty else p.default for p in (*named, *keywords)]
         self._keywords = [p.name for p in keywords]
-        self._dict = len(parameters) == 1 and len(named) == 1 and _takes_dict(named[0])
+        self._dict = len(parameters) == 1 and len(named) == 1 and _written(named[0]).startswith(_DICTS)
         any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
         self._any = any_number and not named and not keywords
         slots = [
-            TensorSlot(name=p.name, required=p.default is p.empty, strings=_takes_strings(p))
+            TensorSlot(name=p.name, required=p.default is p.empty, strings=_written(p) in _LISTS)
             for p in (*named, *keywords)
         ]
         self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
@@ -128,9 +135,7 @@ class ModuleProgram:
 
     def run(self, values: list[Value], names: list[str]) -> Value:
         if self._dict:
-            return self._call(
-                {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            )
+            return self._call(given_by_name(names, values))
         if not self._keywords:
             return self._call(*values)
         first = len(values) - len(self._keywords)
@@ -206,21 +211,6 @@ def _made(made_of: type, path: Path, model: str) -> Value:
         ) from exc
 
 
-def _fill(module: torch.nn.Module, path: Path, device: torch.device, model: str) -> None:
-    try:
-        module.load_state_dict(read_weights(path, device))
-    except RuntimeError as exc:
-        raise LoadError(f"failed to load model '{model}': '{path}' does not fit its class: {exc}") from exc
-
-
-def _takes_dict(parameter: inspect.Parameter) -> bool:
-    return _written(parameter).startswith(_DICTS)
-
-
-def _takes_strings(parameter: inspect.Parameter) -> bool:
-    return _written(parameter) in ("list[str]", "List[str]", "typing.List[str]")
-
-
 def _written(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     return annotation if isinstance(annotation, str) else str(annotation)
@@ -230,14 +220,15 @@ _STRINGS = "List[str]"
 _DICT = "Dict[str, Tensor]"
 
 
-class TorchScriptProgram:
+class TorchScriptProgram(Program):
     """A scripted or traced module."""
-
-    writes: bool | None = None
 
     def __init__(self, path: Path, device: torch.device | None, model: str) -> None:
         """With `device` None the module stays on the devices that its archive specifies."""
-        self._module = _load(path, device, model)
+        try:
+            self._module: Value = torch.jit.load(str(path), map_location=device)
+        except (RuntimeError, ValueError, OSError) as exc:
+            raise LoadError(f"failed to load model '{model}': '{path}': {exc}") from exc
         self.device = device or torch.device("cpu")
         self.storages = storages_of(self._module)
         self._forward = self._module.forward
@@ -260,20 +251,8 @@ class TorchScriptProgram:
 
     def run(self, values: list[Value], names: list[str]) -> Value:
         if self._dict:
-            return self._forward(
-                {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            )
+            return self._forward(given_by_name(names, values))
         return self._forward(*values)
-
-    def close(self) -> None:
-        """Do nothing: the program holds only memory."""
-
-
-def _load(path: Path, device: torch.device | None, model: str) -> Value:
-    try:
-        return torch.jit.load(str(path), map_location=device)
-    except (RuntimeError, ValueError, OSError) as exc:
-        raise LoadError(f"failed to load model '{model}': '{path}': {exc}") from exc
 
 
 def _slot(argument: Any, model: str) -> TensorSlot:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature, fill_batching
+from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_empty, dims_of
 from tpx.serving.backends.pytorch.program import Format, Interface, TensorSlot
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -89,11 +89,9 @@ def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int
     _check_states(config, "output_name", known, named=_is_named(positions, known))
     for name in states:
         positions[name] = known[name] if name in known else index_in(name) or 0
-    if interface.results is not None:
-        count = len(interface.results)
-        for name, position in positions.items():
-            if position >= count:
-                raise ConfigError(beyond(name, count))
+    for name, position in positions.items():
+        if interface.results is not None and position >= len(interface.results):
+            raise ConfigError(beyond(name, len(interface.results)))
     return positions
 
 
@@ -189,12 +187,9 @@ def _checked(config: ModelConfig, kind: str, positions: dict[str, int], count: i
 
 
 _NOT_KNOWN = "skipping model configuration auto-complete for '%s': not supported for pytorch backend"
-_NOT_COMPLETED = {
-    Format.INDUCTOR: (
-        "Auto-complete configuration is not supported for Inductor models. Skipping auto-complete for model "
-        '"%s".'
-    )
-}
+_NOT_INDUCTOR = (
+    'Auto-complete configuration is not supported for Inductor models. Skipping auto-complete for model "%s".'
+)
 
 
 def complete(config: ModelConfig, interface: Interface, kind: Format, *, default_max_batch_size: int) -> None:
@@ -205,33 +200,24 @@ def complete(config: ModelConfig, interface: Interface, kind: Format, *, default
     if config.input and config.output:
         return
     if not interface.complete:
-        log.warning(_NOT_COMPLETED.get(kind, _NOT_KNOWN), config.name)
+        log.warning(_NOT_INDUCTOR if kind is Format.INDUCTOR else _NOT_KNOWN, config.name)
         return
     arguments, results = interface.arguments or (), interface.results or ()
-    _complete_batching(config, interface, default_max_batch_size)
-    batching = config.max_batch_size > 0
-    if not config.input:
-        for place in _left(arguments, added_inputs(config)):
-            add_tensor(config.input, _tensor(arguments[place], arguments[place].name), batching=batching)
-    if not config.output:
-        for place in _left(results, taken_outputs(config)):
-            name = results[place].name or f"OUTPUT__{place}"
-            add_tensor(config.output, _tensor(results[place], name), batching=batching)
-
-
-def _complete_batching(config: ModelConfig, interface: Interface, default: int) -> None:
-    slots = (*(interface.arguments or ()), *(interface.results or ()))
-    batching = interface.least_rows <= 1 and all((slot.shape or ())[:1] == (-1,) for slot in slots)
-    if not batching:
-        if config.max_batch_size:
-            raise ConfigError(
-                f"autofill failed for model '{config.name}': model does not support batching while non-zero "
-                "max_batch_size is specified"
-            )
-        return
-    if not interface.rows_alike and not config.max_batch_size:
-        return  # independent first dimensions are a batch only if the configuration says so
-    fill_batching(config, interface.most_rows or default)
+    slots = (*arguments, *results)
+    most = interface.most_rows or default_max_batch_size
+    if interface.least_rows > 1 or not all((slot.shape or ())[:1] == (-1,) for slot in slots):
+        most = -1
+    elif not interface.rows_alike:
+        most = 0  # independent first dimensions are a batch only if the configuration says so
+    complete_empty(
+        config,
+        [_tensor(arguments[at], arguments[at].name) for at in _left(arguments, added_inputs(config))],
+        [
+            _tensor(results[at], results[at].name or f"OUTPUT__{at}")
+            for at in _left(results, taken_outputs(config))
+        ],
+        max_batch_size=most,
+    )
 
 
 def _left(slots: tuple[TensorSlot, ...], unseen: Mapping[str, int]) -> list[int]:
@@ -246,13 +232,16 @@ def _tensor(slot: TensorSlot, name: str) -> ModelTensor:
 
 
 def check(config: ModelConfig, interface: Interface) -> TensorPositions:
-    """Validate a configuration and return the positions of its tensors. Raises ConfigError on a
-    mismatch with forward.
-    """
+    """Return the positions of the tensors. Raises ConfigError if the configuration does not fit forward."""
     inputs = input_positions(config, interface)
     outputs = output_positions(config, interface)
     _check_strings(config)
-    _check_optional(config, interface, inputs)
+    for item in config.input:
+        if item.optional and interface.arguments and interface.arguments[inputs[item.name]].required:
+            raise ConfigError(
+                f"model '{config.name}': input '{item.name}' is optional, but the model's forward has no "
+                "default for it"
+            )
     if interface.complete:
         arguments, results = interface.arguments or (), interface.results or ()
         check_signature(
@@ -268,22 +257,12 @@ def check(config: ModelConfig, interface: Interface) -> TensorPositions:
     return TensorPositions(inputs, outputs)
 
 
-def _check_optional(config: ModelConfig, interface: Interface, positions: Mapping[str, int]) -> None:
-    for item in config.input:
-        if item.optional and interface.arguments and interface.arguments[positions[item.name]].required:
-            raise ConfigError(
-                f"model '{config.name}': input '{item.name}' is optional, but the model's forward has no "
-                "default for it"
-            )
-
-
 def _check_strings(config: ModelConfig) -> None:
     for kind, items in (("input", config.input), ("output", config.output)):
         for item in items:
             if BY_NUMBER[item.data_type].name != "BYTES":
                 continue
-            dims = item.reshape.shape if item.HasField("reshape") else item.dims
-            if len(dims) + (config.max_batch_size > 0) > 1:
+            if len(dims_of(item)) + (config.max_batch_size > 0) > 1:
                 raise ConfigError(
                     f"Triton only supports 1 dimensional List of String as {kind} for '{item.name}' for "
                     f"model '{config.name}'"

@@ -172,26 +172,17 @@ class ThreadCounts:
         """
         with self._lock:
             self._most_instances = max(self._most_instances, instances)
-            if intra:
-                self._ask_intra(model, intra)
-            elif not self._intra:
-                torch.set_num_threads(max(1, schedulable_processors() // self._most_instances))
+            if not self._intra:
+                self._intra = model if intra else ""
+                torch.set_num_threads(intra or max(1, schedulable_processors() // self._most_instances))
+            elif intra and (count := torch.get_num_threads()) != intra:
+                log.warning(
+                    "model '%s' asks for INTRA_OP_THREAD_COUNT %d, but all models of a process share one "
+                    "count: %d, as model '%s' has set it first",
+                    *(model, intra, count, self._intra),
+                )
             if inter:
                 _ask_inter(model, inter)
-
-    def _ask_intra(self, model: str, count: int) -> None:
-        if not self._intra:
-            self._intra = model
-            torch.set_num_threads(count)
-        elif torch.get_num_threads() != count:
-            log.warning(
-                "model '%s' asks for INTRA_OP_THREAD_COUNT %d, but all models of a process share one "
-                "count: %d, as model '%s' has set it first",
-                model,
-                count,
-                torch.get_num_threads(),
-                self._intra,
-            )
 
 
 def _ask_inter(model: str, count: int) -> None:
@@ -203,9 +194,7 @@ def _ask_inter(model: str, count: int) -> None:
         log.warning(
             "model '%s' asks for INTER_OP_THREAD_COUNT %d, but PyTorch takes the count only once, before "
             "it has computed anything: it is %d",
-            model,
-            count,
-            torch.get_num_interop_threads(),
+            *(model, count, torch.get_num_interop_threads()),
         )
 
 

@@ -1,6 +1,4 @@
-"""The file of a model, whose format is detected from its content, and the interface to programs of any
-format.
-"""
+"""The file of a model, whose format is detected from its content, and the interface to its program."""
 
 import zipfile
 from dataclasses import dataclass
@@ -38,7 +36,12 @@ class ModelSourceFile:
 
 def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
     """Return the model's file. Raises LoadError if it is missing or not a model."""
-    names = [config.default_model_filename] if config.default_model_filename else _usual_names(config)
+    archives = ["model.pt2", "model.pt"] if config.platform == "torch_aoti" else ["model.pt", "model.pt2"]
+    names = [*archives, _PYTHON_FILE]
+    if config.default_model_filename:
+        names = [config.default_model_filename]
+    elif config.runtime == RUNTIME:
+        names = [_PYTHON_FILE, "model.pt", "model.pt2"]
     paths = [inside(files.directory, name, "default_model_filename") for name in names]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -49,9 +52,9 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
         )
     if path.suffix == ".py":
         return ModelSourceFile(path=path, format=Format.MODULE)
-    source = _archive(path)
-    if source is not None:
-        return source
+    format_ = _archive(path)
+    if format_ is not None:
+        return ModelSourceFile(path=path, format=format_)
     beside = path.with_suffix(".py")
     if beside.is_file():
         return ModelSourceFile(path=beside, format=Format.MODULE)
@@ -61,14 +64,7 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
     )
 
 
-def _usual_names(config: ModelConfig) -> list[str]:
-    if config.runtime == RUNTIME:
-        return [_PYTHON_FILE, "model.pt", "model.pt2"]
-    archives = ["model.pt2", "model.pt"] if config.platform == "torch_aoti" else ["model.pt", "model.pt2"]
-    return [*archives, _PYTHON_FILE]
-
-
-def _archive(path: Path) -> ModelSourceFile | None:
+def _archive(path: Path) -> Format | None:
     """Detect the format of an archive; None if it contains only weights."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -81,13 +77,13 @@ def _archive(path: Path) -> ModelSourceFile | None:
         ) from exc
     # checked first: a package may also contain the exported program it was compiled from
     if any(name.startswith("data/aotinductor/") for name in names):
-        return ModelSourceFile(path=path, format=Format.INDUCTOR)
+        return Format.INDUCTOR
     if "serialized_exported_program.json" in names or any(
         name.startswith("models/") and name.endswith(".json") for name in names
     ):
-        return ModelSourceFile(path=path, format=Format.EXPORTED)
+        return Format.EXPORTED
     if "constants.pkl" in names:
-        return ModelSourceFile(path=path, format=Format.TORCHSCRIPT)
+        return Format.TORCHSCRIPT
     if "data.pkl" in names:
         return None
     raise LoadError(f"'{path}' is an archive, but of no model that PyTorch wrote (it has: {names[:8]})")
@@ -166,7 +162,7 @@ class Program(Protocol):
     """One copy of a model on its device."""
 
     interface: Interface
-    writes: bool | None
+    writes: bool | None = None
     """True if it writes into its input tensors; None if that is not known in advance."""
     device: torch.device
     """Device that inputs must be on."""
@@ -185,7 +181,14 @@ class Program(Protocol):
         `names` are the names of the values, for a model that takes a dict.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what it holds; by default it holds nothing but memory."""
+        return
+
+
+def given_by_name(names: list[str], values: list[Value]) -> dict[str, Value]:
+    """Return the values that the request has, for a model that takes a dict."""
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def storages_of(module: torch.nn.Module) -> frozenset[int]:

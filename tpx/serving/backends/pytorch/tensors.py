@@ -93,7 +93,12 @@ class Inputs:
             if array is None:
                 continue
             if datatype == "BYTES":
-                values[place] = _texts(name, array)
+                try:
+                    values[place] = [element.decode() for element in array.flat]
+                except UnicodeDecodeError as exc:
+                    raise InvalidRequest(
+                        f"input '{name}' is not UTF-8, which strings in PyTorch are: {exc.reason}"
+                    ) from exc
                 continue
             tensor = lender.tensor(array)
             if datatype == "BF16":
@@ -128,11 +133,7 @@ class Outputs:
         return found
 
     def array(self, value: Value) -> Array:
-        """Return a result in host memory as an array, as a view unless it shares memory with the
-        weights.
-
-        Raises ExecutionError.
-        """
+        """Return a result as an array, a view unless it is in the weights' memory. Raises ExecutionError."""
         if isinstance(value, list):
             return np.array([text.encode() for text in value], dtype=np.object_)
         tensor: torch.Tensor = value.detach() if value.requires_grad else value
@@ -150,34 +151,23 @@ class Outputs:
         return array if array.shape else array.reshape(1)
 
 
-def _texts(name: str, array: Array) -> list[str]:
-    try:
-        return [element.decode() for element in array.flat]
-    except UnicodeDecodeError as exc:
-        raise InvalidRequest(
-            f"input '{name}' is not UTF-8, which strings in PyTorch are: {exc.reason}"
-        ) from exc
-
-
 def _by_place(raw: Value, names: list[str]) -> Value:
     """Return the results as a sequence in order, or as a mapping by key."""
     if isinstance(raw, torch.Tensor) or _is_texts(raw):
         return [raw]
     if isinstance(raw, Mapping):
-        return raw if all(name in raw for name in names) else _in_order(raw, names)
+        missing = [name for name in names if name not in raw]
+        if missing and len(missing) < len(names):
+            gave = ", ".join(map(str, raw))
+            raise ExecutionError(f"the model gave no output '{missing[0]}' (it gave: {gave})")
+        # if no name is a key, outputs are matched by index or order
+        return list(raw.values()) if missing else raw
     if isinstance(raw, (list, tuple)):
         return raw
     raise ExecutionError(
         f"output must be of type Tensor, List[str], or a list, tuple or dict of these, received "
         f"{type(raw).__name__}"
     )
-
-
-def _in_order(raw: Mapping[str, Value], names: list[str]) -> list[Value]:
-    missing = [name for name in names if name not in raw]
-    if len(missing) == len(names):  # no name is a key: outputs are matched by index or order
-        return list(raw.values())
-    raise ExecutionError(f"the model gave no output '{missing[0]}' (it gave: {', '.join(map(str, raw))})")
 
 
 def _is_texts(value: Value) -> bool:

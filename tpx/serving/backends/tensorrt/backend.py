@@ -21,6 +21,7 @@ from tpx.serving.backends.model_tensors import (
     check_all_required,
     check_signature,
     complete_tensors,
+    dims_of,
 )
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.engines import Engines, settings_of
@@ -119,10 +120,9 @@ class TensorRtModel:
         tensors = {each.name: each for each in self._facts.inputs}
         for item in config.input:
             each = tensors[item.name]
-            dims = item.reshape.shape if item.HasField("reshape") else item.dims
             for profile in self._profiles(specs):
                 if each.shape and not item.allow_ragged_batch:
-                    check_dims(each, profile, dims, config.name, batching=config.max_batch_size > 0)
+                    check_dims(each, profile, dims_of(item), config.name, batching=config.max_batch_size > 0)
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         _check_devices(self._name, [spec], self._driver)
