@@ -58,9 +58,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
-    """Bounds of a number, or of each of several: `minimum` and `maximum` are inclusive, `above` is
-    exclusive.
-    """
+    """Bounds of a number, or of each of several; `above` is exclusive."""
     default_text: str = ""
     """The default as shown in help and documentation, if its value says too little."""
     counted: bool = False
@@ -196,9 +194,7 @@ def check_range(
 
 
 def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of these words in any case; `message` has a place for the
-    refused word.
-    """
+    """Return a parser of one of these words in any case; `message` has a place for the refused word."""
 
     def parse(text: str) -> str:
         if text.lower() not in choices:
@@ -237,20 +233,22 @@ def given_in_mapping(
         if value is None:
             continue
         if field.option.read is not None:
-            chosen[field.name] = _read(field.option.read, value, f"{source}: {key}")
+            try:
+                chosen[field.name] = field.option.read(value)
+            except (ValueError, UsageError) as exc:
+                raise UsageError(f"{source}: {key}: {exc}") from exc
             continue
         items = value if isinstance(value, list | tuple) else [value]
         if len(items) != 1 and not field.repeatable:
             raise UsageError(f"{source}: {key} takes one value, got {len(items)}")
-        converted = [_convert(field, _as_text(item), f"{source}: {key}") for item in items]
-        chosen[field.name] = _collect(field, converted) if field.repeatable else converted[-1]
+        texts = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
+        converted = [_convert(field, text, f"{source}: {key}") for text in texts]
+        chosen[field.name] = _collect(converted) if field.repeatable else converted[-1]
     return chosen
 
 
 def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, object] | None = None) -> C:
-    """Return a config from command-line arguments; they override the values in `base`, such as a YAML
-    file's.
-    """
+    """Return a config from command-line arguments; they override values in `base`, as of a YAML file."""
     return build(config, {**(base or {}), **given_in_argv(config, argv)})
 
 
@@ -260,15 +258,12 @@ def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
     given: dict[str, list[object]] = {}
     for field, name, text in _Words(fields_of(config), argv).pairs():
         given.setdefault(field.name, []).append(_convert(field, text, name))
-        chosen[field.name] = _together(field, given[field.name])
+        values: list[Any] = given[field.name]
+        if field.option.counted:
+            chosen[field.name] = sum(values) if values[-1] else 0
+        else:
+            chosen[field.name] = _collect(values) if field.repeatable else values[-1]
     return chosen
-
-
-def _together(field: Field, given: Sequence[Any]) -> Any:
-    """Return the value of an option that was given several times."""
-    if field.option.counted:
-        return sum(given) if given[-1] else 0
-    return _collect(field, given) if field.repeatable else given[-1]
 
 
 def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
@@ -308,27 +303,9 @@ def _made(config: type[C], left: dict[str, object]) -> C:
     return config(**values)
 
 
-def _collect(field: Field, items: Sequence[object]) -> tuple[object, ...]:
-    if field.option.comma or field.option.parse is not None:
-        flat: list[object] = []
-        for item in items:
-            if isinstance(item, tuple):
-                flat.extend(item)
-            else:
-                flat.append(item)
-        return tuple(flat)
-    return tuple(items)
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _read(read: Callable[[object], object], value: object, place: str) -> object:
-    try:
-        return read(value)
-    except (ValueError, UsageError) as exc:
-        raise UsageError(f"{place}: {exc}") from exc
+def _collect(items: Sequence[object]) -> tuple[object, ...]:
+    """Join the values of an option; one word with commas gives several."""
+    return tuple(value for item in items for value in (item if isinstance(item, tuple) else (item,)))
 
 
 def _convert(field: Field, text: str, name: str) -> object:
@@ -347,11 +324,12 @@ def _convert(field: Field, text: str, name: str) -> object:
 
 def _in_range(field: Field, name: str, value: Any) -> Any:
     low, high, above = field.option.minimum, field.option.maximum, field.option.above
+    bounds = ""
     if above is not None and not above < value <= (value if high is None else high):
         bounds = f"above {above:g}" + ("" if high is None else f", up to {high:g}")
-        raise UsageError(f"{name} must be {bounds}, got {value}")
-    if low is not None and not low <= value <= (value if high is None else high):
+    elif low is not None and not low <= value <= (value if high is None else high):
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+    if bounds:
         raise UsageError(f"{name} must be {bounds}, got {value}")
     return value
 
@@ -422,10 +400,8 @@ class _Words:
         field, negated = self._lookup(name)
         if negated and equals:
             raise UsageError(f"Option '{name}' takes no value")
-        if negated:
-            return field, name, "false"
-        if equals:
-            return field, name, text
+        if negated or equals:
+            return field, name, "false" if negated else text
         return field, name, self._value(field, name, words)
 
     def _lookup(self, name: str) -> tuple[Field, bool]:

@@ -6,7 +6,8 @@ import pytest
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import model_config
-from tpx.serving.backends.onnxruntime.signature import OnnxTensor, check_signature, complete_signature
+from tpx.serving.backends.model_tensors import check_signature
+from tpx.serving.backends.onnxruntime.signature import OnnxTensor, complete_signature
 
 
 def onnx(name: str, *shape: int, datatype: str = "FP32") -> OnnxTensor:

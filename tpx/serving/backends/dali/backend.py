@@ -3,7 +3,6 @@
 A batch is a list of samples, whose shapes may differ between requests.
 """
 
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ from tpx.serving.backends.model_tensors import dims_of
 
 # DALI raises RuntimeError; its Python binding raises conversion errors
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError, OverflowError)
-_SAID = re.compile(r"^(Error in .*|.*[Aa]ssert.*|encountered:)$")
 
 
 class PipelineExecutor:
@@ -134,9 +132,8 @@ class DaliBackend:
                 plugin_manager.load_library(library)
             except ERRORS as exc:
                 raise LoadError(f"dali cannot load the plugin '{library}': {reason(exc)}") from exc
-        return DaliModel(
-            files, config, _definition(files, config.default_model_filename or self.default_filename)
-        )
+        name = config.default_model_filename or self.default_filename
+        return DaliModel(files, config, _definition(files, name))
 
     def gpus(self) -> list[int]:
         return CudaDriver.devices()
@@ -169,7 +166,12 @@ class DaliModel:
         self._name = files.model_name
         self._definition = definition
         self._releases = files.settings.get("release_after_unload", "") == "true"
-        self._threads = self._thread_count(config)
+        text = config.parameters[_THREADS].string_value if _THREADS in config.parameters else ""
+        if text and not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise ConfigError(
+                f"model '{self._name}': {_THREADS} must be a whole number above 0, got '{text}'"
+            )
+        self._threads = int(text or 0)
         listed = config.parameters[_JOINED].string_value if _JOINED in config.parameters else ""
         self.joined_outputs = frozenset(filter(None, listed.split(":")))
         """Outputs whose samples are concatenated."""
@@ -198,7 +200,15 @@ class DaliModel:
                 f"model '{self._name}': a DALI pipeline keeps no state and takes no batch inputs: remove "
                 "sequence_batching, batch_input and batch_output"
             )
-        self._check_names(config)
+        inputs = [tensor.name for tensor in self._definition.inputs]
+        given = [item.name for item in config.input]
+        if sorted(given) != sorted(inputs):
+            raise self._misnamed(given, inputs)
+        if len(config.output) != len(self._definition.outputs):
+            raise ConfigError(
+                f"model '{self._name}': the pipeline has {len(self._definition.outputs)} outputs, the "
+                f"configuration {len(config.output)}: they are matched by position"
+            )
         tensors = {tensor.name: tensor for tensor in self._definition.inputs}
         for item in config.input:
             self._check(item, tensors[item.name], 0)
@@ -225,14 +235,6 @@ class DaliModel:
         if self._releases:
             dali.backend.ReleaseUnusedMemory()
 
-    def _thread_count(self, config: ModelConfig) -> int:
-        text = config.parameters[_THREADS].string_value if _THREADS in config.parameters else ""
-        if text and not (text.isascii() and text.isdigit() and int(text) > 0):
-            raise ConfigError(
-                f"model '{self._name}': {_THREADS} must be a whole number above 0, got '{text}'"
-            )
-        return int(text or 0)
-
     def _fill(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
         if not item.data_type:
             if not tensor.datatype:
@@ -256,17 +258,6 @@ class DaliModel:
             f"model '{self._name}': the pipeline's inputs are {', '.join(inputs) or 'none'}, the "
             f"configuration has {', '.join(given) or 'none'}"
         )
-
-    def _check_names(self, config: ModelConfig) -> None:
-        inputs = [tensor.name for tensor in self._definition.inputs]
-        given = [item.name for item in config.input]
-        if sorted(given) != sorted(inputs):
-            raise self._misnamed(given, inputs)
-        if len(config.output) != len(self._definition.outputs):
-            raise ConfigError(
-                f"model '{self._name}': the pipeline has {len(self._definition.outputs)} outputs, the "
-                f"configuration {len(config.output)}: they are matched by position"
-            )
 
     def _check(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
         datatype = BY_NUMBER[item.data_type]

@@ -17,18 +17,8 @@ from google.protobuf.message import DecodeError
 from tpx.errors import LoadError
 
 _DATATYPES = (
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "BOOL",
+    *("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "BOOL"),
 )
 """Datatypes by DALI's numbers; other types can only occur inside a pipeline."""
 _INT, _STRING, _MESSAGE = 3, 9, 11  # FieldDescriptorProto.Type

@@ -1,6 +1,4 @@
-"""Execution on a device: inputs are copied into reused device buffers, and only the requested outputs
-are copied back.
-"""
+"""Execution on a device: inputs are copied into reused buffers, only requested outputs are copied back."""
 
 from collections.abc import Sequence
 

@@ -19,6 +19,7 @@ from tpx.cuda_driver import CudaDriver
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
+from tpx.serving.backends.model_tensors import check_signature
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
@@ -34,7 +35,6 @@ from tpx.serving.backends.onnxruntime.providers import (
 )
 from tpx.serving.backends.onnxruntime.signature import (
     OnnxTensor,
-    check_signature,
     complete_signature,
     ranked_by,
 )
@@ -89,15 +89,6 @@ _IDENTITY = (
 _NOT_FOR_MODELS = "AzureExecutionProvider"  # it sends requests to a remote service
 
 
-def describe() -> Description:
-    """Report the built-in providers. Each is tried with a model, because its libraries may be missing."""
-    there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
-    return Description(
-        version=ort.__version__,
-        providers=tuple(name if _works(name) else f"{name} (does not work here)" for name in there),
-    )
-
-
 def _works(provider: str) -> bool:
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -131,7 +122,10 @@ class OnnxRuntimeBackend:
         return CudaDriver.devices() if CUDA.name in ort.get_available_providers() else []
 
     def describe(self) -> Description:
-        return describe()
+        """Report the built-in providers. Each is tried with a model, because its libraries may be missing."""
+        there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
+        told = tuple(name if _works(name) else f"{name} (does not work here)" for name in there)
+        return Description(version=ort.__version__, providers=told)
 
 
 class OnnxModel:

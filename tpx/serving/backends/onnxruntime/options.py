@@ -252,17 +252,9 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
     """Return the options for each run of an instance. Raises ConfigError."""
     options = ort.RunOptions()
     options.log_severity_level = 3
-    arenas = _arenas(config, spec)
-    if arenas:
-        options.add_run_config_entry(SHRINKAGE, ";".join(arenas))
-    return options
-
-
-def _arenas(config: ModelConfig, spec: InstanceSpec) -> list[str]:
-    """Return the arenas of this instance whose free memory is returned to the system after each run."""
     given = GivenParameters.of_model(config)
     text = given.words.get(SHRINKAGE, "")
-    out = []
+    arenas = []  # those of this instance; their free memory is returned to the system after each run
     for item in text.split(";") if text else ():
         found = _DEVICE.fullmatch(item)
         if found is None:
@@ -276,5 +268,7 @@ def _arenas(config: ModelConfig, spec: InstanceSpec) -> list[str]:
                 "CPU is cpu:0, unless enable_mem_arena is 0"
             )
         if kind == "cpu" or (spec.kind == "KIND_GPU" and spec.device_id == device):
-            out.append(item)
-    return out
+            arenas.append(item)
+    if arenas:
+        options.add_run_config_entry(SHRINKAGE, ";".join(arenas))
+    return options

@@ -43,11 +43,7 @@ _TENSORRT_NAMES = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-_PRECISIONS = {
-    "FP32": {},
-    "FP16": {"trt_fp16_enable": "1"},
-    "INT8": {"trt_int8_enable": "1"},
-}
+_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 _OPENVINO_OPTIONS = (
     "device_type",
     "precision",
@@ -96,8 +92,7 @@ OPENVINO = Provider(
 
 
 def providers_of(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
-    """Return the providers of an instance in order of preference; the CPU is last and runs unsupported
-    operators.
+    """Return the providers of an instance by preference; the CPU is last and runs unsupported operators.
 
     Raises ConfigError, or LoadError if a provider is missing.
     """
@@ -106,8 +101,15 @@ def providers_of(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
         out = _of_gpu(config, spec, accelerators.gpu_execution_accelerator)
     else:
         out = _of_cpu(config, accelerators.cpu_execution_accelerator)
+    available = ort.get_available_providers()
     for provider in out:
-        _require(provider, config.name, spec.kind)
+        if provider.name not in available:
+            raise LoadError(
+                f"model '{config.name}' needs ONNX Runtime's {provider.name}, which the installed package "
+                f"onnxruntime {ort.__version__} does not have (it has: {', '.join(available)}): "
+                f"{provider.install}"
+                + (", or KIND_CPU in the model's instance_group" if spec.kind == "KIND_GPU" else "")
+            )
     return [*out, CPU]
 
 
@@ -116,18 +118,8 @@ def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> No
     on_gpu = {spec.kind == "KIND_GPU" for spec in specs}
     accelerators = config.optimization.execution_accelerators
     for wanted, place, items, known in (
-        (
-            True,
-            "a GPU: give it an instance_group of KIND_GPU",
-            accelerators.gpu_execution_accelerator,
-            _ON_GPU,
-        ),
-        (
-            False,
-            "the CPU: give it an instance_group of KIND_CPU",
-            accelerators.cpu_execution_accelerator,
-            _ON_CPU,
-        ),
+        (True, "a GPU", accelerators.gpu_execution_accelerator, _ON_GPU),
+        (False, "the CPU", accelerators.cpu_execution_accelerator, _ON_CPU),
     ):
         for item in items:
             if item.name not in known:
@@ -135,7 +127,7 @@ def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> No
         if items and wanted not in on_gpu:
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{items[0].name}', but has no "
-                f"instance on {place}"
+                f"instance on {place}: give it an instance_group of KIND_{place.rpartition(' ')[2]}"
             )
 
 
@@ -153,19 +145,13 @@ def check_started(
             )
 
 
-def _require(provider: Provider, model: str, kind: str) -> None:
-    available = ort.get_available_providers()
-    if provider.name not in available:
-        raise LoadError(
-            f"model '{model}' needs ONNX Runtime's {provider.name}, which the installed package onnxruntime "
-            f"{ort.__version__} does not have (it has: {', '.join(available)}): {provider.install}"
-            + (", or KIND_CPU in the model's instance_group" if kind == "KIND_GPU" else "")
-        )
-
-
 def _of_gpu(config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]) -> list[Provider]:
     device = {"device_id": str(spec.device_id)}
-    cuda = _cuda_parameters(GivenParameters.of_model(config))
+    model, cuda = GivenParameters.of_model(config), {}
+    for key, meanings in CUDA_PARAMETERS.items():
+        word = model.words.get(key) if meanings is None else model.one_of(key, meanings)
+        if word is not None:
+            cuda[key] = word
     out = []
     for item in accelerators:
         given = _parameters(config, item)
@@ -207,15 +193,6 @@ def _unknown(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> Con
         f"unknown Execution Accelerator '{accelerator.name}' is requested for model '{config.name}' (there "
         f"are: {', '.join(known)}){nearest(accelerator.name, known)}"
     )
-
-
-def _cuda_parameters(given: GivenParameters) -> dict[str, str]:
-    out = {}
-    for key, meanings in CUDA_PARAMETERS.items():
-        word = given.words.get(key) if meanings is None else given.one_of(key, meanings)
-        if word is not None:
-            out[key] = word
-    return out
 
 
 def _tensorrt(given: GivenParameters) -> dict[str, str]:

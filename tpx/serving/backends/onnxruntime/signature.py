@@ -10,10 +10,8 @@ from typing import Any
 
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_empty, dims_of
+from tpx.serving.backends.model_tensors import ModelTensor, complete_empty, dims_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
-
-__all__ = ["OnnxTensor", "check_signature", "complete_signature", "ranked_by"]
 
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -31,6 +29,14 @@ _DATATYPES = {
     "tensor(string)": "BYTES",
     "tensor(bfloat16)": "BF16",
 }
+_TENSORS = ": it has tensors alone, let the graph take and give those"
+_ADVICE = {
+    "map(": ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain "
+    "probabilities",
+    "seq(": _TENSORS,
+    "optional(": _TENSORS,
+}
+"""Advice by a part of an unsupported type; the first one counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +48,10 @@ class OnnxTensor(ModelTensor):
         """Convert a session's NodeArg. Raises LoadError for a type that the protocol does not support."""
         datatype = _DATATYPES.get(node.type)
         if datatype is None:
-            raise LoadError(
-                f"'{node.name}' has type {node.type}, which the v2 protocol cannot carry{_way_out(node.type)}"
-            )
+            advice = next((words for part, words in _ADVICE.items() if part in node.type), "")
+            raise LoadError(f"'{node.name}' has type {node.type}, which the v2 protocol cannot carry{advice}")
         shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
         return cls(name=node.name, datatype=datatype, shape=shape)
-
-
-def _way_out(kind: str) -> str:
-    """Return advice for an unsupported type, if there is any."""
-    if "map(" in kind:
-        return (
-            ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain probabilities"
-        )
-    if kind.startswith(("seq(", "optional(")):
-        return ": it has tensors alone, let the graph take and give those"
-    return ""
 
 
 def ranked_by(config: ModelConfig, items: Any, tensors: Sequence[OnnxTensor]) -> list[OnnxTensor]:

@@ -5,10 +5,10 @@ weights. Large inputs are passed to OpenVINO without a copy.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import openvino as ov
 
@@ -101,7 +101,12 @@ class OpenVinoModel:
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         inputs, outputs = self._tensors(config)
-        possible = self._takes_batches(inputs, outputs)
+        # all first dimensions are variable or, by the model's layouts, the batch
+        layouts = [node.layout for node in (*self._model.get_parameters(), *self._model.get_results())]
+        possible = all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs)) or all(
+            ov.layout_helpers.has_batch(layout) and ov.layout_helpers.batch_idx(layout) == 0
+            for layout in layouts
+        )
         if config.max_batch_size and not possible:
             log.info("the batch dimension of model '%s' is made variable", self._name)
         complete_tensors(
@@ -116,17 +121,16 @@ class OpenVinoModel:
         self._reshape(config)
         inputs, outputs = self._tensors(config)
         if self._settings.fixed_batch and config.max_batch_size:
+            rows = (config.max_batch_size,)  # requests see a variable batch dimension
             inputs, outputs = (
-                [_variable(each, config.max_batch_size) for each in tensors] for tensors in (inputs, outputs)
+                [replace(t, shape=(-1, *t.shape[1:])) if t.shape[:1] == rows else t for t in tensors]
+                for tensors in (inputs, outputs)
             )
         check_signature(config, inputs, outputs)
         for tensor in (*inputs, *outputs):
             if tensor.datatype == "FP64" and self._settings.device == "CPU":
-                log.warning(
-                    "tensor '%s' of model '%s' is FP64, which OpenVINO computes in FP32",
-                    tensor.name,
-                    self._name,
-                )
+                told = "tensor '%s' of model '%s' is FP64, which OpenVINO computes in FP32"
+                log.warning(told, tensor.name, self._name)
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         if spec.kind == "KIND_GPU":
@@ -170,16 +174,6 @@ class OpenVinoModel:
             [_tensor(port, wanted) for port in self._model.outputs],
         )
 
-    def _takes_batches(self, inputs: list[ModelTensor], outputs: list[ModelTensor]) -> bool:
-        """Return whether all first dimensions are variable or, by the model's layouts, the batch."""
-        if all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs)):
-            return True
-        nodes = [*self._model.get_parameters(), *self._model.get_results()]
-        return all(
-            ov.layout_helpers.has_batch(node.layout) and ov.layout_helpers.batch_idx(node.layout) == 0
-            for node in nodes
-        )
-
     def _reshape(self, config: ModelConfig) -> None:
         """Set the batch dimension of the inputs and, with RESHAPE_IO_LAYERS, the configured dims."""
         shapes = {}
@@ -218,15 +212,13 @@ class OpenVinoModel:
             f"compile it for {device}",
             lambda: self._core.compile_model(self._model, device, dict(self._settings.properties)),
         )
+        told = []
         supported = compiled.get_property("SUPPORTED_PROPERTIES")
-        told = {name: compiled.get_property(name) for name in _TOLD if name in supported}
-        log.info("model '%s' is compiled for %s: %s", self._name, device, _words(told))
+        for name in (name for name in _TOLD if name in supported):
+            value = compiled.get_property(name)
+            told.append(f"{name} {getattr(value, 'get_type_name', lambda: None)() or value}")
+        log.info("model '%s' is compiled for %s: %s", self._name, device, ", ".join(told))
         return compiled
-
-
-def _words(properties: Mapping[str, Any]) -> str:
-    types = {name: getattr(value, "get_type_name", lambda: None)() for name, value in properties.items()}
-    return ", ".join(f"{name} {types[name] or value}" for name, value in properties.items())
 
 
 def _tensor(port: ov.Output, wanted: set[str]) -> ModelTensor:
@@ -239,18 +231,7 @@ def _tensor(port: ov.Output, wanted: set[str]) -> ModelTensor:
             f"'{chosen[0]}' has OpenVINO's type {kind}, which tpx cannot carry to it (it can: "
             f"{', '.join(_DATATYPES.values())})"
         )
-    shape = port.partial_shape
-    if shape.rank.is_dynamic:
-        return ModelTensor(name=chosen[0], datatype=datatype, shape=(), ranked=False)
-    return ModelTensor(
-        name=chosen[0],
-        datatype=datatype,
-        shape=tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape),
-    )
-
-
-def _variable(tensor: ModelTensor, rows: int) -> ModelTensor:
-    """Return a tensor of `rows` rows with a variable batch dimension, as requests see it."""
-    if tensor.shape[:1] != (rows,):
-        return tensor
-    return replace(tensor, shape=(-1, *tensor.shape[1:]))
+    ranked = not port.partial_shape.rank.is_dynamic
+    dims = port.partial_shape if ranked else ()
+    shape = tuple(-1 if dim.is_dynamic else dim.get_length() for dim in dims)
+    return ModelTensor(name=chosen[0], datatype=datatype, shape=shape, ranked=ranked)

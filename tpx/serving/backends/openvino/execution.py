@@ -63,8 +63,14 @@ class InferRequestExecutor:
         missing = self._rows.missing(inputs)
         if missing:
             inputs = {name: _padded(array, missing) for name, array in inputs.items()}
-        for name in self._narrow:
-            _check_narrow(name, inputs[name])
+        for name in self._narrow:  # OpenVINO's CPU device computes 64-bit integers in 32 bits
+            array = inputs[name]
+            signed = array.dtype.kind == "i"
+            if array.size and (array.max() > 2**31 - 1 or (signed and array.min() < -(2**31))):
+                raise InvalidRequest(
+                    f"input '{name}' has values beyond 32 bits, in which OpenVINO computes 64-bit integers "
+                    "on a CPU"
+                )
         try:
             tensors = {}
             for name, array in inputs.items():
@@ -76,9 +82,7 @@ class InferRequestExecutor:
                     self._request.set_input_tensor(self._inputs[name][0], self._own[name])
         except ERRORS as exc:
             raise ExecutionError(f"openvino error: {reason(exc)}") from exc
-        outputs = {
-            name: from_model(results[index], tensor) for name, (index, tensor) in self._outputs.items()
-        }
+        outputs = {name: from_model(results[at], tensor) for name, (at, tensor) in self._outputs.items()}
         return {name: array[:-missing] for name, array in outputs.items()} if missing else outputs
 
     def close(self) -> None:
@@ -96,17 +100,6 @@ def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
 
 def _padded(array: Array, rows: int) -> Array:
     return np.concatenate([array, np.zeros((rows, *array.shape[1:]), dtype=array.dtype)])
-
-
-def _check_narrow(name: str, array: Array) -> None:
-    """Check that 64-bit integers fit into 32 bits, in which OpenVINO's CPU device computes them.
-
-    Raises InvalidRequest.
-    """
-    if array.size and (array.max() > 2**31 - 1 or (array.dtype.kind == "i" and array.min() < -(2**31))):
-        raise InvalidRequest(
-            f"input '{name}' has values beyond 32 bits, in which OpenVINO computes 64-bit integers on a CPU"
-        )
 
 
 def reason(exc: Exception) -> str:

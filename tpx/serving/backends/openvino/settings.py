@@ -16,6 +16,13 @@ log = logging.getLogger(__name__)
 
 _PROPERTY = re.compile(r"[A-Z][A-Z0-9_]*")
 _HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
+_CHECKED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "INFERENCE_NUM_THREADS": ((), "a non-negative number"),
+    "COMPILATION_NUM_THREADS": ((), "a non-negative number"),
+    "NUM_STREAMS": (("AUTO", "NUMA"), "either AUTO/NUMA/<int_value>"),
+    "PERFORMANCE_HINT": (_HINTS, "/".join(_HINTS)),
+}
+"""Words that a property takes, and what errors say; other properties than hints also take numbers."""
 _EARLIER_NAMES = {
     "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
     "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
@@ -72,7 +79,12 @@ def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict
         if not _PROPERTY.fullmatch(key):
             log.warning("parameter '%s' of model '%s' has no effect", key, config.name)
             continue
-        properties[key] = _CHECKS.get(key, _as_it_is)(config.name, key, text)
+        properties[key] = text
+        words, expected = _CHECKED.get(key, ((), ""))
+        if text.upper() in words:
+            properties[key] = text.upper()
+        elif expected and not (key != "PERFORMANCE_HINT" and text.isascii() and text.isdigit()):
+            raise _wrong(config.name, key, text, expected)
     if device == "CPU":
         # results must not depend on whether this machine's CPU supports bfloat16
         if not {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & properties.keys():
@@ -92,35 +104,3 @@ def _yes(model: str, given: dict[str, str], key: str) -> bool:
     if text.upper() not in ("YES", "NO"):
         raise _wrong(model, key, text, "either YES or NO")
     return text.upper() == "YES"
-
-
-def _whole(model: str, key: str, text: str) -> str:
-    if not (text.isascii() and text.isdigit()):
-        raise _wrong(model, key, text, "a non-negative number")
-    return text
-
-
-def _streams(model: str, key: str, text: str) -> str:
-    if text.upper() in ("AUTO", "NUMA"):
-        return text.upper()
-    if not (text.isascii() and text.isdigit()):
-        raise _wrong(model, key, text, "either AUTO/NUMA/<int_value>")
-    return text
-
-
-def _hint(model: str, key: str, text: str) -> str:
-    if text.upper() not in _HINTS:
-        raise _wrong(model, key, text, "/".join(_HINTS))
-    return text.upper()
-
-
-def _as_it_is(_model: str, _key: str, text: str) -> str:
-    return text
-
-
-_CHECKS = {
-    "INFERENCE_NUM_THREADS": _whole,
-    "COMPILATION_NUM_THREADS": _whole,
-    "NUM_STREAMS": _streams,
-    "PERFORMANCE_HINT": _hint,
-}

@@ -39,8 +39,13 @@ def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None
             body = _exactly(sock, size)
             if kind == frames.COMPLETED:
                 break
-            if kind == frames.CONTROL:
-                _refuse_or_log(sock, json.loads(body))
+            asked = json.loads(body) if kind == frames.CONTROL else {"verb": "", "number": 0}
+            if asked["verb"] == "log":
+                write_log(asked)
+            elif asked["number"]:
+                error = f"'{asked['verb']}' is not available in auto_complete_config"
+                refusal = json.dumps({"number": asked["number"], "error": error}).encode()
+                sock.sendall(frames.framed(frames.RESULT, [refusal]))
     except TimeoutError as exc:
         raise LoadError(f"model '{words['name']}': auto_complete_config took over {_TIMEOUT_S} s") from exc
     except OSError as exc:
@@ -48,17 +53,8 @@ def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None
     answer = json.loads(body)
     if "error" in answer:
         raise LoadError(answer["error"])
-    config: JsonObject | None = answer.get("config")
-    return config
-
-
-def _refuse_or_log(sock: socket.socket, asked: JsonObject) -> None:
-    if asked["verb"] == "log":
-        write_log(asked)
-    elif asked["number"]:
-        error = f"'{asked['verb']}' is not available in auto_complete_config"
-        answer = json.dumps({"number": asked["number"], "error": error}).encode()
-        sock.sendall(frames.framed(frames.RESULT, [answer]))
+    completed: JsonObject | None = answer.get("config")
+    return completed
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
@@ -112,9 +108,7 @@ _SPIN_US = 100
 
 
 class PythonBackend:
-    """The backend. It opens nothing until a configuration or an instance is requested, because importing a
-    model may take long.
-    """
+    """The backend. It opens nothing until that is needed, because importing a model may take long."""
 
     def __init__(self, runtime: Path | None = None) -> None:
         """Use the file `runtime` as the model for all models of this backend: a Python-based backend."""
@@ -125,11 +119,8 @@ class PythonBackend:
         # the child has a working directory of its own
         files = replace(files, directory=files.directory.absolute())
         filename = config.default_model_filename or "model.py"
-        path = (
-            self._runtime.absolute()
-            if self._runtime is not None
-            else inside(files.directory, filename, "default_model_filename")
-        )
+        path = self._runtime and self._runtime.absolute()
+        path = path or inside(files.directory, filename, "default_model_filename")
         if not path.is_file():
             raise LoadError(f"Failed to preinitialize Python stub: Python model file not found in '{path}'")
         if files.host is None:
@@ -151,19 +142,17 @@ class PythonModel:
         self._path = path
         self._source = {"file": str(path), "directory": str(files.directory), "based": based}
         self._host = host
-        self._loop = host.loop
         self._interpreter: Interpreter | None = None
         self._first: ChildProcess | None = None
         """The process that completed the configuration; it becomes the first instance."""
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
         process = self._start(config)
-        words = {
-            **self._source,
-            "name": config.name,
-            "version": str(self._files.version),
-            "config": _written(config),
-        }
+        written = model_config.to_json(config)
+        if not config.HasField("model_transaction_policy"):  # `decoupled` was not configured
+            written.pop("model_transaction_policy", None)
+        version = str(self._files.version)
+        words = {**self._source, "name": config.name, "version": version, "config": written}
         try:
             completed = ask_to_complete(process.socket, words)
         except BaseException:
@@ -187,7 +176,8 @@ class PythonModel:
             raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonExecutor:
-        kind = spec.kind.removeprefix("KIND_")
+        # on one core a spinning reader would starve the process it waits for
+        spin_us = self._number("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
         settings = InstanceSettings(
             name=spec.name,
             model=config.name,
@@ -198,11 +188,11 @@ class PythonModel:
             words={
                 **self._source,
                 "instance": spec.name,
-                "spin_ns": self._spin_ns(),
+                "spin_ns": spin_us * 1000,
                 "decoupled": config.model_transaction_policy.decoupled,
                 "args": {
                     "model_config": json.dumps(model_config.to_json(config)),
-                    "model_instance_kind": kind,
+                    "model_instance_kind": spec.kind.removeprefix("KIND_"),
                     "model_instance_name": spec.name,
                     "model_instance_device_id": str(spec.device_id),
                     "model_repository": str(self._files.directory.parent),
@@ -211,7 +201,7 @@ class PythonModel:
                 },
             },
         )
-        executor = PythonExecutor(settings, self._host, self._loop)
+        executor = PythonExecutor(settings, self._host, self._host.loop)
         process, self._first = self._first, None
         executor.begin(process)
         return executor
@@ -221,13 +211,6 @@ class PythonModel:
         if process is not None:
             process.socket.close()
             process.end(1.0)
-
-    def _spin_ns(self) -> int:
-        """Return how long a process may spin. On one core a spinning reader would starve the process it waits
-        for.
-        """
-        default = _SPIN_US if usable_processors() >= 2 else 0
-        return self._number("spin-microseconds", default) * 1000
 
     def _number(self, key: str, default: int) -> int:
         text = self._files.settings.get(key, str(default))
@@ -239,13 +222,3 @@ class PythonModel:
         if self._interpreter is None:
             self._interpreter = interpreter_of(config, self._files.directory.parent)
         return ChildProcess(self._interpreter, self._path.parent)
-
-
-def _written(config: ModelConfig) -> JsonObject:
-    """Return the configuration passed to `auto_complete_config`, without `decoupled` if it was not
-    configured.
-    """
-    out = model_config.to_json(config)
-    if not config.HasField("model_transaction_policy"):
-        out.pop("model_transaction_policy", None)
-    return out

@@ -33,9 +33,7 @@ class _ModelCall:
         self._stalled = False
 
     def advance(self, size: int) -> None:
-        """Add `size` bytes of unread responses (negative: bytes were read); the producer is paused above the
-        limit.
-        """
+        """Add `size` bytes of unread responses, negative if read; above a limit the producer is paused."""
         self._ahead += size
         stalled = self._ahead > AHEAD_BYTES
         if stalled is not self._stalled:
@@ -70,18 +68,15 @@ class ModelCalls:
             if parent is not None:
                 request.trace = parent.child(request)
             self._calls[number] = _ModelCall(request)
-            self._submit(model, request)
+            try:
+                model.submit(request)
+            except TpxError:
+                if request.trace is not None:
+                    request.trace.refused()
+                raise
         except TpxError as exc:
             self._calls.pop(number, None)
             self._refuse(number, name, exc)
-
-    def _submit(self, model: Callee, request: InferRequest) -> None:
-        try:
-            model.submit(request)
-        except TpxError:
-            if request.trace is not None:
-                request.trace.refused()
-            raise
 
     def cancel(self, number: int) -> None:
         """Cancel a call whose further responses are not needed."""

@@ -261,9 +261,7 @@ class _Plan:
 
 
 def _as_given(bound: BoundOutput, datatype: str) -> BoundOutput:
-    """Describe the output with the datatype that the model returned, which may differ from the configured
-    one.
-    """
+    """Describe the output with the datatype that the model returned, which may differ from its own."""
     if bound.spec.datatype == datatype:
         return bound
     spec = bound.spec

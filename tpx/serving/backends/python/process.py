@@ -71,10 +71,6 @@ class ChildProcess:
                 ) from exc
             ours.pop_all()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def end(self, timeout_s: float) -> int:
         """Wait until the process exits, kill it after `timeout_s`, and return its status."""
         try:
@@ -104,18 +100,14 @@ _WITHIN_NS = 60 * 10**9
 
 
 class Restarts:
-    """Restart policy: at once the first time, then with growing delays, and not at all after several deaths
-    within a minute.
-    """
+    """Restart policy: growing delays, and no restart after several deaths within a minute."""
 
     def __init__(self) -> None:
         self._deaths: deque[int] = deque(maxlen=_MOST)
         self.given_up = False
 
     def pardon(self) -> float:
-        """Discount the last death, which was a failure to start for lack of memory or descriptors; return the
-        delay in seconds.
-        """
+        """Discount the last death, for lack of memory or descriptors; return the delay in seconds."""
         self._deaths.pop()
         return _LONGEST_DELAY_S
 
@@ -147,7 +139,8 @@ def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
     path = Path(text.replace(_MODEL_DIRECTORY, str(directory)))
     try:
         if path.is_file():
-            path = extracted(path, _cache(os.environ))
+            home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            path = extracted(path, Path(home) / "tpx" / "environments")
         if not path.is_dir():
             raise LoadError(f"it is neither a directory nor an archive of one: '{path}'")
         python = path / "bin" / "python"
@@ -155,7 +148,7 @@ def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
             raise LoadError(f"there is no bin/python in '{path}'")
     except (LoadError, OSError, tarfile.TarError) as exc:
         raise LoadError(f"model '{config.name}': {_KEY} '{text}' cannot be used: {exc}") from exc
-    return Interpreter(path=str(python), environment=_variables(path, os.environ))
+    return Interpreter(path=str(python), environment=_variables(path))
 
 
 def extracted(archive: Path, cache: Path) -> Path:
@@ -175,8 +168,11 @@ def extracted(archive: Path, cache: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)  # left by an interrupted extraction
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(target, filter=_inside)
+                tar.extractall(target, filter=tarfile.data_filter)
             _unpack(target)
+        except tarfile.FilterError as exc:
+            shutil.rmtree(target, ignore_errors=True)
+            raise LoadError(f"the archive has a member that leads out of it: {exc}") from exc
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -193,7 +189,7 @@ def _unpack(place: Path) -> None:
         subprocess.run(
             [python, script],
             cwd=place,
-            env={**os.environ, **_variables(place, os.environ)},
+            env={**os.environ, **_variables(place)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -208,24 +204,11 @@ def _unpack(place: Path) -> None:
         raise LoadError(f"its bin/conda-unpack took over {_UNPACK_S} s") from exc
 
 
-def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
-    """Return what to extract for a member. Raises LoadError if it would leave the directory."""
-    try:
-        return tarfile.data_filter(member, place)
-    except tarfile.FilterError as exc:
-        raise LoadError(f"the archive has a member that leads out of it: {exc}") from exc
-
-
-def _cache(environment: Mapping[str, str]) -> Path:
-    home = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "tpx" / "environments"
-
-
-def _variables(path: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+def _variables(path: Path) -> Mapping[str, str]:
     """Return the environment variables that activation would set."""
-    library = environment.get("LD_LIBRARY_PATH", "")
+    library = os.environ.get("LD_LIBRARY_PATH", "")
     return {
-        "PATH": f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}",
+        "PATH": f"{path / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "LD_LIBRARY_PATH": f"{path / 'lib'}{os.pathsep}{library}" if library else str(path / "lib"),
         "CONDA_PREFIX": str(path),
         "VIRTUAL_ENV": str(path),

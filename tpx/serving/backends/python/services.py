@@ -72,8 +72,7 @@ class Services:
     def _control(self, words: JsonObject) -> None:
         verb, number = words["verb"], words["number"]
         if verb in ("load", "unload"):
-            work = self._load(words) if verb == "load" else self._unload(words)
-            task = asyncio.get_running_loop().create_task(self._finish(number, work))
+            task = asyncio.get_running_loop().create_task(self._finish(number, words))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -90,9 +89,13 @@ class Services:
 
     # other models
 
-    async def _finish(self, number: int, work: Any) -> None:
+    async def _finish(self, number: int, words: JsonObject) -> None:
         try:
-            await work
+            if words["verb"] == "load":
+                files = {path: base64.b64decode(content) for path, content in words["files"].items()}
+                await self._host.load(words["model"], words["config"], files)
+            else:
+                await self._host.unload(words["model"], unload_dependents=words["dependents"])
         except TpxError as exc:
             self._answer(number, {"error": exc.message})
         except Exception as exc:  # one worker's boundary: the model gets an internal error
@@ -100,13 +103,6 @@ class Services:
             self._answer(number, {"error": f"internal error: {type(exc).__name__}"})
         else:
             self._answer(number, {"value": None})
-
-    async def _load(self, words: JsonObject) -> None:
-        files = {path: base64.b64decode(content) for path, content in words["files"].items()}
-        await self._host.load(words["model"], words["config"], files)
-
-    async def _unload(self, words: JsonObject) -> None:
-        await self._host.unload(words["model"], unload_dependents=words["dependents"])
 
     # metrics
 

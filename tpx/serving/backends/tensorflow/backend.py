@@ -77,10 +77,9 @@ class TensorFlowBackend:
         return range(gpu_count())
 
     def describe(self) -> Description:
-        devices = [
-            device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices()
-        ]
-        return Description(version=tf.__version__, devices=tuple(devices))
+        names = [device.name for device in tf.config.list_physical_devices()]
+        devices = tuple(name.removeprefix("/physical_device:") for name in names)
+        return Description(version=tf.__version__, devices=devices)
 
 
 class TensorFlowModel:
@@ -127,8 +126,11 @@ class TensorFlowModel:
 
     def check(self, config: ModelConfig) -> None:
         check_all_required(config, "TensorFlow")
-        if self._graph:
-            self._find_in_graph(config)
+        if self._graph:  # the configured tensors are outputs of the graph's operations
+            inputs = {*(item.name for item in config.input), *added_inputs(config)}
+            outputs = {*(item.name for item in config.output), *taken_outputs(config)}
+            self._inputs = self._tensors_in_graph("input", sorted(inputs))
+            self._outputs = self._tensors_in_graph("output", sorted(outputs))
         check_signature(config, _tensors(self._inputs), _tensors(self._outputs))
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
@@ -191,13 +193,6 @@ class TensorFlowModel:
             self._inputs = tensors_of(self._name, chosen.inputs)
             self._outputs = tensors_of(self._name, chosen.outputs)
         return session
-
-    def _find_in_graph(self, config: ModelConfig) -> None:
-        """Look up the configured tensors, which are outputs of the graph's operations."""
-        inputs = {*(item.name for item in config.input), *added_inputs(config)}
-        outputs = {*(item.name for item in config.output), *taken_outputs(config)}
-        self._inputs = self._tensors_in_graph("input", sorted(inputs))
-        self._outputs = self._tensors_in_graph("output", sorted(outputs))
 
     def _tensors_in_graph(self, kind: str, names: Sequence[str]) -> list[Bound]:
         graph = self._first.graph

@@ -23,17 +23,12 @@ from tpx.serving.backends.model_tensors import ModelTensor
 from tpx.serving.backends.parameters import GivenParameters
 
 JitLevel = Literal["OFF", "DEFAULT", "ON_1", "ON_2"]
+_JIT: Mapping[int, JitLevel] = {-1: "OFF", 1: "ON_1"}
+"""By the level of graph optimization; 2 and more is ON_2."""
 
-_KNOWN = frozenset(
-    {
-        "TF_NUM_INTRA_THREADS",
-        "TF_NUM_INTER_THREADS",
-        "TF_USE_PER_SESSION_THREADS",
-        "TF_SIGNATURE_DEF",
-        "TF_GRAPH_TAG",
-        "TF_INIT_OPS_FILE",
-        "MAX_SESSION_SHARE_COUNT",
-    }
+_KNOWN = (
+    *("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS", "TF_USE_PER_SESSION_THREADS", "TF_SIGNATURE_DEF"),
+    *("TF_GRAPH_TAG", "TF_INIT_OPS_FILE", "MAX_SESSION_SHARE_COUNT"),
 )
 
 
@@ -65,6 +60,7 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     parameters.warn_of_others(_KNOWN, "has no effect")
     given = parameters.words
     inter = given.get("TF_NUM_INTER_THREADS")
+    level = config.optimization.graph.level
     return TensorFlowSettings(
         intra_threads=_whole(config.name, given, "TF_NUM_INTRA_THREADS"),
         inter_threads=None if inter is None else _whole(config.name, given, "TF_NUM_INTER_THREADS"),
@@ -73,7 +69,7 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
         tag=given.get("TF_GRAPH_TAG", "") or "serve",
         init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
         sharing=_whole(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
-        jit=_jit(config.optimization.graph.level),
+        jit="ON_2" if level > 1 else _JIT.get(level, "DEFAULT"),
         mixed_precision=_mixed_precision(config),
         soft_placement=options.switch("allow-soft-placement", default=True),
         gpu_memory_fraction=_fraction(backend),
@@ -105,14 +101,6 @@ def _fraction(backend: Mapping[str, str]) -> float:
             f"--backend-config tensorflow,gpu-memory-fraction must be between 0 and 1, got '{text}'"
         )
     return fraction
-
-
-def _jit(level: int) -> JitLevel:
-    if level == -1:
-        return "OFF"
-    if level >= 1:
-        return "ON_1" if level == 1 else "ON_2"
-    return "DEFAULT"
 
 
 def _mixed_precision(config: ModelConfig) -> bool:
@@ -182,7 +170,7 @@ class GraphSession:
         self._session.close()
 
     def _placement(self) -> Any:
-        """Return the context that places operations without an explicit device."""
+        """Return the context that places operations without an explicit device; made inside the graph's."""
         return nullcontext() if self._device is None else tf.device(self._device)
 
 
@@ -192,11 +180,7 @@ def gpu_count() -> int:
 
 
 def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> list[str]:
-    """Return the operations listed in TF_INIT_OPS_FILE, a file in the version's directory or the
-    model's.
-
-    Raises LoadError, ConfigError.
-    """
+    """Return the operations in TF_INIT_OPS_FILE of the version or model. Raises LoadError, ConfigError."""
     name = settings.init_ops_file
     if not name:
         return []
@@ -307,8 +291,5 @@ def model_tensor(model: str, name: str, datatype: int, sizes: Iterable[int | Non
             f"'{name}' of model '{model}' has TensorFlow's type {datatype}, which the v2 protocol cannot "
             "carry"
         )
-    if sizes is None:
-        return ModelTensor(name=name, datatype=known, shape=(), ranked=False)
-    return ModelTensor(
-        name=name, datatype=known, shape=tuple(-1 if size is None or size < 0 else size for size in sizes)
-    )
+    shape = tuple(-1 if size is None or size < 0 else size for size in sizes or ())
+    return ModelTensor(name=name, datatype=known, shape=shape, ranked=sizes is not None)

@@ -54,44 +54,35 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
     for name in ("graphs", "busy_wait_events", "output_copy_stream"):
         if getattr(config.optimization.cuda, name):
             log.warning("optimization.cuda.%s of model '%s' has no effect", name, config.name)
-    _check_policy(backend)
-    options = GivenParameters.of_backend("tensorrt", backend)
-    # only validated: the inputs of a batch are always coalesced
-    options.switch("coalesce-request-input", default=False)
-    return TensorRtSettings(
-        strategy=cast("Strategy", strategy),
-        priority=_PRIORITIES[config.optimization.priority],
-        plugins=_plugins(backend.get("plugins", "")),
-        version_compatible=options.switch("version-compatible", default=False),
-    )
-
-
-def _check_policy(backend: Mapping[str, str]) -> None:
-    """Raise ConfigError for an unknown `execution-policy`. It has no effect: instances always overlap."""
+    # only validated: instances always overlap
     policy = backend.get("execution-policy", _POLICIES[0])
     if policy not in _POLICIES:
         raise ConfigError(
             f"--backend-config tensorrt,execution-policy must be one of {', '.join(_POLICIES)}, got "
             f"'{policy}'"
         )
-
-
-def _plugins(text: str) -> tuple[Path, ...]:
-    paths = tuple(Path(each) for each in text.split(";") if each)
-    for path in paths:
+    plugins = tuple(Path(each) for each in backend.get("plugins", "").split(";") if each)
+    for path in plugins:
         if not path.is_file():
             raise LoadError(
                 f"unable to find the TensorRT plugin '{path}' of --backend-config tensorrt,plugins"
             )
-    return paths
+    options = GivenParameters.of_backend("tensorrt", backend)
+    # only validated: the inputs of a batch are always coalesced
+    options.switch("coalesce-request-input", default=False)
+    return TensorRtSettings(
+        strategy=cast("Strategy", strategy),
+        priority=_PRIORITIES[config.optimization.priority],
+        plugins=plugins,
+        version_compatible=options.switch("version-compatible", default=False),
+    )
 
 
 log = logging.getLogger(__name__)
 
 _PLAN_TAG = b"ftrt"
-_VERSION_AT = (
-    24  # four bytes, in the only layout that has the tag (TensorRT: samples/common/sampleEngines.cpp)
-)
+# four bytes, in the only layout that has the tag (TensorRT: samples/common/sampleEngines.cpp)
+_VERSION_AT = 24
 _one_at_a_time = threading.Lock()
 """Lock for loading: TensorRT deserializes engines in one thread at a time."""
 
@@ -117,27 +108,25 @@ class Engines:
 
     def engine(self, device: int, path: Path) -> Any:
         """Return the engine on a device, loaded on first use. Raises LoadError with the probable reason."""
-        if device not in self._engines:
-            try:
-                plan = path.read_bytes()
-            except OSError as exc:
-                raise LoadError(f"cannot read '{path}' of model '{self._model}': {exc.strerror}") from exc
-            with _one_at_a_time, self._driver.on(device):
-                self._engines[device] = self._deserialized(device, plan, path)
-        return self._engines[device]
-
-    def _deserialized(self, device: int, plan: bytes, path: Path) -> Any:
-        self.logger.last = ""
-        runtime = self._trt.Runtime(self.logger)
-        if self._settings.version_compatible:
-            runtime.engine_host_code_allowed = True
-        engine = runtime.deserialize_cuda_engine(plan)
-        if engine is None:
-            raise LoadError(
-                f"tensorrt {self._trt.__version__} cannot load '{path}' of model '{self._model}' on GPU "
-                f"{device}: {self.logger.last or 'no reason given'}{mismatch(plan, self._trt.__version__)}"
-            )
-        self._runtimes[device] = runtime
+        if device in self._engines:
+            return self._engines[device]
+        try:
+            plan = path.read_bytes()
+        except OSError as exc:
+            raise LoadError(f"cannot read '{path}' of model '{self._model}': {exc.strerror}") from exc
+        with _one_at_a_time, self._driver.on(device):
+            self.logger.last = ""
+            runtime = self._trt.Runtime(self.logger)
+            if self._settings.version_compatible:
+                runtime.engine_host_code_allowed = True
+            engine = runtime.deserialize_cuda_engine(plan)
+            if engine is None:
+                version = self._trt.__version__
+                raise LoadError(
+                    f"tensorrt {version} cannot load '{path}' of model '{self._model}' on GPU {device}: "
+                    f"{self.logger.last or 'no reason given'}{mismatch(plan, version)}"
+                )
+            self._runtimes[device], self._engines[device] = runtime, engine
         return engine
 
     def close(self) -> None:
@@ -170,9 +159,7 @@ def mismatch(plan: bytes, installed: str) -> str:
 
 
 def _logger(trt: Any) -> Any:
-    """Return a TensorRT logger that forwards to `logging` and keeps the last error, which failed calls
-    do not return.
-    """
+    """Return a TensorRT logger that forwards to `logging` and keeps the last error, for failed calls."""
     levels = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.WARNING}
 
     class Log(trt.ILogger):  # type: ignore[misc]

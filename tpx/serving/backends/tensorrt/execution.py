@@ -203,10 +203,7 @@ class EngineExecutor:
             raise self._failed(f"take the memory of input '{each.name}'")
 
     def _prepare(self, context: "tensorrt.IExecutionContext", each: EngineTensor) -> Array | None:
-        """Set the address of an output; return the array to copy it to.
-
-        Returns None if the shape depends on data; TensorRT then allocates memory while it computes.
-        """
+        """Set the address of an output; return the array to copy it to, None if its shape depends on data."""
         shape = tuple(context.get_tensor_shape(each.name))
         if -1 in shape:  # depends on data: TensorRT allocates it during the run
             allocator = self._allocators[each.name]

@@ -1,5 +1,4 @@
-"""Properties of an engine, read once: its tensors, its optimization profiles, and the profile to use
-for a batch.
+"""Properties of an engine, read once: its tensors, its optimization profiles, and the choice of a profile.
 
 Only names that the Python APIs of TensorRT 10 and 11 have in common are used.
 """
@@ -83,13 +82,10 @@ def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: 
         raise LoadError(f"'{name}' of model '{model}' has TensorRT's type {kind}, which no client can send")
     is_input = engine.get_tensor_mode(name).name == "INPUT"
     is_shape = bool(engine.is_shape_inference_io(name))
-    spans = [
-        _span(engine.get_tensor_profile_shape(name, index)) for index in range(profiles if is_input else 0)
-    ]
-    values: list[ShapeRange | None] = []
-    if is_input and is_shape:
-        # the binding takes the profile first, contrary to its documentation
-        values = [_values(engine.get_tensor_profile_values(index, name)) for index in range(profiles)]
+    indexes = range(profiles if is_input else 0)
+    spans = [_span(engine.get_tensor_profile_shape(name, index)) for index in indexes]
+    # the binding takes the profile first, contrary to its documentation
+    values = [engine.get_tensor_profile_values(index, name) for index in indexes if is_shape]
     return EngineTensor(
         name=name,
         datatype=_DATATYPES[kind],
@@ -98,17 +94,13 @@ def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: 
         is_shape=is_shape,
         linear=engine.get_tensor_format(name).name == "LINEAR",
         spans=tuple(spans),
-        values=tuple(values),
+        values=tuple(_span(each) if each else None for each in values),
     )
 
 
 def _span(shapes: Any) -> ShapeRange:
     least, best, most = (tuple(shape) for shape in shapes)
     return ShapeRange(least=least, best=best, most=most)
-
-
-def _values(values: Any) -> ShapeRange | None:
-    return _span(values) if values else None
 
 
 Shapes = Mapping[str, Sequence[int]]
@@ -141,23 +133,16 @@ def suiting(facts: EngineFacts, profiles: Sequence[int], shapes: Shapes, model: 
 
     Raises InvalidRequest that says what the first profile accepts.
     """
-    if len(profiles) == 1:
-        check_shapes(facts, profiles[0], shapes, model)
-        return profiles[0]
-    fitting = [index for index in profiles if _misfit(facts, index, shapes) is None]
-    if not fitting:
-        check_shapes(facts, profiles[0], shapes, model)
-    return min(fitting, key=lambda index: _distance(facts, index, shapes))
-
-
-def check_shapes(facts: EngineFacts, profile: int, shapes: Shapes, model: str) -> None:
-    """Raise InvalidRequest for the first input whose shape the profile does not accept."""
-    misfit = _misfit(facts, profile, shapes)
-    if misfit is not None:
-        each, why = misfit
-        raise InvalidRequest(
-            f"request specifies invalid shape for input '{each.name}' for {model}. Error details: {why}"
-        )
+    misfits = [_misfit(facts, index, shapes) for index in profiles]
+    fitting = [index for index, misfit in zip(profiles, misfits, strict=True) if misfit is None]
+    if len(fitting) == 1:
+        return fitting[0]
+    if misfits[0] is None or fitting:
+        return min(fitting, key=lambda index: _distance(facts, index, shapes))
+    each, why = misfits[0]
+    raise InvalidRequest(
+        f"request specifies invalid shape for input '{each.name}' for {model}. Error details: {why}"
+    )
 
 
 def check_dims(
@@ -198,9 +183,8 @@ def misfit_of(span: ShapeRange, shape: Sequence[int], start: int = 0) -> str:
     A dimension of -1 always fits.
     """
     if len(shape) != len(span.most):
-        return (
-            f"model expected {len(span.most) - start} dimensions but received {len(shape) - start} dimensions"
-        )
+        expected, received = len(span.most) - start, len(shape) - start
+        return f"model expected {expected} dimensions but received {received} dimensions"
     for index in range(start, len(shape)):
         least, most, size = span.least[index], span.most[index], shape[index]
         if size != -1 and not least <= size <= most:
