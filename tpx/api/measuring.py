@@ -127,22 +127,9 @@ class RunComparison:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per load and figure: requests per second, or ns of latency."""
-        return data_frame(
-            [
-                {
-                    "load": each.load,
-                    "figure": each.figure,
-                    "before": each.before,
-                    "after": each.after,
-                    "relative": each.relative,
-                    "low": each.low,
-                    "high": each.high,
-                    "p_value": each.p_value,
-                    "finding": each.finding,
-                }
-                for each in self.comparison.differences
-            ]
-        )
+        columns = ("load", "figure", "before", "after", "relative", "low", "high", "p_value", "finding")
+        differences = self.comparison.differences
+        return data_frame([{name: getattr(each, name) for name in columns} for each in differences])
 
 
 def compare(

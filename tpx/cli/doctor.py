@@ -77,7 +77,6 @@ def _fault(found: Inspection, name: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return the JSON form."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

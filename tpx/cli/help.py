@@ -118,7 +118,7 @@ def _nothing_about(path: tuple[str, ...], topic: str) -> None:
 
 
 def _more(path: tuple[str, ...], *, shown: int) -> str:
-    """Print how to see the options that are not shown."""
+    """Return how to see the options that are not shown."""
     name = " ".join(("tpx", *path))
     if path not in COMMANDS or not COMMANDS[path].config:
         return f"More about a command: {name} COMMAND --help"

@@ -42,7 +42,11 @@ def main(argv: Sequence[str]) -> int:
         config = _configured(argv)
         kind = config.service.service_kind
         if config.pace.self_test:
-            return _self_test(config)
+            from tpx.perf.self_test import self_test  # late
+
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                tell(str(runner.run(self_test(config.level_settings.interval_ms / 5000))))
+            return Exit.OK
         if config.output.pdf is not None:
             from tpx.report.pdf import require_typst  # late
 
@@ -115,15 +119,6 @@ def _configured(argv: Sequence[str]) -> SessionSpec:
     for warning in wanted.warnings:
         complain(f"Warning: {warning}")
     return wanted.config
-
-
-def _self_test(config: SessionSpec) -> Exit:
-    from tpx.perf.self_test import self_test  # late
-
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        tested = runner.run(self_test(config.level_settings.interval_ms / 5000))
-    tell(str(tested))
-    return Exit.OK
 
 
 def _dry_run(config: SessionSpec) -> Exit:

@@ -26,7 +26,20 @@ class IdentityModel:
     """An identity model, whose inputs and outputs come from the configuration."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self._delay_s = _delay_ms(config) / 1000
+        for key in config.parameters.keys() - {_DELAY}:
+            raise ConfigError(
+                f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})"
+            )
+        text = config.parameters[_DELAY].string_value if _DELAY in config.parameters else "0"
+        try:
+            delay_ms = float(text)
+        except ValueError:
+            delay_ms = -1
+        if not 0 <= delay_ms < 1e9:
+            raise ConfigError(
+                f"model '{config.name}': parameter '{_DELAY}' must be milliseconds, got '{text}'"
+            )
+        self._delay_s = delay_ms / 1000
         self.inline = not self._delay_s
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
@@ -69,23 +82,3 @@ class IdentityExecutor:
 
     def close(self) -> None:
         """Do nothing: there are no resources."""
-
-
-def _delay_ms(config: ModelConfig) -> float:
-    """Return `execute_delay_ms`. Raises ConfigError, also for a parameter that would be ignored."""
-    delay = 0.0
-    for key, value in config.parameters.items():
-        text = value.string_value
-        if key != _DELAY:
-            raise ConfigError(
-                f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})"
-            )
-        try:
-            delay = float(text)
-        except ValueError:
-            delay = -1
-        if not 0 <= delay < 1e9:
-            raise ConfigError(
-                f"model '{config.name}': parameter '{_DELAY}' must be milliseconds, got '{text}'"
-            )
-    return delay

@@ -103,22 +103,13 @@ class Libraries:
     settings: Mapping[str, str]
 
     def find(self, name: str) -> Path:
-        """Return the path of a library in the directory of the version, that of the model, or an
-        allowed one.
-
-        Raises ConfigError.
-        """
+        """Return its path, in the directory of the version, of the model, or allowed. Raises ConfigError."""
         allowed = [Path(place) for place in self.settings.get(self.key, "").split(":") if place]
         given = Path(name)
-        for place in allowed:
-            if (
-                given.is_absolute()
-                and given.is_relative_to(place)
-                and ".." not in given.parts
-                and given.is_file()
-            ):
-                return given
         if given.is_absolute():
+            below = ".." not in given.parts and any(given.is_relative_to(place) for place in allowed)
+            if below and given.is_file():
+                return given
             raise ConfigError(
                 f"{self.field} '{name}' of model '{self.model}' is outside of the model's directory: put it "
                 f"there, or start with --backend-config={self.backend},{self.key}={given.parent}"
@@ -148,18 +139,16 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
             name=f"{group.name}_{index}",
             kind=ModelInstanceGroup.Kind.Name(group.kind),
             device_id=device,
-            needs=_needs(group, device),
+            needs=Needs(
+                resources={
+                    (each.name, GLOBAL if getattr(each, "global") else device): each.count
+                    for each in group.rate_limiter.resources
+                },
+                priority=group.rate_limiter.priority or 1,
+            ),
             profiles=tuple(group.profile),
         )
         for group in groups
         for device in list(group.gpus) or [0]
         for index in range(group.count)
     ]
-
-
-def _needs(group: ModelInstanceGroup, device: int) -> Needs:
-    limiter = group.rate_limiter
-    return Needs(
-        resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
-        priority=limiter.priority or 1,
-    )

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import onnxruntime as ort
 
@@ -35,8 +34,7 @@ class Threads:
 
     @classmethod
     def of(cls, config: ModelConfig, settings: Mapping[str, str]) -> "Threads":
-        """Return the counts set by the model or by --backend-config, or else this instance's share of
-        the cores.
+        """Return the counts set by the model or by --backend-config, or this instance's share of the cores.
 
         Raises ConfigError, or LoadError if the shared pools cannot be as --backend-config says.
         """
@@ -46,7 +44,8 @@ class Threads:
             for key in {INTRA, INTER} & model.words.keys():
                 model.warn(key, f"has no effect: {COMMAND_LINE},{GLOBAL} gives all models the same threads")
             threads = cls(intra_op=told.whole(INTRA), inter_op=told.whole(INTER), common=True)
-            _make_pools(threads)
+            with _making:
+                _make_pools_once(threads)
             return threads
         share = max(1, schedulable_processors() // max(1, len(instance_specs(config))))
         return cls(
@@ -66,11 +65,6 @@ class Threads:
             return
         options.intra_op_num_threads = self.intra_op
         options.inter_op_num_threads = self.inter_op
-
-
-def _make_pools(threads: Threads) -> None:
-    with _making:
-        _make_pools_once(threads)
 
 
 @cache
@@ -93,32 +87,6 @@ def _make_pools_once(threads: Threads) -> None:
 DIRECTORIES = "op-library-directories"
 """--backend-config key with further directories for operator libraries, separated by colons."""
 _FIELD = "model_operations.op_library_filename"
-
-
-def register_operators(
-    options: ort.SessionOptions, config: ModelConfig, directory: Path, settings: Mapping[str, str]
-) -> None:
-    """Register the operators of every configured library with a session.
-
-    Raises ConfigError, LoadError.
-    """
-    libraries = Libraries(
-        model=config.name,
-        directory=directory,
-        field=_FIELD,
-        backend="onnxruntime",
-        key=DIRECTORIES,
-        settings=settings,
-    )
-    for name in config.model_operations.op_library_filename:
-        library = libraries.find(name)
-        try:
-            options.register_custom_ops_library(str(library.absolute()))
-        except ORT_ERRORS as exc:
-            raise LoadError(
-                f"model '{config.name}': the library of operators '{library}' ({_FIELD}) cannot be used: "
-                f"{exc}"
-            ) from exc
 
 
 PREFIXES = ("session.", "optimization.", "ep.", "mlas.")
@@ -244,7 +212,23 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
                 options.add_session_config_entry(key, word)
             except ORT_ERRORS as exc:
                 raise ConfigError(f"parameter '{key}' of {given.where}: {exc}") from exc
-    register_operators(options, config, files.directory, files.settings)
+    libraries = Libraries(
+        model=config.name,
+        directory=files.directory,
+        field=_FIELD,
+        backend="onnxruntime",
+        key=DIRECTORIES,
+        settings=files.settings,
+    )
+    for name in config.model_operations.op_library_filename:
+        library = libraries.find(name)
+        try:
+            options.register_custom_ops_library(str(library.absolute()))
+        except ORT_ERRORS as exc:
+            raise LoadError(
+                f"model '{config.name}': the library of operators '{library}' ({_FIELD}) cannot be used: "
+                f"{exc}"
+            ) from exc
     return options
 
 

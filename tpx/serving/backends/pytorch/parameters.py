@@ -181,21 +181,15 @@ class ThreadCounts:
                     "count: %d, as model '%s' has set it first",
                     *(model, intra, count, self._intra),
                 )
-            if inter:
-                _ask_inter(model, inter)
-
-
-def _ask_inter(model: str, count: int) -> None:
-    if torch.get_num_interop_threads() == count:
-        return
-    try:
-        torch.set_num_interop_threads(count)
-    except RuntimeError:
-        log.warning(
-            "model '%s' asks for INTER_OP_THREAD_COUNT %d, but PyTorch takes the count only once, before "
-            "it has computed anything: it is %d",
-            *(model, count, torch.get_num_interop_threads()),
-        )
+            if inter and torch.get_num_interop_threads() != inter:
+                try:
+                    torch.set_num_interop_threads(inter)
+                except RuntimeError:
+                    log.warning(
+                        "model '%s' asks for INTER_OP_THREAD_COUNT %d, but PyTorch takes the count only "
+                        "once, before it has computed anything: it is %d",
+                        *(model, inter, torch.get_num_interop_threads()),
+                    )
 
 
 PROCESS = ThreadCounts()

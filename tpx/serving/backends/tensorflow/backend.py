@@ -204,7 +204,7 @@ class TensorFlowModel:
                 allowed = [
                     op.name
                     for op in graph.get_operations()
-                    if (op.type == "Placeholder" if kind == "input" else not _is_read(op))
+                    if (op.type == "Placeholder" if kind == "input" else _is_result(op))
                 ]
                 raise ConfigError(
                     f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}"
@@ -228,20 +228,14 @@ def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
     return [each.tensor for each in bound]
 
 
+@dataclass(slots=True, eq=False)
 class _CallExecutor:
     """Calls a session's function. Outputs are in TensorFlow's memory, which is not overwritten."""
 
-    def __init__(
-        self,
-        call: Call,
-        inputs: Sequence[ModelTensor],
-        outputs: Sequence[ModelTensor],
-        leave: Callable[[], None],
-    ) -> None:
-        self._call = call
-        self._inputs = inputs
-        self._outputs = outputs
-        self._leave = leave
+    _call: Call
+    _inputs: Sequence[ModelTensor]
+    _outputs: Sequence[ModelTensor]
+    _leave: Callable[[], None]
 
     def execute(self, inputs: Arrays) -> Arrays:
         given = [_to_runtime(inputs[tensor.name], tensor) for tensor in self._inputs]
@@ -272,9 +266,9 @@ def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
     return from_model(result, tensor)
 
 
-def _is_read(operation: Any) -> bool:
-    """Return whether another operation consumes this one's output, or it has no outputs."""
-    return not operation.outputs or any(output.consumers() for output in operation.outputs)
+def _is_result(operation: Any) -> bool:
+    """Return whether the operation has outputs, which no other operation consumes."""
+    return operation.outputs and not any(output.consumers() for output in operation.outputs)
 
 
 def _reason(exc: Exception) -> str:

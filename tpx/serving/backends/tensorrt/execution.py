@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -94,15 +94,6 @@ class CudaStream:
         self._driver.call("cuStreamDestroy_v2", self._handle)
 
 
-def free_quietly(*buffers: DeviceBuffer) -> None:
-    """Free buffers and ignore CUDA errors, because the instance may have failed already."""
-    for buffer in buffers:
-        try:
-            buffer.free()
-        except CudaError:
-            continue
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDevice:
     """Device, profiles and settings of an instance."""
@@ -174,7 +165,9 @@ class EngineExecutor:
     def close(self) -> None:
         with self._place.driver.on(self._place.device):
             self._contexts.clear()
-            free_quietly(*self._buffers.values())
+            for buffer in self._buffers.values():
+                with suppress(CudaError):  # the instance may have failed already
+                    buffer.free()
             self._stream.close()
 
     def _context(self, engine: "tensorrt.ICudaEngine", profile: int) -> Any:

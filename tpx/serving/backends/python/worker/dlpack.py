@@ -80,21 +80,10 @@ class Capsule:
             raise TritonModelException(
                 f"DLDevice type {tensor.device_type} is not support by Python backend."
             )
-        self._strides = self._strides_of(tensor)
-
-    @property
-    def contiguous(self) -> bool:
-        """Return whether the elements are in C order without gaps."""
-        return self._strides is None
-
-    def _strides_of(self, tensor: _DLTensor) -> tuple[int, ...] | None:
-        """Return the strides in elements, None for C order."""
-        stride = 1
+        self.contiguous, stride = True, 1  # contiguous: in C order without gaps
         for axis in range(tensor.ndim - 1, -1, -1) if tensor.strides and 0 not in self.shape else ():
-            if self.shape[axis] != 1 and tensor.strides[axis] != stride:
-                return tuple(tensor.strides[axis] for axis in range(tensor.ndim))
+            self.contiguous &= self.shape[axis] == 1 or tensor.strides[axis] == stride
             stride *= self.shape[axis]
-        return None
 
     def array(self) -> Any:
         """Consume the capsule; return an array (BF16 is uint16) over its memory, freed with the array."""
@@ -105,8 +94,8 @@ class Capsule:
             return np.empty(self.shape, dtype)
         size = math.prod(self.shape) * dtype.itemsize
         strides = None
-        if self._strides is not None:
-            strides = tuple(step * dtype.itemsize for step in self._strides)
+        if not self.contiguous:
+            strides = tuple(tensor.strides[axis] * dtype.itemsize for axis in range(tensor.ndim))
             size = dtype.itemsize + sum((dim - 1) * step for dim, step in zip(self.shape, strides))
         memory: Any = (ctypes.c_ubyte * size).from_address(tensor.data + tensor.byte_offset)
         memory.owner = self
