@@ -141,7 +141,7 @@ def test_an_error_of_a_response_keeps_its_code_and_words(live: Live, code: str, 
         (
             "rescheduled",
             "Expected a None object in the execute function return list for reschduled request, found type "
-            "'<class 'tpx.serving.backends.python.worker.request.InferenceResponse'>'.",
+            "'<class 'tpx.serving.backends.python.worker.response.InferenceResponse'>'.",
         ),
         ("raise", "TritonModelException: nothing today"),
     ],
