@@ -56,9 +56,4 @@ def _document(found: AnalysisComparison) -> dict[str, object]:
         {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
         for p, difference in zip(found.pairs, differences, strict=True)
     ]
-    return {
-        "schema": 1,
-        "compare": pairs,
-        "only_before": found.only_before,
-        "only_after": found.only_after,
-    }
+    return {"schema": 1, "compare": pairs, "only_before": found.only_before, "only_after": found.only_after}

@@ -81,11 +81,7 @@ class AnalyzeCompareConfig:
 
 
 def report_comparison(
-    compared: "Compared",
-    files: "ComparisonFiles",
-    document: Mapping[str, object],
-    *,
-    everything: bool = True,
+    compared: "Compared", files: "ComparisonFiles", document: Mapping[str, object], *, everything: bool = True
 ) -> Exit:
     """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
     from tpx.cli.perf_terminal import tell

@@ -67,10 +67,7 @@ RECOGNISED_FILES = {
 """File names in the order in which Triton looks for them (core/src/model_config_utils.cc)."""
 
 BACKENDS = ExtensionKind(
-    noun="backend",
-    group="tpx.backends",
-    known=KNOWN,
-    needs=("default_filename", "open"),
+    noun="backend", group="tpx.backends", known=KNOWN, needs=("default_filename", "open")
 )
 """A package adds a backend with an entry point in this group: `mine = "my_package:MineBackend"`."""
 

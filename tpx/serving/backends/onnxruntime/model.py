@@ -33,11 +33,7 @@ from tpx.serving.backends.onnxruntime.providers import (
     check_started,
     providers_of,
 )
-from tpx.serving.backends.onnxruntime.signature import (
-    OnnxTensor,
-    complete_signature,
-    ranked_by,
-)
+from tpx.serving.backends.onnxruntime.signature import OnnxTensor, complete_signature, ranked_by
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.stacking.added import taken_outputs
 

@@ -17,21 +17,11 @@ from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
-from tpx.serving.backends.model_tensors import (
-    check_all_required,
-    check_signature,
-    complete_tensors,
-    dims_of,
-)
+from tpx.serving.backends.model_tensors import check_all_required, check_signature, complete_tensors, dims_of
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.engines import Engines, settings_of
 from tpx.serving.backends.tensorrt.execution import EngineDevice, EngineExecutor
-from tpx.serving.backends.tensorrt.profiles import (
-    check_dims,
-    facts_of,
-    max_batch_size,
-    profiles_of,
-)
+from tpx.serving.backends.tensorrt.profiles import check_dims, facts_of, max_batch_size, profiles_of
 
 log = logging.getLogger(__name__)
 

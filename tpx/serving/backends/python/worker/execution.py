@@ -210,10 +210,7 @@ class Execution:
             if len(self._answer_heads) >= _HEADS:
                 self._answer_heads.clear()
             self._answer_heads[key] = head
-        return (
-            [frames.STATUS.pack(frames.TENSORS, len(head)), head],
-            [tensor._raw() for tensor in tensors],
-        )
+        return ([frames.STATUS.pack(frames.TENSORS, len(head)), head], [tensor._raw() for tensor in tensors])
 
     # coroutines
 
