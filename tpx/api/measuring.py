@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.api.serving import RunningServer, run_in_thread
+from tpx.cli.perf_compare import levels_of
 from tpx.errors import UsageError
 from tpx.options import build, given_in_mapping
 from tpx.perf.answers.compare import Comparison, Levels, Strictness, read_levels
@@ -153,12 +154,7 @@ def compare(
 def _levels(run: PerfRun | str | Path, name: str) -> Levels:
     if isinstance(run, PerfRun):
         return read_levels(json.loads(run.to_json()), name)
-    try:
-        return read_levels(json.loads(Path(run).read_text(encoding="utf-8")), str(run))
-    except OSError as exc:
-        raise UsageError(f"cannot read {run}: {exc.strerror}") from exc
-    except ValueError as exc:
-        raise UsageError(f"{run} is not JSON: {exc}") from exc
+    return levels_of(Path(run))
 
 
 def _spec(

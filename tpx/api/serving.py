@@ -66,10 +66,7 @@ class RunningServer:
         return self._address("Metrics Service")
 
     def client(self, protocol: Literal["http", "grpc"] = "grpc") -> Any:
-        """Return a tritonclient for this server; the caller closes it.
-
-        Raises UsageError if tritonclient is not installed.
-        """
+        """Return a tritonclient, which the caller closes. Raises UsageError if it is not installed."""
         try:
             if protocol == "grpc":
                 from tritonclient.grpc import InferenceServerClient
@@ -194,10 +191,7 @@ JOIN_S = 0.2
 
 
 def run_in_thread(work: Callable[[asyncio.Event], Coroutine[object, object, T]]) -> T:
-    """Run `work` to its end on a new event loop in a new thread.
-
-    Its argument is an event set by Ctrl-C, after which it should end with what it has.
-    """
+    """Run `work` on an event loop in a new thread; its event is set by Ctrl-C, after which it should end."""
     results: list[T] = []
     failures: list[BaseException] = []
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []

@@ -133,10 +133,7 @@ def _dry_run(config: SessionSpec) -> Exit:
 
 
 def exit_status(report: Report) -> Exit:
-    """Return what a finished run says to the shell.
-
-    An interrupted run has succeeded only with --allow-partial, where it measured anything.
-    """
+    """Return a run's exit code; an interrupted one is OK only with --allow-partial and a measurement."""
     if report.over_budget:
         return Exit.OVER_ERROR_BUDGET
     if report.interrupted:

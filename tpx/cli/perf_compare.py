@@ -11,7 +11,7 @@ from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.answers.compare import compare, difference_json, read_levels
+from tpx.perf.answers.compare import Levels, compare, difference_json, read_levels
 from tpx.perf.in_turns import ServerTurns, run_in_turns
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
@@ -21,7 +21,7 @@ from tpx.perf.run import event_loop
 def main(argv: Sequence[str]) -> int:
     """Print what changed; 5 where something became worse, else 0. Raises UsageError."""
     config = from_argv(PerfCompareConfig, argv)
-    before, after = (read_levels(_document(path), str(path)) for path in config.runs)
+    before, after = map(levels_of, config.runs)
     comparison = compare(before, after, config.comparison.strictness)
     if not comparison.differences:
         left_out = "; ".join(comparison.left_out)
@@ -36,9 +36,10 @@ def main(argv: Sequence[str]) -> int:
     return report_comparison(compared, config.comparison, document)
 
 
-def _document(path: Path) -> object:
+def levels_of(path: Path) -> Levels:
+    """Return the levels in a file of `tpx perf --json`. Raises UsageError."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return read_levels(json.loads(path.read_text("utf-8")), str(path))
     except OSError as exc:
         raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     except ValueError as exc:

@@ -75,9 +75,7 @@ FULLY_CONNECTED = {"fc6": (4096, 9216), "fc7": (4096, 4096), "fc8": (1000, 4096)
 BIAS_BOUND = 0.1
 """Nonzero, so that an image of zeros does not result in uniform probabilities."""
 FC8_GAIN = 0.03
-"""Keeps the softmax from collapsing to one class for pixels up to 255, and from being flat for pixels
-up to 1.
-"""
+"""Keeps the softmax from collapsing to one class for pixels up to 255, and from being flat up to 1."""
 
 
 def parameters() -> list[Parameter]:

@@ -81,10 +81,7 @@ class Executor(Protocol):
     """One instance of a model; used by one thread at a time."""
 
     def execute(self, inputs: Arrays) -> Arrays:
-        """Compute one batch. BYTES are object arrays of `bytes`, BF16 is its bits in uint16.
-
-        Raises ExecutionError.
-        """
+        """Compute a batch; BYTES are object arrays of `bytes`, BF16 is uint16. Raises ExecutionError."""
 
     def close(self) -> None: ...
 
@@ -143,10 +140,7 @@ class CompletionSink(Protocol):
         """Handle the end of a batch: `released` and `answered` in one call."""
 
     def answered(self, batch: Batch) -> None:
-        """Deliver the responses of a finished batch, except for requests that were already `responded`.
-
-        Not called for decoupled models.
-        """
+        """Deliver a finished batch's responses that were not `responded`; not called for decoupled models."""
 
     def released(self, batch: Batch) -> None:
         """Give the instance its next batch. This one may still be unanswered."""

@@ -38,10 +38,7 @@ ERRORS = (RuntimeError, TypeError, ValueError, KeyError, OverflowError)
 
 
 class PipelineExecutor:
-    """A pipeline built for up to `batch_size` samples on one device.
-
-    A pipeline is unusable after an error, so a new one is built.
-    """
+    """A pipeline for up to `batch_size` samples on one device. After an error a new one is built."""
 
     def __init__(
         self,

@@ -91,10 +91,7 @@ def read_definition(path: Path) -> PipelineDefinition:
 
 
 def serialize(module: Path, target: Path) -> None:
-    """Serialize the pipeline that a Python file marks with `@autoserialize`, in a separate process.
-
-    Raises LoadError with the last lines of its stderr.
-    """
+    """Serialize the `@autoserialize` pipeline of a file in a process. Raises LoadError with its stderr."""
     words = [sys.executable, "-c", _AUTOSERIALIZE, str(module.absolute()), str(target.absolute())]
     try:
         done = subprocess.run(

@@ -17,10 +17,7 @@ _SHAPES_KEPT = 16
 
 
 def can_bind(tensors: Sequence[OnnxTensor]) -> bool:
-    """Return whether all tensors can be on a device.
-
-    Strings must be on the CPU, and NumPy, which fills the buffers, has no bfloat16.
-    """
+    """Return whether all can be on a device: strings are on the CPU only, and NumPy has no bfloat16."""
     return not {"BYTES", "BF16"} & {tensor.datatype for tensor in tensors}
 
 

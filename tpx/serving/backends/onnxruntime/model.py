@@ -125,10 +125,7 @@ class OnnxRuntimeBackend:
 
 
 class OnnxModel:
-    """One version of an ONNX model.
-
-    Opening it creates a session, which completes the configuration and then serves the first instance.
-    """
+    """One version; the session that opening creates completes the configuration, then serves an instance."""
 
     inline = True
 

@@ -1,7 +1,4 @@
-"""Session options and run options from a model's configuration.
-
-Each session has its own thread pools, or all models of the process share them.
-"""
+"""Session options, their thread pools (own or shared by the process), and run options of a model."""
 
 import re
 import threading

@@ -1,7 +1,4 @@
-"""OpenVINO settings in a configuration's `parameters`, with the names of Triton's backend.
-
-Any other parameter is passed on as a property of OpenVINO's device.
-"""
+"""OpenVINO settings with the names of Triton's backend; other parameters are properties of the device."""
 
 import logging
 import re

@@ -27,10 +27,7 @@ _TIMEOUT_S = 600
 
 
 def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None:
-    """Return the configuration as completed by the model, or None if it does not complete it. Blocks.
-
-    Raises LoadError with the exception of the model.
-    """
+    """Return the configuration as the model completes it, None if it does not. Blocks. Raises LoadError."""
     sock.settimeout(_TIMEOUT_S)
     try:
         sock.sendall(frames.framed(frames.COMPLETE_CONFIG, [json.dumps(words).encode()]))
@@ -68,10 +65,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def merge(config: ModelConfig, completed: JsonObject) -> None:
-    """Merge the fields that a model may complete: batch size, tensors, dynamic batching, and decoupling.
-
-    Raises ConfigError.
-    """
+    """Merge what a model may complete: batch size, tensors, batching, decoupling. Raises ConfigError."""
     given = type(config)()
     names = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
     try:

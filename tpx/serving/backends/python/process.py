@@ -152,10 +152,7 @@ def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
 
 
 def extracted(archive: Path, cache: Path) -> Path:
-    """Return the directory with the contents of an archive, extracted on first use.
-
-    Raises LoadError for members that leave the directory, OSError, TarError.
-    """
+    """Return the contents of an archive, extracted once. Raises LoadError, OSError, TarError."""
     status = archive.stat()
     words = f"{archive.resolve()} {status.st_mtime_ns} {status.st_size}"
     target = cache / hashlib.sha256(words.encode()).hexdigest()[:32]

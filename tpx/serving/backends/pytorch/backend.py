@@ -27,10 +27,7 @@ from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 
 def device_of(spec: InstanceSpec, model: str) -> torch.device | None:
-    """Return the device of an instance; None for KIND_MODEL, where the model chooses its devices.
-
-    Raises LoadError that names what is missing.
-    """
+    """Return an instance's device; None for KIND_MODEL, where the model chooses. Raises LoadError."""
     if spec.kind == "KIND_MODEL":
         return None
     if spec.kind != "KIND_GPU":

@@ -168,10 +168,7 @@ def _imported(path: Path, model: str) -> ModuleType:
 
 
 def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
-    """Return the class with this name, or the first one alphabetically, like Triton.
-
-    Classes defined in the file precede imported ones.
-    """
+    """Return the named or alphabetically first class, like Triton; the file's own precede imported ones."""
     classes = {
         key: value
         for key, value in sorted(vars(module).items())

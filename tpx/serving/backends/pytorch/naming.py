@@ -65,10 +65,7 @@ def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]
 
 
 def _position_of_added(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
-    """Return the position of an input that the server adds.
-
-    It is found by name; otherwise it follows the configured inputs, in the order of `batch_input`.
-    """
+    """Return the position of an added input: by name, or after the inputs in the order of `batch_input`."""
     index = known.get(name, index_in(name))
     if index is not None:
         return index

@@ -166,10 +166,7 @@ class ThreadCounts:
         self._most_instances = 0
 
     def ask(self, model: str, *, intra: int, inter: int, instances: int) -> None:
-        """Request thread counts for a model; 0 requests none.
-
-        Without a request, the cores are divided by the largest number of instances of any model.
-        """
+        """Request thread counts; without any, the cores are divided by the most instances of any model."""
         with self._lock:
             self._most_instances = max(self._most_instances, instances)
             if not self._intra:

@@ -264,10 +264,7 @@ def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
 
 
 def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
-    """Return the inputs or outputs of a signature, sorted by the names that clients use.
-
-    Raises LoadError for a tensor that the protocol cannot represent.
-    """
+    """Return a signature's inputs or outputs, sorted by name. Raises LoadError if one is not dense."""
     tensors = []
     for name, info in sorted(infos.items()):
         if info.WhichOneof("encoding") != "name":
@@ -281,10 +278,7 @@ def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
 
 
 def model_tensor(model: str, name: str, datatype: int, sizes: Iterable[int | None] | None) -> ModelTensor:
-    """Return a tensor with TensorFlow's type and dimensions; `sizes` None means unknown rank.
-
-    Raises LoadError for a type that the protocol lacks.
-    """
+    """Return a tensor; `sizes` None means unknown rank. Raises LoadError if the protocol lacks the type."""
     known = DATATYPES.get(datatype)
     if known is None:
         raise LoadError(

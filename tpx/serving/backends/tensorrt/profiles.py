@@ -129,10 +129,7 @@ def max_batch_size(facts: EngineFacts, profiles: Sequence[int]) -> int:
 
 
 def suiting(facts: EngineFacts, profiles: Sequence[int], shapes: Shapes, model: str) -> int:
-    """Return the profile that accepts these shapes and whose optimal shapes are nearest to them.
-
-    Raises InvalidRequest that says what the first profile accepts.
-    """
+    """Return the fitting profile with the nearest optimal shapes. Raises InvalidRequest for the first one."""
     misfits = [_misfit(facts, index, shapes) for index in profiles]
     fitting = [index for index, misfit in zip(profiles, misfits, strict=True) if misfit is None]
     if len(fitting) == 1:
@@ -178,10 +175,7 @@ def check_values(tensor: EngineTensor, profile: int, values: Sequence[int], mode
 
 
 def misfit_of(span: ShapeRange, shape: Sequence[int], start: int = 0) -> str:
-    """Return why a shape does not fit, starting at dimension `start`; an empty string if it fits.
-
-    A dimension of -1 always fits.
-    """
+    """Return why a shape does not fit from dimension `start` on, or an empty string; -1 always fits."""
     if len(shape) != len(span.most):
         expected, received = len(span.most) - start, len(shape) - start
         return f"model expected {expected} dimensions but received {received} dimensions"

@@ -102,10 +102,7 @@ def decode_strings(data: Buffer, shape: Sequence[int] | None = None) -> Array:
 
 
 def serialize_byte_tensor(input_tensor: npt.ArrayLike) -> bytes | tuple[()] | None:
-    """Return the wire form of a tensor of bytes, str, or objects: bytes, or () if it is empty.
-
-    None for any other tensor, as in Triton.
-    """
+    """Return bytes, str, or objects in wire form, () if empty; None for any other tensor, as in Triton."""
     array = np.asarray(input_tensor)
     if array.size == 0:
         return ()

@@ -45,10 +45,7 @@ def main(descriptor: int, lifeline: int) -> None:
 
 
 def _hang_on(lifeline: int) -> None:
-    """Have the kernel kill this process when the other end is closed.
-
-    A thread of ours could not do it while the model holds the interpreter lock.
-    """
+    """Have the kernel kill this process when the other end closes, even if the model holds the GIL."""
     if sys.platform == "linux":
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())

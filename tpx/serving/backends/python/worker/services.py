@@ -22,10 +22,7 @@ from tpx.serving.backends.python.worker.errors import TritonModelException, plac
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
-    """Load a model from the repository, or from `config` (JSON) and `files`.
-
-    Raises TypeError, TritonModelException.
-    """
+    """Load a model, or `config` (JSON) and `files` as one. Raises TypeError, TritonModelException."""
     words = {
         "model": arguments.text(model_name, "load_model(): model_name"),
         "config": arguments.text(config, "load_model(): config"),
