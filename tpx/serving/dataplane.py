@@ -122,18 +122,25 @@ class TraceSource(Protocol):
         """Call `watcher` whenever `on` changes."""
 
 
-class SingleRequestPath(Protocol):
+class UnscheduledPath(Protocol):
     """Fast path for requests with one head: computes them without scheduling while the model is idle."""
 
     @property
-    def bound(self) -> object:
-        """Identity of the memory used by the last computation; while unchanged, so are output shapes."""
+    def gathers(self) -> bool:
+        """True if requests are computed with `gather`, otherwise with `compute_one`."""
 
     def compute_one(self, tensors: Buffer) -> list[bytes] | None:
         """Compute a request and return the data of its outputs, or None if it must take the regular path."""
 
+    def gather(self, tensors: Buffer, reply: Callable[[list[bytes] | None], None]) -> bool:
+        """Compute a request with those that arrive together with it, and call `reply` with the data of its
+        outputs, or with None if it must take the regular path. Return False if it must take that now.
+        """
+
     def outputs(self) -> list[Tensor]:
-        """Return the outputs of the last request computed."""
+        """Return a request's outputs, with any data, once a request was computed; shapes are always the
+        same.
+        """
 
 
 class RemoteResponse(Protocol):
@@ -183,7 +190,7 @@ class InferencePlane(Protocol):
     def signature(self, name: str, version: str) -> Signature: ...
     def bind(self, request: DecodedRequest) -> RequestHead: ...
     def infer(self, request: InferRequest) -> None: ...
-    def fast_path(self, head: RequestHead) -> SingleRequestPath | None: ...
+    def fast_path(self, head: RequestHead) -> UnscheduledPath | None: ...
     def remote_path(self, head: RequestHead) -> RemotePath | None: ...
 
 
@@ -470,16 +477,12 @@ class DataPlane:
                 regions.append(placement.registration)
         return regions
 
-    def fast_path(self, head: RequestHead) -> SingleRequestPath | None:
-        """Return the fast path for requests with this head, or None. It exists if each request is
-        computed alone and its outputs need no conversion. Do not use it while the server stops or
-        traces requests.
+    def fast_path(self, head: RequestHead) -> UnscheduledPath | None:
+        """Return the fast path for requests with this head, or None if outputs need conversion or
+        scheduling may delay requests. Do not use it while the server stops or traces requests.
         """
         model = head.model
-        if head.converted or not isinstance(model, ServedModel):
-            return None
-        fast = model.fast_path(head)
-        return fast if fast is not None and fast.most == 1 else None
+        return None if head.converted or not isinstance(model, ServedModel) else model.fast_path(head)
 
     def remote_path(self, head: RequestHead) -> None:
         """Return None: this process computes."""

@@ -31,6 +31,14 @@ _PURGE_S = 0.05
 """Delay before a purge of cancelled requests: clients cancel many at once, and queues are long."""
 
 
+class GatheredRequests(Protocol):
+    """Requests that bypass the scheduler, gathered until the next look."""
+
+    def compute_gathered(self) -> None: ...
+    def give_up_gathered(self) -> None:
+        """Submit them to the scheduler."""
+
+
 class ResponseSink(Protocol):
     """Receives the results of requests, on the event loop."""
 
@@ -150,6 +158,7 @@ class Dispatcher:
         self._queues: list[InstanceQueue] = []
         self._closing: list[tuple[InstanceQueue, Instance]] = []
         """Instances that leave once their last sequence has ended."""
+        self.gathering: GatheredRequests | None = None
         self._look_scheduled = False
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -347,6 +356,19 @@ class Dispatcher:
             return False
         return bool(queue.instances)
 
+    def gather(self, requests: GatheredRequests, row_size: int) -> bool:
+        """Compute `requests` after reading all that arrive together. Return False if requests must be
+        submitted to the scheduler; so must those with another head that were gathered already.
+        """
+        other, self.gathering = self.gathering, None
+        if other is not None:
+            other.give_up_gathered()
+        if not self.idle(row_size):
+            return False
+        self.gathering = requests
+        self._look_soon()
+        return True
+
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
         """Record the cost of such a batch. Return True if the next one may bypass the scheduler too."""
         inline = self._inline
@@ -367,6 +389,9 @@ class Dispatcher:
         if self._looking:
             return  # re-entered from a reply that submitted a request: the outer call dispatches it
         self._look_scheduled = False
+        gathering, self.gathering = self.gathering, None
+        if gathering is not None:
+            gathering.compute_gathered()
         self._looking = True
         timed = self._scheduler.timed
         try:

@@ -1,8 +1,9 @@
 """Fast path for requests that the event loop can compute immediately.
 
 A model with kept bindings that is idle needs no request, batch or response objects: tensors are copied
-from the read buffer into the bound memory, and outputs from there to their destination. In all other
-cases requests take the regular path through scheduler and dispatcher.
+from the read buffer into the bound memory, and outputs from there to their destination. If the model
+batches, requests are gathered until the event loop has read all that arrived together. In all other cases
+requests take the regular path through scheduler and dispatcher.
 """
 
 import time
@@ -20,12 +21,20 @@ _clock = time.perf_counter_ns
 
 Answer = Callable[[BoundRows, int, int, int], None]
 """Receives the memory with the outputs, the index of the first request, their number, and the time in ns."""
+Reply = Callable[[list[bytes] | None], None]
+"""Receives the data of a request's outputs, or None if the request must take the regular path."""
+
+_BATCHES_AT_ONCE = 64
+"""Maximum number of gathered batches computed before the event loop handles other events."""
 
 
 class FastPath:
     """Fast path for requests with one head."""
 
-    __slots__ = ("_bound", "_cuts", "_dispatcher", "_kept", "_statistics", "bound", "head", "most", "size")
+    __slots__ = (
+        "_bound", "_came_ns", "_cuts", "_dispatcher", "_kept", "_replies", "_shapes", "_single",
+        "_statistics", "_tensors", "gathers", "head", "most", "size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,8 +49,15 @@ class FastPath:
         self.size = head.total_size
         """Bytes of a request's tensors, which are contiguous."""
         self.most = most
-        self.bound: BoundRows | None = None
+        self.gathers = most > 1
+        """True if requests are computed with `gather`, otherwise with `compute_one`."""
+        self._single: BoundRows | None = None
         """Bound memory used by the last call of `compute_one`."""
+        self._shapes: Sequence[Sequence[int]] = ()
+        """Shapes of a request's outputs; bindings with other ones are not used."""
+        self._tensors: list[memoryview] = []
+        self._replies: list[Reply] = []
+        self._came_ns = 0
         self._dispatcher = dispatcher
         self._statistics = statistics
         self._kept = kept
@@ -59,7 +75,10 @@ class FastPath:
         Returns the number computed; the remaining requests must take the regular path.
         """
         total, most = len(tensors), self.most
-        done = self._compute_alike(tensors, 0, most, total // most, came_ns, answer) if total >= most else 0
+        done = 0
+        if total >= most:
+            times = min(total // most, _BATCHES_AT_ONCE)
+            done = self._compute_alike(tensors, 0, most, times, came_ns, answer)
         if total - done < most:
             done += self._compute_alike(tensors, done, total - done, 1, came_ns, answer)
         return done
@@ -68,9 +87,9 @@ class FastPath:
         """Compute a request that was just received and return the data of its outputs, or None if it
         must take the regular path.
         """
-        bound, head, dispatcher = self.bound, self.head, self._dispatcher
+        bound, head, dispatcher = self._single, self.head, self._dispatcher
         if bound is None or not bound.alive:
-            bound = self.bound = self._find(1)
+            bound = self._single = self._find(1)
             if bound is None:
                 return None
         if head.model.retired or not dispatcher.idle(head.row_size):
@@ -94,10 +113,50 @@ class FastPath:
         dispatcher.computed_here(computed_ns - started_ns, head.row_size)
         return outputs
 
+    def gather(self, tensors: Buffer, reply: Reply) -> bool:
+        """Compute a request together with those that are read in the same iteration of the event loop;
+        then `reply` is called. Return False if it must take the regular path.
+        """
+        dispatcher = self._dispatcher
+        if dispatcher.gathering is not self:
+            if not dispatcher.gather(self, self.head.row_size):
+                return False
+            self._came_ns = _clock()
+        self._tensors.append(memoryview(tensors))
+        self._replies.append(reply)
+        return True
+
+    def compute_gathered(self) -> None:
+        """Compute the gathered requests, called by the dispatcher."""
+        tensors, replies = self._tensors, self._replies
+        self._tensors, self._replies = [], []
+        done = 0
+
+        def answer(bound: BoundRows, first: int, count: int, now_ns: int) -> None:  # noqa: ARG001
+            nonlocal done
+            outputs = [bytes(memory) for memory in bound.wanted(self.head)]
+            sizes = [len(data) // count for data in outputs]
+            for index in range(count):
+                done = first + index + 1
+                parts = zip(outputs, sizes, strict=True)
+                replies[first + index]([data[index * size : (index + 1) * size] for data, size in parts])
+
+        try:
+            self.compute(tensors, self._came_ns, answer)
+        finally:
+            for reply in replies[done:]:
+                reply(None)
+
+    def give_up_gathered(self) -> None:
+        """Let the gathered requests take the regular path, because others join them."""
+        replies, self._tensors, self._replies = self._replies, [], []
+        for reply in replies:
+            reply(None)
+
     def outputs(self) -> list[Tensor]:
-        """Return the outputs of the last request computed by `compute_one`."""
-        assert self.bound is not None
-        return self.tensors(self.bound)
+        """Return a request's outputs, with any data, once a request was computed."""
+        bound = next(bound for bound in (self._single, *self._bound.values()) if bound is not None)
+        return self.tensors(bound)
 
     def tensors(self, bound: BoundRows) -> list[Tensor]:
         """Return the outputs of the first request in `bound`. Raises ExecutionError."""
@@ -160,9 +219,12 @@ class FastPath:
         if bound is None or not bound.alive:
             return None
         try:
-            self.tensors(bound)
+            shapes = [tensor.shape for tensor in self.tensors(bound)]
         except ExecutionError:
             return None
+        if self._shapes and shapes != self._shapes:
+            return None
+        self._shapes = shapes
         self._bound[count] = bound
         return bound
 

@@ -1,7 +1,8 @@
 """Requests that the event loop computes as they come, past the scheduler: the same answers."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.serving.live import Live, eventually, floats, infer_message, outputs_
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.request import InferRequest, RequestHead
 from tpx.serving.tracing.flags import trace_flag
 
 MANY = 40
@@ -98,10 +100,88 @@ def test_tensors_of_several_inputs_and_outputs_keep_their_places(live: Live) -> 
     ]
 
 
-def test_what_a_scheduler_batches_does_not_go_past_it(live: Live) -> None:
-    for number in range(MANY):
-        live.infer_binary("batched", {"x": floats([number, 1])})
-    assert computed_at_once(live, "batched", floats([1, 2])) is None
+def gathered(live: Live, *arrays: npt.NDArray[Any], apart: int = 0) -> list[list[bytes] | None]:
+    """Gather requests to "batched" in one iteration of the loop and return their outputs; None for those that
+    took the regular path. The last `apart` requests have a head of their own.
+    """
+
+    def gather() -> None:
+        plane = live.server.plane
+        heads = [
+            plane.bind(
+                DecodedRequest(
+                    model_name="batched",
+                    default_binary=True,
+                    inputs=[Tensor.from_numpy("x", arrays[0])],
+                    parameters={"client": client},
+                )
+            )
+            for client in ("one", "other")
+        ]
+        paths = [plane.fast_path(head) for head in heads]
+        for index, array in enumerate(arrays):
+            other = index >= len(arrays) - apart
+            head, path = heads[other], paths[other]
+
+            def reply(
+                outputs: list[bytes] | None,
+                index: int = index,
+                head: RequestHead = head,
+                array: npt.NDArray[Any] = array,
+            ) -> None:
+                got[index] = outputs
+                if outputs is None:
+                    plane.infer(InferRequest(head, [array.tobytes()], answered, None))
+                else:
+                    answered()
+
+            assert path is not None
+            if not path.gather(array.tobytes(), reply):
+                reply(None)
+
+    def answered(*_: object) -> None:
+        left.pop()
+        if not left:
+            done.set_result(None)
+
+    got: list[list[bytes] | None] = [None] * len(arrays)
+    left = list(arrays)
+    done: Future[None] = Future()
+    live.loop.call_soon_threadsafe(gather)
+    done.result(20)
+    return got
+
+
+def test_requests_that_arrive_together_are_computed_as_batches(live: Live) -> None:
+    arrays = [floats([number, 1]) for number in range(19)]
+    wanted = [[(2 * array).tobytes()] for array in arrays]
+    eventually(lambda: gathered(live, *arrays) == wanted)
+    before = inferences(live, "batched")
+    assert gathered(live, *arrays) == wanted
+    after = inferences(live, "batched")
+    assert [b - a for a, b in zip(before, after, strict=True)] == [19, 19, 3]
+
+
+def test_requests_with_different_heads_that_arrive_together_share_a_batch(live: Live) -> None:
+    arrays = [floats([number, 1]) for number in range(4)]
+    eventually(lambda: None not in gathered(live, *arrays))
+    before = inferences(live, "batched")
+    assert gathered(live, *arrays, apart=1) == [None] * 4
+    after = inferences(live, "batched")
+    assert [b - a for a, b in zip(before, after, strict=True)] == [4, 4, 1]
+
+
+def test_every_request_to_a_model_that_batches_gets_its_own_answer(live: Live) -> None:
+    def over_http(number: int) -> float:
+        answer = live.infer_binary("batched", {"x": floats([number, 1])})
+        size = int(answer.headers["inference-header-content-length"])
+        return float(np.frombuffer(answer.body[size:], np.float32)[0])
+
+    with ThreadPoolExecutor(8) as clients, live.channel() as channel:
+        assert list(clients.map(over_http, range(MANY))) == [2 * number for number in range(MANY)]
+        infer = partial(channel.infer, "batched")
+        answers = list(clients.map(infer, ({"x": floats([number, 1])} for number in range(MANY))))
+    assert [outputs_of(answer)["y"] for answer in answers] == [[[2 * n, 2]] for n in range(MANY)]
 
 
 def test_outputs_as_json_are_answered_as_before(live: Live) -> None:

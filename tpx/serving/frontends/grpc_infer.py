@@ -21,7 +21,7 @@ from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     set_parameters,
 )
-from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, SingleRequestPath
+from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
@@ -51,7 +51,7 @@ class _KnownGrpcHead:
     __slots__ = ("_bound", "_reply", "_starts", "fast", "frames", "head", "remote", "size")
 
     def __init__(
-        self, head: RequestHead, fast: SingleRequestPath | None, remote: RemotePath | None, reply: Reply
+        self, head: RequestHead, fast: UnscheduledPath | None, remote: RemotePath | None, reply: Reply
     ) -> None:
         self.head = head
         self.fast = fast
@@ -66,10 +66,9 @@ class _KnownGrpcHead:
         self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
         self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
-    def answer(self, fast: SingleRequestPath, outputs: list[bytes]) -> list[Buffer]:
+    def answer(self, fast: UnscheduledPath, outputs: list[bytes]) -> list[Buffer]:
         """Return the response for outputs computed on the fast path."""
-        if self._bound is not fast.bound:
-            self._bound = fast.bound
+        if not self._starts:
             self._starts = _starts(self.head, fast.outputs(), _NO_PARAMETERS)
         parts: list[Buffer] = []
         for start, data in zip(self._starts, outputs, strict=True):
@@ -203,11 +202,31 @@ class GrpcInference:
             if call_off is not None:
                 call.when_gone(call_off)
             return call_off is not None
-        outputs = fast.compute_one(tensors[0]) if fast is not None else None
-        if fast is None or outputs is None:
-            return False
-        call.respond(known.answer(fast, outputs))
-        return True
+        assert fast is not None
+        if fast.gathers:
+            return fast.gather(tensors[0], partial(self._reply_gathered, call, known, fast, tensors))
+        outputs = fast.compute_one(tensors[0])
+        if outputs is not None:
+            call.respond(known.answer(fast, outputs))
+        return outputs is not None
+
+    def _reply_gathered(
+        self,
+        call: ServerCall,
+        known: _KnownGrpcHead,
+        fast: UnscheduledPath,
+        tensors: list[Buffer],
+        outputs: list[bytes] | None,
+    ) -> None:
+        if outputs is not None:
+            call.respond(known.answer(fast, outputs))
+            return
+        infer = InferRequest(known.head, tensors, self._reply, call)
+        call.when_gone(infer.cancel)
+        try:
+            self._plane.infer(infer)
+        except TpxError as exc:
+            fail(call, exc)
 
     def _decoded(self, message: Buffer) -> DecodedRequest:
         """Decode a message. Raises Postponed if it has explicit contents that take long to decode."""

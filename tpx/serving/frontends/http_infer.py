@@ -23,7 +23,7 @@ from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, SingleRequestPath
+from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
@@ -63,7 +63,7 @@ class _KnownHttpHead:
     __slots__ = ("_bound", "_headers", "_reply", "_start", "fast", "head", "quick", "remote")
 
     def __init__(
-        self, head: RequestHead, fast: SingleRequestPath | None, remote: RemotePath | None, reply: _Reply
+        self, head: RequestHead, fast: UnscheduledPath | None, remote: RemotePath | None, reply: _Reply
     ) -> None:
         self.head = head
         self.fast = fast
@@ -85,10 +85,9 @@ class _KnownHttpHead:
             self._headers, self._start = rendered.headers, rendered.pieces[0]
         _respond(context, (self._headers, [self._start, payload]))
 
-    def answer(self, fast: SingleRequestPath, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
+    def answer(self, fast: UnscheduledPath, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
         """Return headers and body for outputs computed on the fast path."""
-        if self._bound is not fast.bound:
-            self._bound = fast.bound
+        if not self._start:
             rendered = _render(self.head, fast.outputs(), None)
             self._headers, self._start = rendered.headers, rendered.pieces[0]
         return self._headers, [self._start, *outputs]
@@ -206,6 +205,8 @@ class HttpInference:
         if len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
             return False
         if fast is not None:
+            if fast.gathers:
+                return fast.gather(tensors, partial(self._reply_gathered, request, known, fast, tensors))
             outputs = fast.compute_one(tensors)
             if outputs is not None:
                 _respond(request, known.answer(fast, outputs))
@@ -213,6 +214,22 @@ class HttpInference:
         if remote is not None:
             request.on_gone = remote.send(tensors, known, request)
         return request.on_gone is not None
+
+    def _reply_gathered(
+        self,
+        request: HttpRequest,
+        known: _KnownHttpHead,
+        fast: UnscheduledPath,
+        tensors: Buffer,
+        outputs: list[bytes] | None,
+    ) -> None:
+        if outputs is not None:
+            _respond(request, known.answer(fast, outputs))
+            return
+        infer = self._remembered(request, known.head, tensors, 0)
+        assert infer is not None  # the size was checked
+        request.on_gone = infer.cancel
+        attempt(request, partial(self._plane.infer, infer))
 
     def _remembered(
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
