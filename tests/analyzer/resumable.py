@@ -16,7 +16,7 @@ from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import LoadPoint, Measurement
-from tpx.analyzer.resume import Earlier
+from tpx.analyzer.results.run import RunRecords
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.options import build
@@ -55,7 +55,7 @@ def run(directory: Path, pause_s: float) -> None:
     )
     with Journal(path) as journal:
         begun = path.stat().st_size > 0
-        earlier = Earlier(read_last_run(path)) if begun else None
+        earlier = RunRecords(read_last_run(path)) if begun else None
         repository = OutputRepository(directory / "output", None, keep=begun)
         trials = TrialRunner(SlowReplay(directory, pause_s), repository, monitoring_interval_s=1)
         asyncio.run(Profile(config, trials, journal, _ignore, earlier).run(("tpx",)))

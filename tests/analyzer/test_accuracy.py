@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.answering import Request, answering
-from tpx.analyzer.accuracy import Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.results.measurement import (
     Configuration,
     LoadPoint,
@@ -20,8 +19,8 @@ from tpx.analyzer.results.measurement import (
     TrialFailure,
     Variant,
 )
-from tpx.analyzer.runners.base import VisibleServer
-from tpx.analyzer.trial import TrialRunner
+from tpx.analyzer.runners.servers import VisibleServer
+from tpx.analyzer.trial import Gate, TrialRunner, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.variants import OutputRepository, configure
 from tpx.errors import MeasurementError
 

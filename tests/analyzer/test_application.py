@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tpx.analyzer.application import carry_out, changes_back, changes_to
-from tpx.analyzer.provenance import fingerprint
 from tpx.analyzer.results.measurement import Configuration, Variant
-from tpx.analyzer.variants import configure
+from tpx.analyzer.variants import configure, fingerprint
 from tpx.errors import ConfigError, MeasurementError, UsageError
 from tpx.protocol import model_config
 

@@ -6,9 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from tpx.analyzer.limits import ModelConstraint
-from tpx.analyzer.objectives import rank, score
-from tpx.analyzer.results.costs import joules_per_inference
+from tpx.analyzer.objectives import ModelConstraint, joules_per_inference, rank, score
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import (
     Configuration,

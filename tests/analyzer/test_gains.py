@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tpx.analyzer.gains import UNKNOWN, compare_scores
+from tpx.analyzer.conclusion import UNKNOWN, compare_scores
 
 
 def logs(*values: float) -> dict[int, float]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tpx.analyzer.objectives import metric
+from tpx.analyzer.objectives import joules_per_inference, metric
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
-from tpx.analyzer.results.costs import Prices, joules_per_inference
+from tpx.analyzer.reports.view import Prices
 from tpx.analyzer.results.measurement import EnergyUse, Latency, LoadPoint, Measurement, ResponseFigures
 from tpx.errors import UsageError
 from tpx.options import build

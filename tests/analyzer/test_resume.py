@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tpx.analyzer.options.file import check_same_run
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
     SCHEMA,
@@ -21,8 +22,7 @@ from tpx.analyzer.results.journal import (
     read_last_run,
 )
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, Variant
-from tpx.analyzer.results.run import Run
-from tpx.analyzer.resume import Earlier, check_same_run
+from tpx.analyzer.results.run import Run, RunRecords
 from tpx.errors import UsageError
 
 RUN = Path(__file__).parent / "resumable.py"
@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_wa
 
 
 def test_an_outcome_is_found_as_often_as_its_trial_was_carried_out() -> None:
-    earlier = Earlier([started(), measured(1), measured(1, 1), measured(1, 1), measured(2)])
+    earlier = RunRecords([started(), measured(1), measured(1, 1), measured(1, 1), measured(2)])
     trial = Trial(variant=VARIANT, load=LoadPoint(value=1), round=1)
     assert earlier.outcome(trial) is not None
     assert earlier.outcome(trial) is not None
@@ -120,12 +120,12 @@ def test_an_outcome_is_found_as_often_as_its_trial_was_carried_out() -> None:
 def test_the_time_of_a_run_is_that_of_all_its_parts(
     records: list[Record], elapsed_ns: int, complete: bool
 ) -> None:
-    earlier = Earlier([started(), *records])
+    earlier = RunRecords([started(), *records])
     assert (earlier.elapsed_ns, earlier.complete) == (elapsed_ns, complete)
 
 
 def test_a_run_is_resumed_with_its_own_options_only() -> None:
-    earlier = Earlier([started(concurrency=[1, 2], quiet=True)])
+    earlier = RunRecords([started(concurrency=[1, 2], quiet=True)])
     check_same_run(earlier, {"concurrency": [1, 2], "html": "elsewhere.html"}, "run.jsonl")
     with pytest.raises(UsageError, match=r"differ: --batch-sizes, --concurrency\. It began as: tpx analyze"):
         check_same_run(earlier, {"concurrency": [1], "batch_sizes": [8]}, "run.jsonl")
@@ -133,4 +133,4 @@ def test_a_run_is_resumed_with_its_own_options_only() -> None:
 
 def test_there_must_be_a_run_to_resume() -> None:
     with pytest.raises(UsageError, match=r"run\.jsonl holds no run"):
-        check_same_run(Earlier(), {}, "run.jsonl")
+        check_same_run(RunRecords(), {}, "run.jsonl")

@@ -13,8 +13,7 @@ from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, TrialFailure
-from tpx.analyzer.results.run import Run
-from tpx.analyzer.resume import Earlier
+from tpx.analyzer.results.run import Run, RunRecords
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
@@ -55,7 +54,7 @@ def profile(
         },
     )
     path = directory / "run.jsonl"
-    earlier = Earlier(read_last_run(path)) if path.exists() else None
+    earlier = RunRecords(read_last_run(path)) if path.exists() else None
     if earlier is not None and retry:
         earlier.retry_failed()
     events: list[TrialEnded] = []

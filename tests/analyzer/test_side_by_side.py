@@ -10,7 +10,7 @@ import pytest
 
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, SimulatedServer, Surface
-from tpx.analyzer.monitors.machine import MachineType, this_machine
+from tpx.analyzer.machine import MachineType, this_machine
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Profile

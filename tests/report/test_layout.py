@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from tpx.report.chart import Axis, Chart, Dot, Line, Mark
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark, Scale
 from tpx.report.layout import CHAR_WIDTH_PX, COMPACT, FRAMES, lay_out
-from tpx.report.scales import Scale
 
 
 def chart(*lines: Line, x: Axis | None = None, marks: tuple[Mark, ...] = ()) -> Chart:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.report.scales import format_mark, linear_scale, log_scale, scale_for
+from tpx.report.chart import format_mark, linear_scale, log_scale, scale_for
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpx.analyzer.provenance import fingerprint
 from tpx.analyzer.results.measurement import Configuration
-from tpx.analyzer.variants import CONFIG_FILE, merge
+from tpx.analyzer.variants import CONFIG_FILE, fingerprint, merge
 from tpx.errors import ConfigError, MeasurementError, UsageError
 from tpx.protocol import model_config
 from tpx.protocol.config_text import FieldText, outer_fields

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tpx.analyzer.monitors.machine import MachineType
+from tpx.analyzer.machine import MachineType
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.results.measurement import Configuration, ServerOnly, Trial
 from tpx.analyzer.side_by_side import SideBySide, TrialResult

@@ -1,5 +1,5 @@
-"""Decide which measurement is better: metrics by tag, scores, constraints, and the ranking of
-configurations.
+"""Decide which measurement is better: metrics by tag, scores, constraints and their texts, and the ranking
+of configurations.
 
 Scores are sums of logarithms, so that A over B and B over C add up to A over C; for one objective the
 order is Model Analyzer's.
@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tpx.analyzer.results.costs import joules_per_inference
-from tpx.analyzer.results.goals import Goals, Standing
-from tpx.analyzer.results.measurement import Measurement, MemoryUse, Range
+from tpx.analyzer.results.goals import Constraint, Goals, Standing
+from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Range
 from tpx.analyzer.results.pooled import Mean, interval_of
 from tpx.errors import UsageError
 from tpx.options import nearest
+from tpx.report.digits import in_unit, rounded
 
 if TYPE_CHECKING:
     from tpx.analyzer.results.run import ModelRun, VariantRun
+
 
 NS_PER_MS = 1e6
 BYTES_PER_MB = 1e6
@@ -83,6 +84,20 @@ def gpu_mb(measurement: Measurement) -> float | None:
 def _gpu_left_mb(measurement: Measurement) -> float | None:
     left = sum(gpu.total_bytes - gpu.used_bytes for gpu in measurement.gpus)
     return left / BYTES_PER_MB if measurement.gpus else None
+
+
+def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None) -> float | None:
+    """Return mean power divided by inferences per second; None if the power is unknown.
+
+    The power is the whole machine's, including the load generator if it runs there. `idle` is the
+    energy use with an idle server, whose power is subtracted.
+    """
+    watts = None if measurement.energy is None else measurement.energy.watts
+    if watts is None or measurement.throughput <= 0:
+        return None
+    if idle is not None and idle.watts is not None:
+        watts = max(0.0, watts - idle.watts)
+    return watts / measurement.throughput
 
 
 def _gpu_mean(name: str) -> Callable[[Measurement], float | None]:
@@ -343,3 +358,74 @@ def _order(variant: "VariantRun", goals: Goals) -> RankedVariant:
         satisfies=satisfies(figures, goals),
         standing=standing(figures, goals),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConstraint:
+    """A constraint and the model it applies to."""
+
+    constraint: Constraint
+    model: str = ""
+    """Model that the constraint applies to, if several are measured together; otherwise empty."""
+
+    def value(self, measurement: Measurement) -> float | None:
+        """Return the constrained figure, or None if it was not measured."""
+        return metric(self.constraint.tag).value(self._part(measurement))
+
+    def _part(self, measurement: Measurement) -> Measurement:
+        return next((m for m in measurement.members if model_of(m) == self.model), measurement)
+
+    def standing(self, measurement: Measurement) -> Standing:
+        """Return whether the limit is met; `borderline` if the confidence interval contains it."""
+        part, measured = self._part(measurement), metric(self.constraint.tag)
+        return self.constraint.standing(measured.value(part), measured.interval(part))
+
+    def __str__(self) -> str:
+        """Return `p99 latency of at most 10 ms`, followed by ` for a` if the constraint names a model."""
+        measured, word = metric(self.constraint.tag), {"max": "at most", "min": "at least"}
+        text = f"{in_words(self.constraint.tag)} of {word[self.constraint.bound]} {self.constraint.limit:g}"
+        return f"{text} {measured.unit}".rstrip() + (f" for {self.model}" if self.model else "")
+
+    def miss(self, measurement: Measurement) -> str:
+        """Return `p99 latency 12.4 ms, 24% over`, or an empty string if the constraint is satisfied."""
+        value = self.value(measurement)
+        if self.constraint.satisfied_by(value):
+            return ""
+        whose = f"{self.model}: " if self.model else ""
+        if value is None:
+            return f"{whose}{in_words(self.constraint.tag)} not measured"
+        side = "over" if self.constraint.bound == "max" else "under"
+        percent, measured = self.constraint.failure_percent(value), metric(self.constraint.tag)
+        share = f"{percent:.0f}" if percent >= 1 else rounded(percent)
+        return f"{whose}{in_words(self.constraint.tag)} {shown(measured, value)}, {share}% {side}"
+
+
+def limits_of(goals: Goals, model: str) -> tuple[ModelConstraint, ...]:
+    """Return the constraints of a model, or of each model in a group that is measured together (`a,b`)."""
+    names = model.split(",")
+    if len(names) == 1:
+        return tuple(ModelConstraint(constraint=c) for c in goals.of(model).constraints)
+    return tuple(
+        ModelConstraint(constraint=c, model=name) for name in names for c in goals.of(name).constraints
+    )
+
+
+def describe_limits(limits: Sequence[ModelConstraint]) -> str:
+    """Return `p99 latency of at most 10 ms and throughput of at least 50 infer/sec`."""
+    return " and ".join(map(str, limits))
+
+
+def describe_misses(measurement: Measurement, limits: Sequence[ModelConstraint]) -> str:
+    """Return `p99 latency 12.4 ms, 24% over` for the constraints that the measurement violates."""
+    return "; ".join(text for limit in limits if (text := limit.miss(measurement)))
+
+
+def shown(measured: MeasuredMetric, value: float) -> str:
+    """Return a figure with its unit, rounded for display."""
+    return in_unit(value, measured.unit.replace("/sec", "/s"))
+
+
+def in_words(tag: str) -> str:
+    """Return a metric's name as it is written within a sentence."""
+    name = metric(tag).name
+    return name if name[:3].isupper() else name[0].lower() + name[1:].lower()

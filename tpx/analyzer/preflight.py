@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.output import unwritable
-from tpx.analyzer.runners.control import ModelControl
+from tpx.analyzer.options.measuring import unwritable
+from tpx.analyzer.runners.servers import ModelControl
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.options import nearest
 from tpx.processors import schedulable_processors

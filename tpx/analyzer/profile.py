@@ -1,15 +1,21 @@
 """A run over all its models: read the defaults, drive the search, record and report the outcomes."""
 
 import asyncio
+import importlib.metadata
+import os
+import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from statistics import fmean
 
+import tpx
+from tpx.analyzer.machine import MachineType
 from tpx.analyzer.objectives import unmeasured
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.spec import ModelGroup, groups_of, members_of, spec_of
-from tpx.analyzer.provenance import fingerprint, provenance
 from tpx.analyzer.results.journal import (
     SCHEMA,
     Configured,
@@ -18,6 +24,7 @@ from tpx.analyzer.results.journal import (
     Measured,
     ModelFailed,
     ModelRead,
+    Provenance,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -32,12 +39,14 @@ from tpx.analyzer.results.measurement import (
     TrialFailure,
     Variant,
 )
-from tpx.analyzer.resume import Earlier
+from tpx.analyzer.results.run import RunRecords
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
 from tpx.analyzer.trial import Ahead, Known, Trials
-from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
+from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of, fingerprint
 from tpx.errors import ServerLost, TpxError, UsageError
+
+_PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "protobuf", "uvloop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +114,7 @@ class Profile:
         trials: Trials,
         journal: Journal,
         observe: Observer,
-        earlier: Earlier | None = None,
+        earlier: RunRecords | None = None,
         *,
         rehearsal: bool = False,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -118,7 +127,7 @@ class Profile:
         self._trials = trials
         self._journal = journal
         self._observe = observe
-        self._earlier = earlier or Earlier()
+        self._earlier = earlier or RunRecords()
         self._rehearsal = rehearsal
         self._named: list[Variant] = []
         self._measured = False
@@ -136,7 +145,7 @@ class Profile:
             self._journal.append(self._start(command))
             await self._measure_server()
             for number, group in enumerate(self._groups, 1):
-                if not self._stop.is_set() and not self._earlier.unavailable(group.name):
+                if not self._stop.is_set() and not self._earlier.models[group.name].unavailable:
                     self._progress.begin(number)
                     await self._profile(group)
         except ServerLost as exc:
@@ -156,7 +165,7 @@ class Profile:
         config = self._config
         if self._earlier.started is not None:
             return RunResumed(
-                provenance=provenance(command, self._trials.machine), retry=self._earlier.retries
+                provenance=provenance(command, self._trials.machine), retry=self._earlier.retried
             )
         return RunStarted(
             schema=SCHEMA,
@@ -170,7 +179,7 @@ class Profile:
         )
 
     async def _measure_server(self) -> None:
-        if self._earlier.server_measured:
+        if self._earlier.server is not None:
             return
         try:
             server = await self._trials.server_only(self._config.watch.duration_seconds)
@@ -220,7 +229,7 @@ class Profile:
 
     async def _read(self, model: str) -> ModelRead:
         """Return the model's own configuration, from the journal or from a server."""
-        known = self._earlier.read(model)
+        known = self._earlier.models[model].read
         if known is not None:
             return known
         self._observe(ModelStarted(model=model))
@@ -296,6 +305,23 @@ class Profile:
             self._journal.append(Measured(model=model, measurement=outcome))
         self._observe(TrialEnded(trial=trial, outcome=outcome))
         return outcome
+
+
+def provenance(command: Iterable[str], machine: MachineType) -> Provenance:
+    """Return the command, the machine that measures, and the installed versions, read without imports."""
+    host = machine.facts
+    if hasattr(os, "getloadavg"):
+        host["Load average at the start"] = f"{os.getloadavg()[0]:.2f} (1 min)"
+    versions = {"tpx": tpx.__version__, "Python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return Provenance(
+        command=tuple(command),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions,
+        host=host,
+    )
 
 
 class _Progress:

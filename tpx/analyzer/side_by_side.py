@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from tpx.analyzer.monitors.machine import MachineType
+from tpx.analyzer.machine import MachineType
 from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.measurement import (
     Configuration,

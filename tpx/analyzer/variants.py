@@ -2,6 +2,7 @@
 the weights.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,14 @@ from tpx.protocol import model_config
 CONFIG_FILE = "config.pbtxt"
 COPIED_BYTES = 1 << 20
 VARIANT_DIRECTORY = re.compile(r".+_config_(default|\d+)")
+
+
+WHOLE_BYTES = 16 << 20
+"""Larger files are fingerprinted by their size and their first and last mebibyte."""
+END_BYTES = 1 << 20
+
+OWN_FILES = "config.pbtxt.backup-"
+"""Prefix of the backups that `tpx analyze apply` makes, which fingerprints ignore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +188,37 @@ def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -
             {} if len(fitting) == len(preferred) else {"preferred_batch_size": fitting}
         )
     return delta
+
+
+def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None) -> str:
+    """Return the SHA-256 of the names, sizes and contents of all files below; empty if there is no
+    directory.
+
+    `instead` maps file names to text that replaces their content; None hides the file.
+    """
+    if not directory.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        if not path.is_file() or path.name.startswith(OWN_FILES):
+            continue
+        name = str(path.relative_to(directory))
+        if instead is not None and name in instead:
+            text = instead[name]
+            if text is not None:
+                digest.update(f"{name}\0{len(text.encode())}\0".encode() + text.encode())
+            continue
+        size = path.stat().st_size
+        digest.update(f"{name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if size <= WHOLE_BYTES:
+                while block := file.read(END_BYTES):
+                    digest.update(block)
+            else:
+                digest.update(file.read(END_BYTES))
+                file.seek(-END_BYTES, 2)
+                digest.update(file.read(END_BYTES))
+    return digest.hexdigest()
 
 
 class OutputRepository:

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tpx.analyzer.conclusion import Conclusion, conclude
-from tpx.analyzer.gains import EQUIVALENCE, Gain
-from tpx.analyzer.limits import describe_limits, describe_misses, in_words, limits_of, shown
-from tpx.analyzer.objectives import RankedVariant, gain_percent, metric, rank, unmeasured
+from tpx.analyzer.conclusion import EQUIVALENCE, Conclusion, Gain, conclude
+from tpx.analyzer.objectives import (
+    RankedVariant,
+    describe_limits,
+    describe_misses,
+    gain_percent,
+    in_words,
+    limits_of,
+    metric,
+    rank,
+    shown,
+    unmeasured,
+)
 from tpx.analyzer.results.goals import Goals, Standing
 from tpx.analyzer.results.measurement import LoadPoint
 from tpx.analyzer.results.run import ModelRun

@@ -18,7 +18,7 @@ from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.analyzer.runners.base import Runner
+from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository

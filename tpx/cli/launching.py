@@ -6,21 +6,28 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tpx.analyzer.accuracy import Gate
-from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.file import check_same_run
+from tpx.analyzer.probes import gpu_names
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.resume import Earlier, check_same_run
-from tpx.analyzer.runners.base import Addresses, Launch, Runner, StartServer
-from tpx.analyzer.runners.control import ModelControl, RemoteServer, ServerControl
+from tpx.analyzer.results.run import RunRecords
 from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import ModelLoader, ServedRunner
 from tpx.analyzer.runners.local import LocalServers, find_program
-from tpx.analyzer.trial import TrialRunner, Trials
+from tpx.analyzer.runners.servers import (
+    Addresses,
+    Launch,
+    ModelControl,
+    RemoteServer,
+    Runner,
+    ServerControl,
+    StartServer,
+)
+from tpx.analyzer.trial import Gate, TrialRunner, Trials
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.interrupts import ENDING
 from tpx.cli.messages import complain
@@ -107,9 +114,9 @@ def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunne
     )
 
 
-def _earlier(config: ProfileSpec, say: Say) -> Earlier:
+def _earlier(config: ProfileSpec, say: Say) -> RunRecords:
     path = config.output.journal_path
-    earlier = Earlier(read_last_run(path) if path.exists() else ())
+    earlier = RunRecords(read_last_run(path) if path.exists() else ())
     check_same_run(earlier, config.as_settings(), path)
     if config.output.retry_failed:
         failures = earlier.failures

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpx import __version__
-from tpx.analyzer.runners.base import Addresses
 from tpx.analyzer.runners.local import ChildServer
+from tpx.analyzer.runners.servers import Addresses
 from tpx.cluster.policy import Backoff, ReplicaSample
 from tpx.cluster.spec import from_plain
 from tpx.errors import MeasurementError, TpxError

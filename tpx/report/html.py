@@ -6,8 +6,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpx.report.chart import COLORS, STYLES, TEXT_COLORS, marker
 from tpx.report.document import Block, Document, Group, Picture, Section
-from tpx.report.styles import COLORS, STYLES, TEXT_COLORS, marker
 
 if TYPE_CHECKING:
     from jinja2 import Environment

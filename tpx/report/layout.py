@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpx.report.chart import Chart, Dot, Line
-from tpx.report.scales import Scale
-from tpx.report.styles import STYLES, marker
+from tpx.report.chart import STYLES, Chart, Dot, Line, Scale, marker
 
 HEIGHT_PX, CHAR_WIDTH_PX = 12, 6.5
 

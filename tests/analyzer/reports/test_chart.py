@@ -10,8 +10,8 @@ from tpx.analyzer.reports.charts import load_chart as draw
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
+from tpx.report.chart import STYLES, marker
 from tpx.report.layout import CHAR_WIDTH_PX, Drawing, PlacedLabel, lay_out
-from tpx.report.styles import STYLES, marker
 
 Replay = Callable[..., Run]
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.report.reading import read
-from tpx.analyzer.reports.columns import figure
 from tpx.analyzer.reports.detail import build_detail
+from tpx.analyzer.reports.grids import figure
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.runners.base import Launch
 from tpx.analyzer.runners.docker import Container, find_docker, run_words
+from tpx.analyzer.runners.servers import Launch
 from tpx.errors import UsageError
 
 PORTS = {"http-port": 8100, "grpc-port": 8101, "metrics-port": 8102}

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tpx.analyzer.results.measurement import Configuration, Variant
-from tpx.analyzer.runners.base import Addresses, Launch
-from tpx.analyzer.runners.control import refused
 from tpx.analyzer.runners.loader import ModelLoader, configs_of
+from tpx.analyzer.runners.servers import Addresses, Launch, refused
 from tpx.analyzer.variants import configure
 from tpx.errors import MeasurementError, ServerLost, WireError
 from tpx.perf.clients.model import IndexEntry

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tpx.analyzer.runners.base import Addresses
 from tpx.analyzer.runners.local import ChildServer
+from tpx.analyzer.runners.servers import Addresses
 from tpx.errors import MeasurementError
 
 SPEAKS_V2 = """

@@ -13,7 +13,7 @@ from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import STRATEGIES, SearchDriver
 from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.pareto import dominates, figures_of, front
+from tpx.analyzer.search.local_search import dominates, figures_of, front
 from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials
 from tpx.analyzer.search.tpe import worth
 

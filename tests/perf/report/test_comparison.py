@@ -15,7 +15,8 @@ from tpx.perf.report.comparison import (
     comparison_junit,
     write_comparison,
 )
-from tpx.report import markdown, text
+from tpx.report import text
+from tpx.report.ci import to_markdown
 
 SLOWER = Difference(
     load="concurrency 4",
@@ -45,7 +46,7 @@ def compared(
 
 def test_markdown_has_the_finding_first_and_a_row_for_every_figure() -> None:
     document = comparison_document(compared(SAME, SLOWER, only_after=("concurrency 8",)))
-    lines = markdown.render(document).splitlines()
+    lines = to_markdown(document).splitlines()
     assert lines[0] == "### \u274c 1 worse, 0 better, the rest the same (2 figures compared)."
     assert lines[2] == "**&lt;new&gt; against old\\_one**"
     assert (
@@ -60,7 +61,7 @@ def test_markdown_has_the_finding_first_and_a_row_for_every_figure() -> None:
 
 
 def test_markdown_of_nothing_new_says_so_and_that_it_was_interrupted() -> None:
-    told = markdown.render(comparison_document(compared(SAME, interrupted=True)))
+    told = to_markdown(comparison_document(compared(SAME, interrupted=True)))
     assert told.startswith("### \u2705 No significant difference (1 figures compared, interrupted).\n")
 
 

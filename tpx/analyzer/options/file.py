@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import BadField
+from tpx.analyzer.options.measuring import ProfileOutputSpec, unwritable
 from tpx.analyzer.options.models import ModelToProfile
-from tpx.analyzer.options.output import unwritable
 from tpx.analyzer.options.spec import ProfileSpec
+from tpx.analyzer.results.run import RunRecords
 from tpx.errors import UsageError
-from tpx.options import build, given_in_argv, given_in_mapping, nearest
+from tpx.options import build, fields_of, given_in_argv, given_in_mapping, nearest
 
 OF_REPORT = frozenset({"report_model_configs", "output_formats", "plots"})
 """Keys of `tpx analyze report` only, ignored here so that both commands can share a file."""
+FREE_TO_DIFFER = frozenset(
+    {
+        *(field.name for field in fields_of(ProfileOutputSpec)),
+        *("price_per_hour", "require", "allow_partial", "always_report_gpu_metrics", "num_top_model_configs"),
+        *("config_file", "override_output_model_repository", "client_max_retries"),
+    }
+)
+"""Options that do not affect what is searched or measured, which a resumed run may therefore change."""
 MODELS_SHOWN = 20
 """Maximum number of model names that an error lists."""
 
@@ -99,6 +108,23 @@ def _check_model(repository: Path, model: str) -> None:
         f"--profile-models: {repository} has no model '{model}'{nearest(model, models)} "
         f"(has: {known or 'no model at all'})"
     )
+
+
+def check_same_run(earlier: RunRecords, settings: Mapping[str, object], path: object) -> None:
+    """Raise UsageError if these options would search or measure something else than the original run."""
+    if earlier.started is None:
+        raise UsageError(f"{path} holds no run to resume: leave out --resume, --retry-failed")
+    before = earlier.started.settings
+    differing = sorted(
+        key for key in {*before, *settings} - FREE_TO_DIFFER if before.get(key) != settings.get(key)
+    )
+    if differing:
+        flags = ", ".join(f"--{key.replace('_', '-')}" for key in differing)
+        command = " ".join(earlier.started.provenance.command)
+        raise UsageError(
+            f"--resume continues a run with the options that it began with; these differ: {flags}. "
+            f"It began as: {command}"
+        )
 
 
 def read_yaml(path: Path) -> Mapping[Any, Any]:

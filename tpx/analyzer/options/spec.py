@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
-from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, WatchSpec
+from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, ProfileOutputSpec, WatchSpec
 from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
-from tpx.analyzer.options.output import ProfileOutputSpec
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.search import LoadsSpec, StrategySpec
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec

@@ -14,11 +14,10 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.perf.report.breakdown import KINDS, Part, breakdown_picture
-from tpx.report.chart import Axis, Chart, Dot, Line, Mark
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark, linear_scale, scale_around
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.document import Picture
 from tpx.report.html import render_svg
-from tpx.report.scales import linear_scale, scale_around
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 _LONGEST_NAME = 26

@@ -3,8 +3,7 @@
 import shlex
 from pathlib import Path
 
-from tpx.analyzer.limits import describe_misses
-from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.objectives import RankedVariant, describe_misses
 from tpx.analyzer.reports.charts import breakdown_of_loads, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
 from tpx.analyzer.reports.page import duration, failure_blocks, plot_section

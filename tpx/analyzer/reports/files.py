@@ -13,11 +13,10 @@ from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.recommendation import verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.verdict import Finding
-from tpx.report import junit, markdown
+from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
 from tpx.report.files import OutputFile, step_summary, text_output, write_each, write_text
 from tpx.report.html import render
-from tpx.report.junit import Case
 from tpx.report.pdf import write_pdf
 from tpx.report.text import sparkline
 
@@ -110,7 +109,7 @@ def markdown_text(view: ReportView, link: str = "") -> str:
         notice="" if view.run.outcome == "complete" else "The run did not come to its end.",
         sections=tuple(part for model in view.models for part in _brief(model)),
     )
-    return markdown.render(document, link)
+    return to_markdown(document, link)
 
 
 def _brief(view: ModelView) -> Iterator[Section]:
@@ -139,7 +138,7 @@ def junit_text(view: ReportView) -> str:
     failure, and a borderline constraint is skipped.
     """
     cases = [case for model in view.models for case in _model(model)]
-    return junit.render("tpx analyze", cases, started=view.run.started.provenance.started)
+    return to_junit("tpx analyze", cases, started=view.run.started.provenance.started)
 
 
 def _model(view: ModelView) -> Iterator[Case]:

@@ -4,10 +4,9 @@ from typing import Any
 
 import msgspec
 
-from tpx.analyzer.gains import Gain
-from tpx.analyzer.objectives import METRICS, RankedVariant, standing
-from tpx.analyzer.reports.view import ModelView, ReportView
-from tpx.analyzer.results.costs import Prices, joules_per_inference
+from tpx.analyzer.conclusion import Gain
+from tpx.analyzer.objectives import METRICS, RankedVariant, joules_per_inference, standing
+from tpx.analyzer.reports.view import ModelView, Prices, ReportView
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.analyzer.results.run import VariantRun

@@ -14,8 +14,8 @@ from tpx.analyzer.reports.charts import (
     load_chart,
     pareto_chart,
 )
-from tpx.analyzer.reports.columns import TableLine
 from tpx.analyzer.reports.grids import (
+    TableLine,
     configurations_grid,
     measurements_grid,
     repetitions_grid,

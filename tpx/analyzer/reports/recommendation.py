@@ -5,8 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpx.analyzer.limits import describe_limits, shown
-from tpx.analyzer.objectives import METRICS, RankedVariant
+from tpx.analyzer.objectives import METRICS, RankedVariant, describe_limits, shown
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Configuration, Measurement
 from tpx.analyzer.results.run import VariantRun

@@ -6,18 +6,49 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tpx.analyzer.limits import ModelConstraint, limits_of
-from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.objectives import ModelConstraint, RankedVariant, joules_per_inference, limits_of
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.plots import Mode, Plot
-from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.measurement import Measurement, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
-from tpx.report.styles import STYLES
+from tpx.report.chart import STYLES
 
 MOST_MEASUREMENTS = 600
 """Limit of rows in the table of measurements and of points in the Pareto chart, divided among all models."""
+
+
+SECONDS_PER_HOUR = 3600
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Values besides a measurement that its costs depend on."""
+
+    per_hour: float | None = None
+    """Price of the machine per hour, in any currency; None if unknown."""
+    idle: ServerOnly | None = None
+    """The server without models: memory and power to subtract."""
+
+    def joules_above_idle(self, measurement: Measurement) -> float | None:
+        """Return the joules per inference above the idle machine's."""
+        idle = self.idle.energy if self.idle else None
+        return None if idle is None or idle.watts is None else joules_per_inference(measurement, idle)
+
+    def cost_per_million(self, measurement: Measurement) -> float | None:
+        """Return the cost of a million inferences on a machine with this price under the measured load."""
+        if self.per_hour is None or measurement.throughput <= 0:
+            return None
+        return self.per_hour / SECONDS_PER_HOUR / measurement.throughput * MILLION
+
+    def gpu_above_idle_mb(self, measurement: Measurement) -> float | None:
+        """Return the GPU memory above that of the server without models, in MB."""
+        if not measurement.gpus or self.idle is None or not self.idle.gpus:
+            return None
+        used = sum(gpu.used_bytes for gpu in measurement.gpus)
+        return (used - sum(gpu.used_bytes for gpu in self.idle.gpus)) / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)

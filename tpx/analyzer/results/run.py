@@ -10,9 +10,11 @@ from tpx.analyzer.results import journal
 from tpx.analyzer.results.measurement import (
     Configuration,
     Decision,
+    LoadPoint,
     Measurement,
     Outcome,
     ServerOnly,
+    Trial,
     TrialFailure,
     Variant,
 )
@@ -120,7 +122,7 @@ class Run:
         """Return the run that these records describe. Raises MeasurementError if they do not begin with
         its start.
         """
-        told = RunRecords.of(records)
+        told = RunRecords(records)
         started = told.started
         if started is None:
             raise MeasurementError("the journal does not begin with the start of a run")
@@ -134,31 +136,73 @@ class Run:
         )
 
 
-@dataclass(slots=True)
 class RunRecords:
-    """The state of a run after its records so far."""
+    """The state of a run after its records so far, and what a resumed search asks of it; empty for a new run.
 
-    started: journal.RunStarted | None = None
-    ended: journal.RunEnded | None = None
-    server: ServerOnly | None = None
-    retried: bool = False
-    """True if failed trials were repeated, which may have changed the course of the search."""
-    elapsed_ns: int = 0
-    models: "defaultdict[str, ModelRecords]" = field(default_factory=lambda: defaultdict(ModelRecords))
+    The search is deterministic: given the same outcomes it asks for the same trials, so each one is
+    found here.
+    """
 
-    @classmethod
-    def of(cls, records: Iterable[journal.Record]) -> "RunRecords":
-        """Return the state after these records."""
-        told = cls()
+    def __init__(self, records: Iterable[journal.Record] = ()) -> None:
+        self.started: journal.RunStarted | None = None
+        self.ended: journal.RunEnded | None = None
+        self.server: ServerOnly | None = None
+        self.retried = False
+        """True if failed trials are repeated, which may change the course of the search."""
+        self.elapsed_ns = 0
+        self.models: defaultdict[str, ModelRecords] = defaultdict(ModelRecords)
         for record in records:
-            told._take(record)
-        return told
+            self._take(record)
+        self._index()
 
-    def retry(self) -> None:
-        """Prepare to repeat what failed, discarding decisions and final rounds."""
+    @property
+    def complete(self) -> bool:
+        return self.ended is not None and self.ended.outcome == "complete"
+
+    @property
+    def failures(self) -> int:
+        """Number of failed trials and of models that could not be read."""
+        return sum(len(m.failures) + (m.unavailable is not None) for m in self.models.values())
+
+    @property
+    def named(self) -> tuple[Variant, ...]:
+        """Variants whose names the search must keep if its course may change; an unchanged search
+        reproduces its names.
+        """
+        models = self.models.values() if self.retried else ()
+        return tuple(each.variant for model in models for each in model.configurations)
+
+    def knows(self, configuration: Configuration) -> bool:
+        """Return True if the configuration is in the journal."""
+        known = self.models[configuration.variant.model].configurations
+        return any(each.variant.name == configuration.variant.name for each in known)
+
+    def outcome(self, trial: Trial) -> Outcome | None:
+        """Return an outcome of this trial, once for each time it was carried out, then None."""
+        found = self._outcomes.get((trial.variant.name, trial.load, trial.round))
+        return found.pop(0) if found else None
+
+    def skips_decision(self, model: str) -> bool:
+        """Return True if the journal has the next decision about a model; each call consumes one decision."""
+        left = self._decided.get(model, 0)
+        self._decided[model] = max(0, left - 1)
+        return left > 0
+
+    def retry_failed(self) -> None:
+        """Forget the failures, and the final rounds and decisions that depended on them."""
         self.ended, self.retried = None, True
         for model in self.models.values():
             model.retry()
+        self._index()
+
+    def _index(self) -> None:
+        self._outcomes: dict[tuple[str, LoadPoint, int], list[Outcome]] = {}
+        for model in self.models.values():
+            outcomes: tuple[Outcome, ...] = (*model.measurements, *model.failures)
+            for outcome in outcomes:
+                key = (outcome.variant, outcome.load, outcome.round)
+                self._outcomes.setdefault(key, []).append(outcome)
+        self._decided = {name: len(model.decisions) for name, model in self.models.items()}
 
     def _take(self, record: journal.Record) -> None:
         match record:
@@ -171,7 +215,7 @@ class RunRecords:
             case journal.RunResumed():
                 self.ended = None
                 if record.retry:
-                    self.retry()
+                    self.retry_failed()
             case journal.Configured():
                 self.models[record.configuration.variant.model].configurations.append(record.configuration)
             case _:

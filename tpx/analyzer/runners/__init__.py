@@ -1,5 +1,5 @@
 """Carry out trials.
 
 `loader` loads configurations into a server process, a child (`local`, `docker`) or one that already
-runs (`control`), and applies load to them (`load`). `inprocess` runs the engine in this process.
+runs (`servers`), and applies load to them (`load`). `inprocess` runs the engine in this process.
 """

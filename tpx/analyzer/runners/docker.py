@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpx.analyzer.runners.base import Launch
 from tpx.analyzer.runners.local import (
     LOCALHOST,
     PORTS,
@@ -21,6 +20,7 @@ from tpx.analyzer.runners.local import (
     free_port,
     words_of,
 )
+from tpx.analyzer.runners.servers import Launch
 from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
 

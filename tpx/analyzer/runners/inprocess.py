@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
-from tpx.analyzer.runners.base import Preparation, VisibleServer
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import too_long
+from tpx.analyzer.runners.servers import Preparation, VisibleServer
 from tpx.errors import MeasurementError
 from tpx.options import build
 from tpx.protocol import model_config

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
-from tpx.analyzer.runners.base import (
+from tpx.analyzer.runners.load import LoadGenerator
+from tpx.analyzer.runners.servers import (
     STOP_TIMEOUT_S,
     Addresses,
     Launch,
+    ModelControl,
     Preparation,
     ServerProcess,
     StartServer,
     VisibleServer,
 )
-from tpx.analyzer.runners.control import ModelControl
-from tpx.analyzer.runners.load import LoadGenerator
 from tpx.errors import MeasurementError, TpxError, WireError
 from tpx.protocol import model_config
 

@@ -19,8 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.runners.base import STOP_TIMEOUT_S, Addresses, Launch
-from tpx.analyzer.runners.control import ServerControl
+from tpx.analyzer.runners.servers import STOP_TIMEOUT_S, Addresses, Launch, ServerControl
 from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, UsageError
 

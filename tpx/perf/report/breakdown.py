@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
+from tpx.report.chart import format_mark, linear_scale
 from tpx.report.digits import latency
 from tpx.report.document import Picture
 from tpx.report.html import part_entry, render_svg
 from tpx.report.layout import Tick
-from tpx.report.scales import format_mark, linear_scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

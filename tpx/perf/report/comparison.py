@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from tpx.perf.answers.compare import Difference, Strictness
-from tpx.report import junit, markdown
+from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.digits import latency, rounded
 from tpx.report.document import Document, Section, Statement, bullets, section
 from tpx.report.files import json_text, text_output, write_each
-from tpx.report.junit import Case
 from tpx.report.table import TableField, table, text
 
 _FLAGS = {"same": "", "better": "ok", "worse": "bad"}
@@ -108,7 +107,7 @@ def _interval(d: Difference) -> str:
 def comparison_junit(compared: Compared) -> str:
     """Return one test case for each figure of each load; a figure that got worse is a failure."""
     cases = [_case(pair, d, compared.unit) for pair in compared.pairs for d in pair.differences]
-    return junit.render("tpx compare", cases)
+    return to_junit("tpx compare", cases)
 
 
 def _case(pair: Against, d: Difference, unit: str) -> Case:
@@ -131,6 +130,6 @@ def write_comparison(wanted: ComparisonFiles, compared: Compared, document: Mapp
         [
             text_output("JSON", wanted.json, lambda: json_text(document)),
             text_output("JUnit", wanted.junit, lambda: comparison_junit(compared)),
-            text_output("Markdown", wanted.markdown, lambda: markdown.render(comparison_document(compared))),
+            text_output("Markdown", wanted.markdown, lambda: to_markdown(comparison_document(compared))),
         ]
     )

@@ -10,9 +10,8 @@ from tpx.perf.report.level_text import composing_in_order, has_response_cache
 from tpx.perf.report.model import Report, average_us, load_name, percentile_name, rate, usec
 from tpx.perf.results import ClientTimes, GpuFigures, LevelResult, MetricsFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.summaries import LatencySummary, reported_percentiles
-from tpx.report import markdown
+from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each, write_text
-from tpx.report.junit import Case, render
 
 
 def csv_text(
@@ -204,7 +203,7 @@ def markdown_text(report: Report) -> str:
     """Return the summary of a run as Markdown."""
     from tpx.perf.report.page import brief  # late, like the page
 
-    return markdown.render(brief(report))
+    return to_markdown(brief(report))
 
 
 def _write_csv(report: Report, path: Path) -> None:
@@ -227,7 +226,7 @@ def junit_text(report: Report) -> str:
     with the verdict ERRORS is an error. With objectives, these decide instead of stability and limits.
     """
     cases = [_level(r, report) for r in report.levels] + list(_objectives(report))
-    return render(f"tpx perf {report.model.name}", cases, started=report.started, error=report.error)
+    return to_junit(f"tpx perf {report.model.name}", cases, started=report.started, error=report.error)
 
 
 def _level(result: LevelResult, report: Report) -> Case:

@@ -10,10 +10,8 @@ from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name
 from tpx.perf.results import Estimates, LevelResult, Verdict, Window
 from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, quantiles
-from tpx.report.chart import Axis, Bar, Chart, Dot, Line, Mark
+from tpx.report.chart import STYLES, Axis, Bar, Chart, Dot, Line, Mark, Scale, exact_log_scale, linear_scale
 from tpx.report.digits import in_unit, latency, rounded
-from tpx.report.scales import Scale, exact_log_scale, linear_scale
-from tpx.report.styles import STYLES
 
 CURVE = (50.0, 90.0, 99.0)
 SPECTRUM = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 99.99, 99.999)

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.answering import answering, no_http
-from tpx.analyzer.monitors.base import Usage, Watch
-from tpx.analyzer.monitors.gpu import GpuProbe, PageProbe, open_gpu_probe
-from tpx.analyzer.monitors.machine import ProcessProbe, RaplProbe, family, open_probes, open_rapl_probe
+from tpx.analyzer.machine import ProcessProbe, RaplProbe, family, open_probes, open_rapl_probe
+from tpx.analyzer.probes import GpuProbe, PageProbe, Usage, Watch, open_gpu_probe
 from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from tpx.analyzer.monitors.machine import HostWatch
+from tpx.analyzer.machine import HostWatch
 
 
 class Times(NamedTuple):

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tpx.analyzer.monitors.base import ResourceProbe, Usage
-from tpx.analyzer.monitors.gpu import PageProbe, gpu_names, open_gpu_probe
+from tpx.analyzer.probes import PageProbe, ResourceProbe, Usage, gpu_names, open_gpu_probe
 from tpx.analyzer.results.measurement import EnergyUse, HostUse, MemoryUse
 from tpx.processors import schedulable_processors
 

@@ -1,6 +1,10 @@
-"""Render a `Document` as Markdown for the page of a CI job, without its drawings."""
+"""Reports for CI: a `Document` as Markdown for the page of a job, and test cases as JUnit XML."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
 
 from tpx.report.document import (
     Block,
@@ -22,7 +26,7 @@ _SIGNS = {"good": "\u2705", "neutral": "\u2705", "warn": "\u26a0\ufe0f", "bad": 
 _FLAGS = {"": "", "ok": "\u2705 ", "warn": "\u26a0\ufe0f ", "bad": "\u274c "}
 
 
-def render(document: Document, link: str = "") -> str:
+def to_markdown(document: Document, link: str = "") -> str:
     """Return the document as Markdown; `link` is the URL of the complete report."""
     lines = [line for section in document.sections for line in _section(section)]
     if document.notice:
@@ -110,3 +114,53 @@ def escaped(text: str, *, keep_ends: bool = False) -> str:
     if not keep_ends:
         return joined
     return f"{' ' * text.startswith(' ')}{joined}{' ' * (text.endswith(' ') and bool(joined))}"
+
+
+_NO_XML = {code: " " for code in range(32) if code not in (9, 10, 13)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One assertion of a report and its outcome."""
+
+    suite: str
+    name: str
+    outcome: Literal["passed", "failure", "error", "skipped"] = "passed"
+    message: str = ""
+    kind: str = ""
+    """Machine-readable kind of the failure or error."""
+    time_s: float = 0.0
+    output: str = ""
+
+
+def to_junit(name: str, cases: Sequence[Case], *, started: str = "", error: str = "") -> str:
+    """Return the XML of a suite; `started` is an ISO time, `error` the reason why the run was aborted."""
+    counts = {
+        f"{outcome}{'' if outcome == 'skipped' else 's'}": str(sum(c.outcome == outcome for c in cases))
+        for outcome in ("failure", "error", "skipped")
+    }
+    suite = Element("testsuite", {"name": name, "tests": str(len(cases)), **counts})
+    if started:
+        suite.set("timestamp", started.partition("+")[0].partition(".")[0])
+    suite.set("time", f"{sum(case.time_s for case in cases):.3f}")
+    suite.extend(map(_element, cases))
+    if error:
+        SubElement(suite, "system-err").text = _clean(error)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _element(case: Case) -> Element:
+    made = Element("testcase", classname=case.suite, name=_clean(case.name), time=f"{case.time_s:.3f}")
+    if case.outcome != "passed":
+        said = SubElement(made, case.outcome, message=_clean(case.message))
+        if case.kind:
+            said.set("type", case.kind)
+    if case.output:
+        SubElement(made, "system-out").text = _clean(case.output)
+    return made
+
+
+def _clean(text: str) -> str:
+    """Replace characters that are invalid in XML, which a server's messages may contain."""
+    return text.translate(_NO_XML)
