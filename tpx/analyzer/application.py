@@ -77,9 +77,7 @@ def changes_to(
 
 
 def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[ConfigChange, ...]:
-    """Return the changes that roll these models back. Raises UsageError if there is nothing to restore,
-    or if the applied file was edited since.
-    """
+    """Return the changes that roll models back. Raises UsageError if a file was edited, or never applied."""
     return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
 
 
@@ -105,9 +103,7 @@ def carry_out(changes: Sequence[ConfigChange]) -> None:
 
 
 def _base(directory: Path, measured: str) -> str | None:
-    """Return the text that the variant is based on: the current file, or the one before earlier
-    applications.
-    """
+    """Return the text that the variant is based on: the current file, or one before earlier applications."""
     path = directory / CONFIG_FILE
     if not measured or fingerprint(directory) == measured:
         return _text(path)
@@ -120,9 +116,7 @@ def _base(directory: Path, measured: str) -> str | None:
 
 
 def _replaced(path: Path) -> Iterator[str | None]:
-    """Yield the text that each application replaced, most recent first, up to the first file that was
-    edited since.
-    """
+    """Yield the text that each application replaced, latest first, up to a file that was edited since."""
     text, seen = _text(path), {path.name}
     while text is not None and (found := _intact(text)) is not None:
         backup = found.group(2)
@@ -156,10 +150,7 @@ def _change(configuration: Configuration, path: Path, variant: str, base: str | 
 
 
 def _minimal(configuration: Configuration) -> str:
-    """Return a new file with only the variant's changes; the server completes the rest.
-
-    Batching is written completely: given one part of it, a server does not complete the other.
-    """
+    """Return a new file of the variant's changes, with all of batching, which servers do not complete."""
     delta, whole = configuration.variant.delta, model_config.parse(configuration.text, "measured")
     out = _merged({}, delta, "variant")
     if {"max_batch_size", "dynamic_batching"} & set(delta):
@@ -170,11 +161,7 @@ def _minimal(configuration: Configuration) -> str:
 
 
 def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
-    """Return a file's text with the change, without a header; None if the file has these values
-    already.
-
-    Fields are edited in place; a file that cannot be edited this way is rewritten.
-    """
+    """Return a file's text with the change, edited in place if possible; None if it has these values."""
     if not delta:
         return None
     plain = before.removeprefix(_BYTE_ORDER_MARK)
@@ -289,11 +276,9 @@ def _text(path: Path) -> str | None:
 
 
 def edited(text: str, present: Any, wanted: Any) -> str | None:
-    """Edit `text`, which encodes `present`, so that it encodes `wanted`; return None if that is not
-    possible.
+    """Edit `text`, which encodes `present`, so that it encodes `wanted`; return None if that is not possible.
 
     A changed field is rewritten at its first occurrence, a cleared one removed, a new one appended.
-    Comments stay, except within a replaced value.
     """
     values = {name: model_config.to_text(_only(wanted, name)) for name in _changed(present, wanted)}
     fields = [field for field in outer_fields(text) if field.name in values]
@@ -337,9 +322,7 @@ def _only(message: Any, name: str) -> Any:
 
 
 def _formatted(value: str, text: str, spelled: Sequence[FieldText]) -> str:
-    """Return a field as protobuf prints it, with the original indentation, and on several lines only if
-    the original was.
-    """
+    """Return a field as protobuf prints it, indented as the original, on several lines only if it was."""
     first = spelled[0]
     line = text[text.rfind("\n", 0, first.start) + 1 : first.start]
     indent = "" if line.strip() else line

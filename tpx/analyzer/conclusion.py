@@ -39,9 +39,7 @@ class Gain:
 
     @property
     def tied(self) -> bool:
-        """True if a difference within the margin is plausible and one beyond the equivalence bound is
-        ruled out.
-        """
+        """True if a difference within the margin is plausible and one beyond the bound is ruled out."""
         within = self.low >= -EQUIVALENCE and self.high <= EQUIVALENCE
         return within and self.low <= TIE_MARGIN and self.high >= -TIE_MARGIN
 
@@ -62,8 +60,7 @@ UNKNOWN = Gain(value=0.0, low=-1.0, high=math.inf, p_value=1.0, rounds=0)
 def compare_scores(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
     """Return the gain of the first over the second; scores are logarithms by round.
 
-    A paired Student's t-test over the rounds that both took part in: pairing cancels what affected both
-    in the same round.
+    A paired Student's t-test over the common rounds: pairing cancels what affected both in one round.
     """
     common = sorted(ours.keys() & theirs.keys())
     differences = np.asarray([ours[n] - theirs[n] for n in common])
@@ -120,11 +117,7 @@ class Conclusion:
 
 
 def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
-    """Return the conclusion; None if there were no repetitions, or no repeated configuration satisfies
-    the constraints.
-
-    `ranking` comes from `objectives.rank`, with the finalists first.
-    """
+    """Return the conclusion from a ranking; None if no repeated configuration satisfies the constraints."""
     finalists = [r for r in ranking if r.settled is not None and r.satisfies]
     if not finalists:
         return None
@@ -177,10 +170,7 @@ def _worth_taking(
     gains: Mapping[str, Gain],
     noise: Sequence[str],
 ) -> list[RankedVariant]:
-    """Return the tied configurations that are not worse than the default.
-
-    If the default is not among the tied, exclude those that may be worse, too.
-    """
+    """Return the tied that are not worse than the default; unless it is tied too, none that may be worse."""
     kept = [r for r in tied if r is default or not _falls_behind(gains.get(r.name))]
     return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
 
@@ -195,9 +185,7 @@ def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
 
 
 def _cost(ranked: RankedVariant) -> tuple[float, ...]:
-    """Return the cost of a configuration as a sort key: instances, memory, p99, then the order of the
-    search.
-    """
+    """Return a configuration's cost as a sort key: instances, memory, p99, then the order of the search."""
     figures = ranked.figures
     number = ranked.name.rpartition("_")[2]
     return (
@@ -241,9 +229,7 @@ def _noise(finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int,
 
 
 def _drift(scores: Sequence[Mapping[int, float]]) -> float:
-    """Return how much faster the fastest round is than the slowest, averaged over all configurations,
-    as a ratio minus one.
-    """
+    """Return the ratio of the fastest round to the slowest, averaged over all configurations, minus one."""
     rounds = set.intersection(*(set(s) for s in scores)) if scores else set()
     if len(rounds) < 2:
         return 0.0

@@ -22,9 +22,7 @@ RAPL_ROOT = Path("/sys/class/powercap")
 RAPL_PACKAGES = "intel-rapl:[0-9]*"
 """Whole packages, including AMD's; an entry with a second colon is part of one and would count twice."""
 SAME_MEMORY = 0.05
-"""Relative difference allowed between machines of one type, because firmware and kernel reserve some
-memory.
-"""
+"""Relative difference allowed within a type of machine: firmware and kernel reserve some memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +50,7 @@ class MachineType:
         }
 
     def differences(self, other: "MachineType") -> list[str]:
-        """Return the differences that make figures of the two machines incomparable, such as `Cores 8,
-        not 4`.
-        """
+        """Return the differences that make figures incomparable, such as `Cores 8, not 4`."""
         ours, theirs = self.facts, other.facts
         differing = [each for each in ("Processor", "Cores", "GPU") if ours[each] != theirs[each]]
         if abs(self.memory_bytes - other.memory_bytes) > SAME_MEMORY * other.memory_bytes:
@@ -89,8 +85,7 @@ def open_probes(
 ) -> tuple[ResourceProbe, ...]:
     """Return all probes that can monitor a server; `gpus` selects GPUs, None is all.
 
-    A remote server (`pid` is None) is visible only by its metrics page. On this machine the page is
-    used if NVML is not available.
+    A remote server (`pid` is None) is visible only by its metrics page, which also stands in for NVML.
     """
     page: tuple[ResourceProbe, ...] = (PageProbe(metrics_url),) if metrics_url else ()
     if pid is None:
@@ -190,9 +185,7 @@ class HostWatch:
     """Processor time between construction and `use`, minus that of the server and of this process."""
 
     def __init__(self, server_pid: int | None) -> None:
-        """`server_pid` is None for a remote server; everything but this process then counts as other
-        programs.
-        """
+        """`server_pid` is None for a remote server: all but this process then counts as other programs."""
         self._server_pid = server_pid
         self._before = psutil.cpu_times()
         self._own_before_s = self._own_s()
@@ -215,9 +208,7 @@ class HostWatch:
         )
 
     def _own_s(self) -> float:
-        """Return the processor time of this process, and of the server with its children, including
-        those that ended.
-        """
+        """Return the processor time of this process, the server and its children, also of ended ones."""
         total_s = 0.0
         for process in (psutil.Process(), *_family(self._server_pid)):
             with contextlib.suppress(psutil.Error):
@@ -262,10 +253,7 @@ class RaplProbe:
 
 
 def open_rapl_probe(root: Path = RAPL_ROOT) -> RaplProbe | None:
-    """Return a probe of this machine's packages, or None if there are none or they are not readable.
-
-    Since 2020 Linux restricts them to root, because they are a side channel on other processes.
-    """
+    """Return a probe of this machine's packages; None without readable ones, as for users other than root."""
     packages = [path for path in sorted(root.glob(RAPL_PACKAGES)) if path.name.count(":") == 1]
     try:
         for package in packages:

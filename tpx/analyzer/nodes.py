@@ -81,9 +81,7 @@ class RayNode:
         self._actor = actor
 
     def machine(self) -> MachineType:
-        """Return the type of the node. Raises UsageError if the node lacks the models, NodeLost if it
-        is unreachable.
-        """
+        """Return the node's type. Raises UsageError if it lacks the models, NodeLost if it is gone."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 

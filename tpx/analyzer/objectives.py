@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 NS_PER_MS = 1e6
 BYTES_PER_MB = 1e6
 LEAST = {"ms": 1e-3, "%": 0.1}
-"""Floor of a figure, by unit: queue times below a microsecond compare as equal, as do GPU utilizations
-below 0.1%.
-"""
+"""Floor of a figure by unit: queue times below 1 us compare as equal, as do utilizations below 0.1%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +46,7 @@ class MeasuredMetric:
         return self.header.partition(" (")[2].removesuffix(")")
 
     def interval(self, measurement: Measurement) -> Range | None:
-        """Return the 95% confidence interval of the true value, or None if unknown.
-
-        A mean uses the samples it averages, a single measurement its own batches.
-        """
+        """Return the 95% confidence interval of the true value, from a mean's samples or from batches."""
         if isinstance(measurement, Mean):
             return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
         if self.tag == "perf_throughput":
@@ -87,11 +82,7 @@ def _gpu_left_mb(measurement: Measurement) -> float | None:
 
 
 def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None) -> float | None:
-    """Return mean power divided by inferences per second; None if the power is unknown.
-
-    The power is the whole machine's, including the load generator if it runs there. `idle` is the
-    energy use with an idle server, whose power is subtracted.
-    """
+    """Return mean power, of the whole machine or above `idle`, per inference a second; None if unknown."""
     watts = None if measurement.energy is None else measurement.energy.watts
     if watts is None or measurement.throughput <= 0:
         return None
@@ -225,21 +216,13 @@ def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
 
 
 def gain_percent(ours: Measurement, theirs: Measurement, goals: Goals) -> float | None:
-    """Return the gain of the first over the second on the objectives, in percent; None if a figure is
-    missing.
-
-    For throughput alone it is the ratio of the two minus one.
-    """
+    """Return the gain of the first over the second on the objectives, in percent; None without a figure."""
     difference = score(ours, goals) - score(theirs, goals)
     return math.expm1(difference) * 100 if math.isfinite(difference) else None
 
 
 def failure_percent(measurement: Measurement, goals: Goals) -> float:
-    """Return by how much the measurement misses the constraints in total, in percent; 0 if it satisfies
-    all.
-
-    Models measured together each have their own constraints, and all of them count.
-    """
+    """Return by how many percent all constraints, of every model, are missed in total; 0 if none is."""
     return sum(
         constraint.failure_percent(metric(constraint.tag).value(part))
         for part, own in _parts(measurement, goals)
@@ -263,33 +246,25 @@ def standing(measurement: Measurement, goals: Goals) -> Standing:
 
 
 def _parts(measurement: Measurement, goals: Goals) -> list[tuple[Measurement, Goals]]:
-    """Return the measurements judged separately, with their goals: one per model if several are
-    measured together.
-    """
+    """Return the measurements judged separately, each with its goals: one per model measured together."""
     members = [(member, goals.of(model_of(member))) for member in measurement.members]
     return members or [(measurement, goals)]
 
 
 def model_of(member: Measurement) -> str:
-    """Return the model's name from its variant's, `MODEL_config_N`; the model's name may contain
-    `_config_` too.
-    """
+    """Return the model's name from its variant's, `MODEL_config_N`; it may contain `_config_` itself."""
     return member.variant.rpartition("_config_")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedVariant:
-    """A configuration with its measurements under each load, those that satisfy the constraints first,
-    then best first.
-    """
+    """A configuration with its measurements under each load, those within the constraints first."""
 
     run: "VariantRun"
     passing: tuple[Measurement, ...]
     failing: tuple[Measurement, ...]
     figures: Measurement
-    """The measurement that represents the configuration: the mean of its final rounds, or else its best
-    one that satisfies the constraints, or else the one closest to satisfying them.
-    """
+    """Mean of its final rounds, or its best measurement within the constraints, or the closest to them."""
     satisfies: bool
     """True if the figures satisfy the constraints at face value; `standing` adds the uncertainty."""
     standing: Standing
@@ -334,8 +309,7 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
 def _in_final(ranked: RankedVariant, goals: Goals, finalists: Sequence[float]) -> bool:
     """Return True if final rounds alone decide a configuration's place.
 
-    The default is always remeasured, whatever its rank in the search; if it scores below every other
-    finalist, it is ranked by its figures.
+    The default is always remeasured; if it scores below all other finalists, its figures rank it.
     """
     if ranked.run.variant.is_default and finalists and score(ranked.figures, goals) < min(finalists):
         return False

@@ -117,9 +117,7 @@ class _Seen:
 
     @property
     def energy_j(self) -> float | None:
-        """Energy from the counter, or integrated from the power readings; None if the card reports
-        neither.
-        """
+        """Energy from the counter, or integrated from the power readings; None if there is neither."""
         if len(self.energies_mj) == 2:
             return (self.energies_mj[1] - self.energies_mj[0]) / 1000
         if len(self.powers_w) < 2:
@@ -144,9 +142,7 @@ class GpuProbe:
         self._began_ns = self._looked_ns = 0
 
     def sample(self) -> None:
-        """Read every GPU; partitioned GPUs lack utilization and some cards power, which are then
-        absent, not zero.
-        """
+        """Read every GPU; what a card does not report (partitioned ones: utilization) is absent, not 0."""
         self._looked_ns = time.perf_counter_ns()
         self._began_ns = self._began_ns or self._looked_ns
         pids = self._pids()
@@ -194,9 +190,7 @@ class GpuProbe:
         return _Seen(handle=handle, uuid=str(self._nvml.nvmlDeviceGetUUID(handle)))
 
     def _look_at_processes(self, gpu: _Seen, pids: frozenset[int]) -> None:
-        """Record the server's memory; drivers may omit it, or list a container's processes under other
-        ids.
-        """
+        """Record the server's memory; drivers may omit it, or list containers under other ids."""
         listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
         own = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
         if own:
@@ -204,9 +198,7 @@ class GpuProbe:
 
 
 class PageProbe:
-    """GPUs on the server's metrics page: peak memory, mean utilization and power of each; none if it
-    does not respond.
-    """
+    """GPUs on the server's metrics page: peak memory, mean utilization and power; none without an answer."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -252,9 +244,7 @@ class PageProbe:
 
 
 def open_gpu_probe(chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> GpuProbe | None:
-    """Return a probe of this machine's GPUs, or None without a GPU, a driver or the package
-    `nvidia-ml-py`.
-    """
+    """Return a probe of this machine's GPUs; None without a GPU, a driver or the package `nvidia-ml-py`."""
     try:
         import pynvml
     except ImportError:

@@ -51,9 +51,7 @@ _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """Event: a measurement begins, of the `number`th of at most `configurations_at_most` configurations
-    of its model.
-    """
+    """Event: a measurement of the `number`th of at most `configurations_at_most` configurations begins."""
 
     trial: Trial
     number: int
@@ -119,9 +117,7 @@ class Profile:
         rehearsal: bool = False,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`earlier` is the run in the same journal that this one resumes; without it a new run begins.
-        In a rehearsal the measurements are simulated, and lack figures that real ones have.
-        """
+        """`earlier` is the run to resume; in a rehearsal measurements are simulated and lack figures."""
         self._config = config
         self._groups = groups_of(config)
         self._trials = trials
@@ -192,11 +188,7 @@ class Profile:
             self._journal.append(ServerMeasured(server=server))
 
     async def _profile(self, group: ModelGroup) -> None:
-        """Search one group.
-
-        If its models cannot be read, or do not fit the options after other models were measured, the
-        run continues with the next group.
-        """
+        """Search one group; if its models cannot be read or do not fit, go on with the next group."""
         read: Read = {}
         try:
             read = await self._read_all(group)
@@ -365,9 +357,7 @@ class _Progress:
         )
 
     def _remaining_ns(self, took_ns: int, left: int) -> int | None:
-        """Estimate the time left; a model that has not begun counts with the average size of those that
-        have.
-        """
+        """Estimate the time left; a model that has not begun counts with the mean size of the others."""
         finished = len(self._measured) - 1
         if finished < 1:
             return None

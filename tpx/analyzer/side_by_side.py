@@ -132,10 +132,7 @@ class SideBySide:
         return [node for node in self._nodes if node.name not in busy]
 
     def _node_for(self, trial: Trial) -> TrialNode | None:
-        """Return an idle node for the trial that the search waits for, or None.
-
-        Final rounds always use the first node; other trials prefer a node that has the variant loaded.
-        """
+        """Return an idle node, preferably with the variant loaded, or None; final rounds use the first."""
         idle = self._idle
         if trial.round:
             return self._nodes[0] if self._nodes[0] in idle else None
@@ -149,11 +146,7 @@ class SideBySide:
         self._running[task] = node, _key(trial)
 
     def _start_expected(self, ahead: Ahead) -> None:
-        """Start an expected trial on every idle node.
-
-        Prefer a trial of the variant that the node has loaded, then one of a variant that no other node
-        has loaded.
-        """
+        """Start an expected trial on idle nodes: of the loaded variant, or of one that no other node has."""
         if not self._idle:
             return
         taken = self._keys
@@ -207,9 +200,7 @@ class SideBySide:
                 raise
 
     def _on_nodes(self, configuration: Configuration) -> Configuration:
-        """Return the configuration with names that identify its content, independent of the search's
-        names.
-        """
+        """Return the configuration with names that identify its content, unlike the search's names."""
         return replace(
             configuration,
             variant=self._named(configuration.variant),

@@ -38,14 +38,10 @@ class Gate:
     """Settings for comparing outputs."""
 
     tolerance: float = 0.01
-    """Tolerance for floats, relative to the output's greatest magnitude; all other types must match
-    exactly.
-    """
+    """Tolerance for floats, relative to the output's greatest magnitude; other types must match exactly."""
     seed: int = 0
     shapes: Mapping[str, Sequence[int]] | None = None
-    """Shapes of inputs with dynamic dimensions, by name, without the batch dimension; unlisted
-    dimensions are 1.
-    """
+    """Shapes of dynamic inputs by name, without the batch dimension; unlisted dimensions are 1."""
 
 
 def may_answer_otherwise(variant: Variant) -> bool:
@@ -54,9 +50,7 @@ def may_answer_otherwise(variant: Variant) -> bool:
 
 
 def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
-    """Return requests as protocol JSON for a model with this configuration; the same seed gives the
-    same requests.
-    """
+    """Return requests as protocol JSON for a model with this configuration, the same for the same seed."""
     chance = np.random.default_rng(gate.seed)
     batch = [1] if int(config.get("max_batch_size", 0)) > 0 else []
     found = []
@@ -65,13 +59,22 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
         for each in config.get("input", ()):
             said = list((gate.shapes or {}).get(each["name"], ()))
             dims = said or [max(1, int(d)) for d in each.get("dims", ())]
-            kind = str(each["data_type"])
+            kind, count = str(each["data_type"]), int(np.prod(dims, dtype=np.int64))
+            if kind == "TYPE_STRING":
+                digits = chance.integers(0, 10, (count, STRING_LENGTH))
+                data: list[object] = ["".join(map(str, each)) for each in digits]
+            elif kind == "TYPE_BOOL":
+                data = chance.integers(0, 2, count).astype(bool).tolist()
+            elif kind in _INTEGERS:
+                data = chance.integers(0, 10, count).tolist()
+            else:
+                data = chance.random(count).tolist()
             inputs.append(
                 {
                     "name": each["name"],
                     "shape": batch + dims,
                     "datatype": "BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_"),
-                    "data": _data(kind, int(np.prod(dims, dtype=np.int64)), chance),
+                    "data": data,
                 }
             )
         found.append({"inputs": inputs})
@@ -79,11 +82,28 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
 
 
 async def ask(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> Answers:
-    """Send the requests to the model at host:port over HTTP and return its outputs.
+    """Return the model's outputs over HTTP from host:port. Raises MeasurementError with its message."""
+    return await asyncio.to_thread(lambda: [_outputs(address, model, request) for request in requests])
 
-    Raises MeasurementError with the server's message.
-    """
-    return await asyncio.to_thread(lambda: [_ask(address, model, request) for request in requests])
+
+def _outputs(address: str, model: str, request: Mapping[str, Any]) -> dict[str, Array]:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", f"/v2/models/{model}/infer", body=json.dumps(request).encode())
+        response = connection.getresponse()
+        body = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as exc:
+        raise MeasurementError(f"the answers of '{model}' could not be compared: {exc}") from exc
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise MeasurementError(f"the answers of '{model}' could not be compared: {body.get('error')}")
+    found = {}
+    for output in body["outputs"]:
+        kind = np.float64 if str(output["datatype"]).startswith(("FP", "BF")) else np.object_
+        found[output["name"]] = np.asarray(output["data"], dtype=kind).reshape(output["shape"])
+    return found
 
 
 def difference(reference: Answers, answers: Answers, gate: Gate) -> str:
@@ -119,38 +139,6 @@ def _differs(wanted: Array, found: Array, tolerance: float) -> str:
     return f"differs from the default's by {worst:.2%} of its greatest value (allowed: {tolerance:.2%})"
 
 
-def _data(kind: str, count: int, chance: np.random.Generator) -> list[object]:
-    if kind == "TYPE_STRING":
-        return ["".join(map(str, chance.integers(0, 10, STRING_LENGTH))) for _ in range(count)]
-    if kind == "TYPE_BOOL":
-        return [bool(each) for each in chance.integers(0, 2, count)]
-    if kind in _INTEGERS:
-        return [int(each) for each in chance.integers(0, 10, count)]
-    return [float(each) for each in chance.random(count)]
-
-
-def _ask(address: str, model: str, request: Mapping[str, Any]) -> dict[str, Array]:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
-    try:
-        connection.request("POST", f"/v2/models/{model}/infer", body=json.dumps(request).encode())
-        response = connection.getresponse()
-        body = json.loads(response.read())
-    except (OSError, http.client.HTTPException, ValueError) as exc:
-        raise MeasurementError(f"the answers of '{model}' could not be compared: {exc}") from exc
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise MeasurementError(f"the answers of '{model}' could not be compared: {body.get('error')}")
-    return {output["name"]: _array(output) for output in body["outputs"]}
-
-
-def _array(output: Mapping[str, Any]) -> Array:
-    floating = str(output["datatype"]).startswith(("FP", "BF"))
-    kind = np.float64 if floating else np.object_
-    return np.asarray(output["data"], dtype=kind).reshape(output["shape"])
-
-
 Known = Callable[[Trial], Outcome | None]
 """Returns the outcome of a trial, or None if there is none yet."""
 Ahead = Callable[[Known], Iterator[tuple[Configuration, Trial]]]
@@ -166,9 +154,7 @@ class Trials(Protocol):
     """Record of how the last trial's configuration was loaded; None if it was loaded already."""
 
     async def default_config(self, model: str) -> dict[str, object]:
-        """Return JSON of the model's effective default configuration. Raises TpxError if it cannot be
-        served.
-        """
+        """Return JSON of the model's effective default configuration. Raises TpxError if that fails."""
         ...
 
     async def server_only(self, duration_s: float) -> ServerOnly | None:
@@ -196,15 +182,13 @@ class TrialRunner:
         gate: Gate | None = None,
         gpus: Sequence[str] | None = None,
     ) -> None:
-        """`gate` sets how to compare the outputs of variants that may change them; `gpus` are the GPUs
-        to monitor, None for all.
-        """
+        """`gate` says how to compare outputs that a variant may change; `gpus` of None monitors all."""
         self._gpus = gpus
         self._runner = runner
         self._gate = gate or Gate()
         self._reference: dict[str, tuple[list[dict[str, Any]], Answers]] = {}
-        self._compared: set[str] = set()
-        self._refused: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
+        """Why outputs differ from the default's, by name of each compared variant; empty if they do not."""
         self._repository = repository
         self._interval_s = monitoring_interval_s
         self._served = ""
@@ -230,7 +214,7 @@ class TrialRunner:
             server = self._runner.server
             host = HostWatch(server.pid if server else None)
             measured_ns = time.perf_counter_ns()
-            async with Watch(self._probes(), self._interval_s) as watch:
+            async with Watch(self._probes, self._interval_s) as watch:
                 measurement = await self._runner.measure(load, one_window=trial.round > 0)
             took_ns = time.perf_counter_ns() - measured_ns
         except (UsageError, ServerLost):
@@ -263,13 +247,12 @@ class TrialRunner:
     async def server_only(self, duration_s: float) -> ServerOnly | None:
         self._served = ""
         await self._runner.prepare(None, self._repository.path)
-        probes = self._probes()
+        probes = self._probes
         if not probes:
             return None
         async with Watch(probes, self._interval_s) as watch:
             await asyncio.sleep(duration_s)
-        usage = watch.usage
-        return ServerOnly(memory=usage.memory, gpus=usage.gpus, energy=usage.energy)
+        return ServerOnly(memory=watch.usage.memory, gpus=watch.usage.gpus, energy=watch.usage.energy)
 
     async def close(self) -> None:
         await self._runner.close()
@@ -293,32 +276,27 @@ class TrialRunner:
 
     async def _compare(self, configuration: Configuration) -> None:
         """Raise MeasurementError if the variant's outputs differ from the default's."""
-        variant, runner = configuration.variant, self._runner
-        if variant.name in self._refused:
-            raise MeasurementError(self._refused[variant.name])
-        if variant.name in self._compared or not may_answer_otherwise(variant):
+        variant = configuration.variant
+        if not may_answer_otherwise(variant) or not self._http_address:
             return
-        if not self._http_address:
-            return
-        for model in variant.model.split(","):
+        fault, models = self._faults.get(variant.name, ""), variant.model.split(",")
+        for model in () if variant.name in self._faults else models:
             if model not in self._reference:
-                self._served = ""
-                config = await runner.default_config(model)
-                requests = requests_of(config, self._gate)
+                requests = requests_of(await self.default_config(model), self._gate)
                 self._reference[model] = requests, await ask(self._http_address, model, requests)
                 await self._serve(configuration)
             requests, wanted = self._reference[model]
-            reason = difference(wanted, await ask(self._http_address, model, requests), self._gate)
-            if reason:
-                self._refused[variant.name] = f"{reason}: it does not compute what the default computes"
-                raise MeasurementError(self._refused[variant.name])
-        self._compared.add(variant.name)
+            fault = fault or difference(wanted, await ask(self._http_address, model, requests), self._gate)
+        self._faults[variant.name] = fault
+        if fault:
+            raise MeasurementError(f"{fault}: it does not compute what the default computes")
+
+    @property
+    def _probes(self) -> Sequence[ResourceProbe]:
+        server = self._runner.server
+        return () if server is None else open_probes(server.pid, server.metrics_url, self._gpus)
 
     @property
     def _http_address(self) -> str:
         server = self._runner.server
         return server.http_address if server else ""
-
-    def _probes(self) -> Sequence[ResourceProbe]:
-        server = self._runner.server
-        return () if server is None else open_probes(server.pid, server.metrics_url, self._gpus)

@@ -18,9 +18,7 @@ Flags = Mapping[str, tuple[str, ...]]
 """Another program's options by flag name without dashes; several values repeat the flag."""
 
 LISTED_WEIGHT = 10.0
-"""Weight of each objective in a list, the number that Model Analyzer uses; it matters only next to
-other weights.
-"""
+"""Weight of each objective in a list, Model Analyzer's number; it matters only next to other weights."""
 
 _COMPARISON = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
 _RENAMED = {"perf_latency": "perf_latency_p99"}

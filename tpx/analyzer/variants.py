@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,7 @@ class ModelFacts:
     can_batch_dynamically: bool = True
     """False for sequence models and ensembles, which use other schedulers."""
     preferred_batch_sizes: tuple[int, ...] = ()
-    """Preferred sizes of the default's dynamic batcher; those above a variant's max_batch_size do not
-    apply to it.
-    """
+    """Preferred sizes of the default's dynamic batcher; a variant has those up to its max_batch_size."""
     instances: int = 1
     """Instance count of the default configuration."""
     backend: str = ""
@@ -52,9 +50,7 @@ class ModelFacts:
 
 
 def merge(base: Any, delta: Any) -> Any:
-    """Return `base` with the change: mappings merge by key, lists of mappings of equal length by item;
-    None removes a key.
-    """
+    """Return `base` with the change: mappings merge by key, lists of equal length by item; None removes."""
     if isinstance(base, Mapping) and isinstance(delta, Mapping):
         kept = {key: value for key, value in base.items() if key not in delta}
         return kept | {
@@ -62,13 +58,10 @@ def merge(base: Any, delta: Any) -> Any:
             for key, value in delta.items()
             if value is not None
         }
-    if _mappings(base) and _mappings(delta) and len(base) == len(delta):
+    lists = isinstance(base, list) and isinstance(delta, list) and 0 < len(base) == len(delta)
+    if lists and all(isinstance(item, Mapping) for item in (*base, *delta)):
         return [merge(old, new) for old, new in zip(base, delta, strict=True)]
     return delta
-
-
-def _mappings(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def configure(
@@ -76,10 +69,9 @@ def configure(
     default: Mapping[str, object],
     defaults: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Configuration:
-    """Return the configuration of a variant.
+    """Return the configuration of a variant, from the JSON of its default and of its members' `defaults`.
 
-    `default` is the JSON of the model's effective default, `defaults` those of its members' models. A
-    business-logic model runs instances next to its members', an ensemble only theirs. Raises
+    A business-logic model runs instances next to its members', an ensemble only theirs. Raises
     ConfigError if the change does not fit the model configuration's schema.
     """
     members = tuple(configure(m, (defaults or {})[m.model], defaults) for m in variant.members)
@@ -103,37 +95,25 @@ def configure(
 def _configure(variant: Variant, default: Mapping[str, Any]) -> Configuration:
     merged = {key: value for key, value in merge(default, variant.delta).items() if key != "name"}
     message = model_config.from_json(json.dumps(merged), f"configuration {variant.name}")
-    groups = [
-        (group.count * max(1, len(group.gpus)), _kind(group.kind, message))
-        for group in message.instance_group
-    ] or [(1, "CPU")]
+    counts: dict[str, int] = {}
+    for group in model_config.to_json(message).get("instance_group", ()):
+        kind = str(group["kind"]).removeprefix("KIND_")
+        counts[kind] = counts.get(kind, 0) + group["count"] * max(1, len(group.get("gpus", ())))
+    counts = counts or {"CPU": 1}
     return Configuration(
         variant=variant,
         text=model_config.to_text(message),
-        instance_group=_label(groups),
-        instances=sum(count for count, _ in groups),
+        instance_group=" + ".join(f"{count}:{kind}" for kind, count in counts.items()),
+        instances=sum(counts.values()),
         max_batch_size=message.max_batch_size,
         dynamic_batching=message.HasField("dynamic_batching"),
     )
 
 
-def _kind(number: int, message: Any) -> str:
-    field = message.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
-    return str(field.enum_type.values_by_number[number].name).removeprefix("KIND_")
-
-
-def _label(groups: Sequence[tuple[int, str]]) -> str:
-    counts: dict[str, int] = {}
-    for count, kind in groups:
-        counts[kind] = counts.get(kind, 0) + count
-    return " + ".join(f"{count}:{kind}" for kind, count in counts.items())
-
-
 def effective(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a server's configuration of a model as a base for variants.
+    """Return a served configuration as a base for variants.
 
-    Servers complete a batcher that prefers no batch size with the maximum. That would tie every variant
-    to this size, so it is removed.
+    Servers complete a batcher without preferred sizes with the maximum, which must not tie variants.
     """
     out = dict(config)
     batcher = dict(out.get("dynamic_batching") or {})
@@ -171,11 +151,9 @@ def instance_count(groups: Iterable[Mapping[str, Any]]) -> int:
 
 
 def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -> dict[str, object]:
-    """Return Model Analyzer's automatic variant: this number of instances, and batches of up to
-    `batch_size`.
+    """Return Model Analyzer's automatic variant of these instances and batches of up to `batch_size`.
 
-    None leaves batching unchanged. The dynamic batcher is enabled with the default's settings, except
-    for preferred batch sizes that do not fit.
+    None leaves batching unchanged. The default's batcher stays, but for preferred sizes that do not fit.
     """
     delta: dict[str, object] = {"instance_group": [{"count": instances, "kind": facts.instance_kind}]}
     if batch_size is None:
@@ -191,11 +169,7 @@ def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -
 
 
 def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None) -> str:
-    """Return the SHA-256 of the names, sizes and contents of all files below; empty if there is no
-    directory.
-
-    `instead` maps file names to text that replaces their content; None hides the file.
-    """
+    """Return the SHA-256 of all files below, or of `instead` (None hides one); empty without a directory."""
     if not directory.is_dir():
         return ""
     digest = hashlib.sha256()
@@ -222,18 +196,16 @@ def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None
 
 
 class OutputRepository:
-    """A repository that holds each variant as a separate model: its config.pbtxt and links to the
-    model's files.
+    """A repository that holds each variant as a model: its config.pbtxt and links to the model's files.
 
-    Hard links, so that a server finds every file within the variant's directory. If they are not
-    possible (another disk, another owner), small files are copied and large ones linked symbolically.
+    Hard links, so that a server finds all files in the variant's directory; where they are impossible,
+    small files are copied and large ones linked symbolically.
     """
 
     def __init__(
         self, path: Path, source: Path | None, *, override: bool = False, keep: bool = False
     ) -> None:
-        """`source` is the repository with the weights, None if they are elsewhere; `keep` preserves the
-        files from an earlier part of the run.
+        """`source` has the weights, None if they are elsewhere; `keep` preserves files of a run to resume.
 
         Raises UsageError if the directory exists and must not be replaced, or overlaps the source.
         """
@@ -262,8 +234,9 @@ class OutputRepository:
                 shutil.rmtree(directory)
             directory.mkdir(parents=True)
             (directory / CONFIG_FILE).write_text(configuration.text, encoding="utf-8")
-            for entry in self._files_of(variant.model):
-                _link(entry, directory / entry.name)
+            for entry in sorted((self._source / variant.model).iterdir()) if self._source else ():
+                if entry.name != CONFIG_FILE:
+                    _link(entry, directory / entry.name)
         except OSError as exc:
             raise MeasurementError(f"cannot write {directory}: {exc.strerror}") from exc
         self._written.add(variant.name)
@@ -289,11 +262,6 @@ class OutputRepository:
                 )
         for entry in entries:
             shutil.rmtree(entry)
-
-    def _files_of(self, model: str) -> list[Path]:
-        if self._source is None:
-            return []
-        return [entry for entry in sorted((self._source / model).iterdir()) if entry.name != CONFIG_FILE]
 
     def _refuse_overlap(self) -> None:
         if self._source is None:

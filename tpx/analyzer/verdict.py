@@ -58,9 +58,7 @@ _BADGES: dict[Finding, tuple[str, Tone]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualLoad:
-    """The recommended configuration against the default under one load, from one measurement of each
-    during the search.
-    """
+    """The recommended configuration against the default under one load, measured once each by the search."""
 
     load: LoadPoint
     gain: float
@@ -165,9 +163,7 @@ class ModelVerdict:
         return " and ".join(parts)
 
     def _gain(self) -> str:
-        """Return `a 67% gain [64, 70] over the default configuration`, with the interval if the rounds
-        provide one.
-        """
+        """Return `a 67% gain [64, 70] over the default configuration`, with the interval if known."""
         gained, found = self.gain_percent or 0.0, self.gain
         interval = "" if found is None else found.interval
         asked = {name: self.goals.of(name).objectives for name in self.model.split(",")}
@@ -305,10 +301,7 @@ def _finding(
 def _unconfirmed(
     model: ModelRun, best: RankedVariant, default: RankedVariant | None, gained: float | None
 ) -> str:
-    """Return why a gain found by the search is not trusted.
-
-    Returns an empty string if both were remeasured in several rounds, or no final rounds were requested.
-    """
+    """Return why a gain of the search is not trusted; empty after several rounds, or if none were asked."""
     rounds = {m.round for m in best.run.repetitions}
     made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
     if made > 1 or not model.final_rounds:
@@ -318,9 +311,7 @@ def _unconfirmed(
 
 
 def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tuple[EqualLoad, ...]:
-    """Compare both at each one's best load, if the loads differ and the search measured both
-    configurations there.
-    """
+    """Compare both at each one's best load, if these differ and the search measured both there."""
     loads = (default.figures.load, best.figures.load)
     if loads[0] == loads[1]:
         return ()

@@ -67,11 +67,7 @@ def scale_around(middle: float, reach: float) -> Scale:
 
 
 def scale_for(values: Sequence[float]) -> Scale:
-    """Return a logarithmic scale if the values span more than a factor of eight, otherwise a linear
-    one.
-
-    Latencies under doubling load are the typical case.
-    """
+    """Return a logarithmic scale for values that span more than a factor of eight, otherwise a linear one."""
     if values and min(values) > 0 and max(values) / min(values) > 8:
         return log_scale(values)
     return linear_scale(values)
@@ -93,9 +89,7 @@ def _round_step(span: float, count: int) -> float:
 STYLES = 7
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#9a6b00", "#2b8fcf", "#4d4d4d")
-"""Colors of lines and markers without a style sheet, as in a PDF; report.css repeats them and adds dark
-ones.
-"""
+"""Colors without a style sheet, as in a PDF; report.css repeats them and adds dark ones."""
 
 TEXT_COLORS = ("#00619a", "#b24e00", "#00795a", "#a3457b", "#855c00", "#1f79b3", "#4d4d4d")
 """Darker variants, because small text needs more contrast than a line."""

@@ -30,10 +30,7 @@ def text_output(
 
 
 def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
-    """Write the requested files; return their labels and paths.
-
-    Raises MeasurementError naming each file that could not be written; all others are written.
-    """
+    """Write the requested files; return labels and paths. Raises MeasurementError naming what failed."""
     written, problems = [], []
     for output in outputs:
         if output.path is None:
@@ -49,10 +46,7 @@ def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
 
 
 def write_text(path: Path, text: str, *, parents: bool = False) -> None:
-    """Write a file; `parents` creates its directories.
-
-    Raises MeasurementError with the reason if it cannot be written; a new file is not left incomplete.
-    """
+    """Write a file, whole or not at all if new. Raises MeasurementError; `parents` creates directories."""
     fresh = not path.exists()
     try:
         if parents:

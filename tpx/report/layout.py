@@ -189,9 +189,7 @@ class Drawing:
 
 
 def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
-    """Lay out a chart for wide screens, or for narrow ones with `compact`; labels without room are
-    omitted.
-    """
+    """Lay out a chart for wide or narrow (`compact`) screens; labels without room are omitted."""
     frame = (COMPACT if compact else FRAMES)[chart.size]
     return _Layout(chart, frame).drawing()
 

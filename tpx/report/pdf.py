@@ -25,10 +25,7 @@ def require_typst() -> None:
 
 
 def write_pdf(document: Document, path: Path) -> None:
-    """Write the document as a tagged PDF of A4 pages.
-
-    Raises Unsupported if typst is missing, MeasurementError if the file cannot be written.
-    """
+    """Write tagged A4 pages. Raises Unsupported if typst is missing, MeasurementError if not writable."""
     require_typst()
     import typst
 

@@ -39,8 +39,8 @@ class Table:
     def to_console(self, width: int | None = None) -> str:
         """Return the title and aligned columns.
 
-        A table wider than `width` gets multi-line headers; then columns with the same value in every
-        row are dropped, then minor ones, and finally long cells are broken.
+        If wider than `width`: headers get several lines, columns of one value go, then minor ones, then
+        long cells are broken.
         """
         lines = self._aligned([self.headers, *self.rows], self.padding)
         if width is None or not self.rows or max(map(len, lines)) <= width:
@@ -48,9 +48,7 @@ class Table:
         return self._without_alike()._narrow(width)
 
     def _without_alike(self) -> "Table":
-        """Return the table without the columns that have one value in all rows; the title states these
-        values.
-        """
+        """Return the table without columns of one value in all rows, which the title states instead."""
         alike = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
         if len(alike) == len(self.headers):
             return self

@@ -29,17 +29,12 @@ MODELS_SHOWN = 20
 
 
 def read_options(argv: Sequence[str]) -> ProfileSpec:
-    """Return the options of a command line and of its YAML file; the command line takes precedence.
-
-    Raises UsageError, also for inconsistencies such as missing options or a minimum above its maximum.
-    """
+    """Return the options of a command line over those of its YAML file. Raises UsageError if inconsistent."""
     return _checked(merge_options(argv))
 
 
 def complete_options(values: Mapping[str, Any]) -> ProfileSpec:
-    """Return the options of a mapping with the keys of a YAML file. Raises UsageError as `read_options`
-    does.
-    """
+    """Return the options in a mapping with a YAML file's keys. Raises UsageError as `read_options` does."""
     return _checked(build(ProfileSpec, given_in_mapping(ProfileSpec, values, source="tpx.analyze")))
 
 
@@ -68,10 +63,7 @@ def _checked(config: ProfileSpec) -> ProfileSpec:
 
 
 def merge_options(argv: Sequence[str]) -> ProfileSpec:
-    """Merge the command line over the file over the defaults.
-
-    A model named on the command line keeps its settings from the file.
-    """
+    """Merge the command line over the file over the defaults; models named there keep their settings."""
     given = given_in_argv(ProfileSpec, _with_models_by_m(argv))
     path = given.get("config_file")
     if path is not None:
@@ -82,9 +74,7 @@ def merge_options(argv: Sequence[str]) -> ProfileSpec:
 
 
 def _with_models_by_m(argv: Sequence[str]) -> list[str]:
-    """Treat `-m NAME` as in `tpx perf`: if it is neither a directory nor a path, it names a model, not
-    a repository.
-    """
+    """Treat `-m NAME` as in `tpx perf`: unless it is a directory or a path, it names a model."""
     words = list(argv)
     for place, (word, value) in enumerate(pairwise(argv)):
         if word == "-m" and "/" not in value and not Path(value).is_dir():

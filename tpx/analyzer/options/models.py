@@ -37,10 +37,7 @@ class ModelParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelToProfile:
-    """A model by its name in the repository. None uses the run's setting.
-
-    A setting here replaces the run's; they are not merged.
-    """
+    """A model by its name in the repository; its settings replace the run's, None uses those."""
 
     name: str
     cpu_only: bool = False
@@ -60,9 +57,7 @@ class ModelToProfile:
 
 
 def read_models(value: Any) -> tuple[ModelToProfile, ...]:
-    """Parse `a,b`, a list of names and of `name: settings`, or a map of names to settings (which may be
-    empty).
-    """
+    """Parse `a,b`, a list of names and `name: settings`, or a map of names to settings or nothing."""
     if isinstance(value, Mapping):
         return tuple(_model(str(name), own) for name, own in value.items())
     if not isinstance(value, list):

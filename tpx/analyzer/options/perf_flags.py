@@ -61,10 +61,7 @@ OBEYED = frozenset({"measurement-interval", "stability-percentage", "max-trials"
 
 
 def perf_words(flags: Flags) -> tuple[str, ...]:
-    """Return arguments for `tpx perf`; switches have no value.
-
-    Raises UsageError for an unknown flag.
-    """
+    """Return arguments for `tpx perf`; switches have no value. Raises UsageError for an unknown flag."""
     fields = {name.lstrip("-"): field for field in fields_of(SessionSpec) for name in field.spellings}
     words: list[str] = []
     for name, values in flags.items():

@@ -151,9 +151,7 @@ def _of_quick(spec: "ProfileSpec") -> Iterator[str]:
 
 
 def member_warnings(spec: "ProfileSpec") -> Iterator[str]:
-    """Yield a warning for each setting of a composing model that applies only to models with their own
-    load.
-    """
+    """Yield a warning for each setting of a composing model that needs a load of its own."""
     for model in _composing(spec):
         plain = ModelToProfile(name=model.name)
         for name in _OF_THE_LOAD:

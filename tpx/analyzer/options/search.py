@@ -95,9 +95,7 @@ class LoadsSpec:
         _ = self.concurrencies, self.request_rates
 
     def space(self, own: ModelParameters, strategy: StrategySpec) -> LoadSpace:
-        """Return the loads of a model; its own settings take precedence. Raises UsageError for a load
-        below 1.
-        """
+        """Return the loads of a model; its own settings win. Raises UsageError for a load below 1."""
         batch_sizes = own.batch_sizes or self.batch_sizes
         rates = own.request_rate or (() if own.concurrency else self.request_rate)
         listed = own.concurrency or (() if rates else self.concurrency)

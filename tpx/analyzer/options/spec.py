@@ -35,10 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSpec:
-    """Options of `tpx analyze profile`, in the order of the help.
-
-    Raises UsageError if values are out of range or inconsistent.
-    """
+    """Options of `tpx analyze profile`, in the order of the help. Raises UsageError if inconsistent."""
 
     models: ModelsSpec = group(ModelsSpec, "Models")
     server: LaunchSpec = group(LaunchSpec, "Server")
@@ -56,7 +53,7 @@ class ProfileSpec:
     def __post_init__(self) -> None:
         check_together(self)
         _ = self.goals, self.space
-        self._session("model", self.measurement.perf_analyzer_flags, self.measurement.genai_perf_flags)
+        self._session(ModelToProfile(name="model"))
         _ = self.sessions
 
     @property
@@ -69,14 +66,11 @@ class ProfileSpec:
         return self.space_of(ModelToProfile(name=""))
 
     def space_of(self, model: ModelToProfile) -> SearchSpace:
-        """Return the space of this model, including loads from its load generator flags.
-
-        Raises UsageError for an empty range or a load below 1.
-        """
+        """Return the space of a model with its load generator flags. Raises UsageError for an empty one."""
         # late import: --help must not load the load generator
         from tpx.analyzer.options.perf_flags import flag_loads
 
-        own = flag_loads(self._perf_flags(model), model.parameters)
+        own = flag_loads(self._flags(model, "perf_analyzer_flags"), model.parameters)
         return SearchSpace(
             loads=self.loads.space(own, self.strategy),
             instances=self.strategy.instances,
@@ -87,22 +81,17 @@ class ProfileSpec:
     @property
     def sessions(self) -> "dict[str, SessionSpec]":
         """Session settings by model name, without address and load, which each trial supplies."""
-        return {
-            model.name: self._session(model.name, self._perf_flags(model), self._language_flags(model))
-            for model in self.models.profile_models
-        }
+        return {model.name: self._session(model) for model in self.models.profile_models}
 
-    def _session(self, name: str, perf_flags: Flags, language_flags: Flags) -> "SessionSpec":
-        """Return a model's session settings. Raises UsageError for unknown or inconsistent options of
-        the load generator.
-        """
+    def _session(self, model: ModelToProfile) -> "SessionSpec":
+        """Return a model's session settings. Raises UsageError for wrong options of the load generator."""
         from tpx.analyzer.options.perf_flags import language_model, perf_values  # late, as above
         from tpx.perf.options import SessionSpec
 
         measurement = self.measurement
-        asked = language_model(language_flags)
+        asked = language_model(self._flags(model, "genai_perf_flags"))
         values: dict[str, Any] = {
-            "model": name,
+            "model": model.name,
             "protocol": self.server.client_protocol,
             "measurement_interval": measurement.measurement_interval,
             "stability_percentage": measurement.stability_percentage,
@@ -116,7 +105,7 @@ class ProfileSpec:
         # validate without the flags first: only errors that they cause get their prefix
         build(SessionSpec, values)
         try:
-            values |= perf_values(perf_flags)
+            values |= perf_values(self._flags(model, "perf_analyzer_flags"))
             if measurement.model_type == "LLM":
                 values |= asked.values
             return build(SessionSpec, values)
@@ -143,13 +132,9 @@ class ProfileSpec:
         lines += [line for flags in asked for line in language_warnings(flags, self.measurement.model_type)]
         return tuple(dict.fromkeys([*inert, *idle_warnings(self), *lines, *member_warnings(self)]))
 
-    def _perf_flags(self, model: ModelToProfile) -> Flags:
-        own = model.perf_analyzer_flags
-        return self.measurement.perf_analyzer_flags if own is None else own
-
-    def _language_flags(self, model: ModelToProfile) -> Flags:
-        own = model.genai_perf_flags
-        return self.measurement.genai_perf_flags if own is None else own
+    def _flags(self, model: ModelToProfile, name: str) -> Flags:
+        own: Flags | None = getattr(model, name)
+        return getattr(self.measurement, name) if own is None else own
 
     def as_settings(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, as plain values for the journal."""
@@ -203,9 +188,7 @@ def groups_of(config: ProfileSpec) -> tuple[ModelGroup, ...]:
 
 
 def members_of(config: ProfileSpec, group: ModelGroup, facts: "ModelFacts") -> tuple[str, ...]:
-    """Return the models varied instead of the group: those of an ensemble or business logic, or those
-    measured together.
-    """
+    """Return the models varied instead of the group: those that compose it, or are measured together."""
     if len(group.models) > 1:
         return tuple(model.name for model in group.models)
     if config.models.bls_composing_models:
@@ -225,10 +208,9 @@ def members_of(config: ProfileSpec, group: ModelGroup, facts: "ModelFacts") -> t
 def spec_of(
     config: ProfileSpec, group: ModelGroup, read: Mapping[str, tuple["ModelFacts", Mapping[str, object]]]
 ) -> tuple[Mode, SearchSpec]:
-    """Return the strategy and the search spec of a model group.
+    """Return the strategy and the search spec of a group, from its models' facts and defaults.
 
-    `read` maps each model involved to its facts and effective default. Raises UsageError if the options
-    do not fit these models.
+    Raises UsageError if the options do not fit these models.
     """
     first = group.models[0]
     facts, default = read[first.name]
@@ -239,15 +221,23 @@ def spec_of(
         replace(_member(config, read[name][0], together=together), default=read[name][1]) for name in names
     )
     searched = members or config.strategy.run_config_search_mode in ("quick", "optuna")
+    deltas: tuple[Mapping[str, object], ...] | None = ()
+    if not as_it_is:  # the user's list instead of a search
+        listed = config.strategy.run_config_search_disable or first.sweep
+        deltas = None if searched or not listed else tuple(first.sweep.deltas()) if first.sweep else ()
+    spaces = [config.space_of(model) for model in group.models]
+    # several models share the loads, each with its part
+    space = next((space for space in spaces if not space.loads.listed), spaces[0])
+    plateau = all(space.loads.until_plateau for space in spaces)
     spec = SearchSpec(
         facts=replace(_placed(config, facts), model=group.name),
         default=default,
-        space=_space(config, group),
+        space=replace(space, loads=replace(space.loads, until_plateau=plateau)),
         goals=config.goals.of(group.name),
         limits=config.budget,
         refine_steps=config.strategy.run_config_search_max_binary_search_steps,
         sweep_best=not config.strategy.concurrency_sweep_disable,
-        deltas=() if as_it_is else None if searched else _listed(config, first),
+        deltas=deltas,
         members=members,
         sweep=ConfigSweep() if together or first.name in names else first.sweep,
         in_ranges=not config.strategy.run_config_search_disable,
@@ -277,22 +267,6 @@ def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
     if spec.deltas is not None:
         return "manual"
     return "budgeted" if spec.space.extras.any else "brute"
-
-
-def _listed(config: ProfileSpec, model: ModelToProfile) -> tuple[Mapping[str, object], ...] | None:
-    """Return the configurations to measure instead of searching, or None for a search."""
-    if model.sweep:
-        return tuple(model.sweep.deltas())
-    return () if config.strategy.run_config_search_disable else None
-
-
-def _space(config: ProfileSpec, group: ModelGroup) -> SearchSpace:
-    """Return the space of a group; several models share the loads, each with its part."""
-    spaces = [config.space_of(model) for model in group.models]
-    free = [space for space in spaces if not space.loads.listed]
-    chosen = (free or spaces)[0]
-    plateau = all(space.loads.until_plateau for space in spaces)
-    return replace(chosen, loads=replace(chosen.loads, until_plateau=plateau))
 
 
 def _member(config: ProfileSpec, facts: "ModelFacts", *, together: bool) -> SearchMember:

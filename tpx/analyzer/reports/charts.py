@@ -29,11 +29,9 @@ ONCE = "faint: measured once, by the search"
 def load_chart(
     key: str, shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals
 ) -> Chart | None:
-    """Return throughput over latency, one line per configuration through its loads; None without
-    latencies.
+    """Return throughput over latency, one line per configuration through its loads; None without latencies.
 
-    `shown` have a color, a marker and a legend entry, in this order; `others` are thin lines in the
-    background.
+    `shown` have a color, a marker and a legend entry, in this order; `others` are thin lines behind.
     """
     drawn = [m for ranked in (*shown, *others) for m in ranked.ordered if _latency_ns(m)]
     if not drawn:
@@ -72,8 +70,7 @@ def _limits(goals: Goals) -> Iterator[Mark]:
 def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
     """Return the line through a configuration's loads, interrupted between batch sizes.
 
-    On a labelled line every point shows its load, otherwise only the point that represents the
-    configuration.
+    On a labelled line every point shows its load, otherwise only the one that represents it.
     """
     points = sorted(
         (m for m in ranked.ordered if _latency_ns(m)), key=lambda m: (m.load.batch_size, m.load.value)
@@ -129,10 +126,7 @@ class Spot:
 
 
 def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Spot, ...]:
-    """Return the Pareto front of throughput and p99, from the lowest latency.
-
-    After final rounds, single measurements of the search above the confirmed throughput are excluded.
-    """
+    """Return the Pareto front of throughput and p99 by latency, up to the confirmed throughput."""
     confirmed = [r.figures.throughput for r in ranking if r.settled]
     ceiling = max(confirmed, default=math.inf)
     front: list[Spot] = []
@@ -144,11 +138,7 @@ def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Sp
 
 
 def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
-    """Return the Pareto front and `most` other measurements, with areas by memory (GPU memory if
-    `gpus`).
-
-    Returns None for fewer than three measurements.
-    """
+    """Return the Pareto front and `most` other measurements by memory; None for fewer than three."""
     spots = _spots(ranking, gpus=gpus)
     front = front_of(ranking, gpus=gpus)
     if len(spots) < 3 or not front:
@@ -178,9 +168,7 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most
 
 
 def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
-    """Return the throughput of every final round relative to the configuration's mean; None without two
-    rounds.
-    """
+    """Return the throughput of each final round relative to its mean; None without two rounds."""
     finalists = [r for r in ranking if len(r.run.repetitions) > 1]
     if not finalists:
         return None
@@ -272,10 +260,7 @@ def short_name(variant: str) -> str:
 
 
 def parts_of(measurement: Measurement) -> tuple[Part, ...]:
-    """Return the components of the mean latency; empty if only the total is known.
-
-    Each is a mean over slightly different requests, so a component is limited to the remaining time.
-    """
+    """Return the components of the mean latency, limited to it as means may exceed it; empty if unknown."""
     total = measurement.latency.avg_ns
     if total is None:
         return ()
@@ -338,10 +323,7 @@ class HeatCell:
 
 
 def heat_picture(key: str, ranking: Sequence[RankedVariant], best_name: str = "") -> Picture | None:
-    """Draw the best throughput by instances and max batch size, with one configuration framed.
-
-    Returns None unless both vary.
-    """
+    """Draw the best throughput by instances and max batch size, one framed; None unless both vary."""
     best: dict[tuple[int, int], RankedVariant] = {}
     for ranked in ranking:
         configuration = ranked.run.configuration

@@ -40,10 +40,7 @@ def detail_path(name: str) -> Path:
 
 
 def build_detail(report: ReportView, name: str) -> Document:
-    """Return the report of a measured configuration.
-
-    Raises UsageError if the run has none of this name.
-    """
+    """Return the report of a measured configuration. Raises UsageError if the run has none of this name."""
     view, ranked = _find(report, name)
     default = view.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)

@@ -41,10 +41,7 @@ class ReportFiles:
 
 
 def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
-    """Write every requested report; return their labels and paths.
-
-    Raises MeasurementError naming every file that could not be written; all others are written.
-    """
+    """Write every requested report; return labels and paths. Raises MeasurementError naming what failed."""
     return write_each(_outputs(view, files))
 
 
@@ -95,10 +92,7 @@ def _href(target: Path, page: Path) -> str:
 
 
 def markdown_text(view: ReportView, link: str = "") -> str:
-    """Return the summary of a run for the page of a CI job; `link` is the URL of the complete report.
-
-    Contains each model's verdict, best configurations and failures.
-    """
+    """Return verdicts, best configurations and failures as Markdown; `link` is the URL of the report."""
     started = view.run.started
     host = started.provenance.host
     where = ", ".join(host[key] for key in ("Host", "Processor", "GPU") if host.get(key))
@@ -132,11 +126,7 @@ def _curve(ranked: RankedVariant) -> Note:
 
 
 def junit_text(view: ReportView) -> str:
-    """Return the JUnit XML of a run.
-
-    A model without a measurement is an error, a violated constraint of the recommended configuration a
-    failure, and a borderline constraint is skipped.
-    """
+    """Return JUnit XML: nothing measured is an error, a missed limit a failure, a borderline one skipped."""
     cases = [case for model in view.models for case in _model(model)]
     return to_junit("tpx analyze", cases, started=view.run.started.provenance.started)
 

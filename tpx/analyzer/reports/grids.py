@@ -53,10 +53,7 @@ Shown = TableField[TableLine]
 
 
 def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
-    """Return the cell of a figure with its interval as a note; None becomes a dash, which sorts last.
-
-    Milliseconds carry their unit, since values below 1 are shown in us.
-    """
+    """Return the cell of a figure with its interval as a note; None becomes a dash, which sorts last."""
     made = number(value, lambda known: in_unit(known, unit if unit == "ms" else ""))
     if value is None or interval is None or interval.high is None:
         return made
@@ -143,10 +140,7 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
 
 
 def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[Shown, ...]:
-    """Return the columns of the load, which every table has.
-
-    The batch size is included only if it is not always one, or if it comes first.
-    """
+    """Return the columns of the load; the batch size only if not always one, or if it comes first."""
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
     value: Shown = TableField(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
@@ -235,9 +229,7 @@ def _of_measurement(header: str, hint: str, value: Callable[[Measurement], float
 
 
 def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterator[Shown]:
-    """Yield the columns of stability (if some row is unstable), constraints (if there are any) and ties
-    (if `tied`).
-    """
+    """Yield the columns of stability (if some row is unstable), constraints (if any), ties (if `tied`)."""
     if any(not line.measurement.stable for line in lines):
         yield TableField(
             column=Column(header="Stable", hint="whether the last windows agreed"),
@@ -308,9 +300,7 @@ def _lines(view: ModelView, ranked: RankedVariant) -> list[TableLine]:
 
 
 def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
-    """Return the samples of the final rounds' means in order, of one configuration or of all; None
-    without any.
-    """
+    """Return the samples of the final rounds' means, of one configuration or all; None without any."""
     lines = [
         TableLine(view=view, ranked=ranked, measurement=m)
         for ranked in ((alone,) if alone else view.ranking)
@@ -323,10 +313,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
 
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
-    """Return every load of one configuration in Model Analyzer's order.
-
-    Online: highest p99 first; offline: highest throughput first, with the batch size before the load.
-    """
+    """Return a configuration's loads as Model Analyzer does: online by p99, offline by throughput."""
     lines = _lines(view, ranked)
     lines.sort(key=lambda line: (line.measurement.load.batch_size, line.measurement.load.value))
     online = view.report.mode == "online"

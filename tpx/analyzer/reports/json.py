@@ -41,10 +41,7 @@ def report_text(view: ReportView) -> str:
 
 
 def embedded_text(view: ReportView) -> str:
-    """Return the document on one line, escaped for a script element.
-
-    For a large run it contains only each configuration's measurement at its best load.
-    """
+    """Return the document for a script element, of a large run only with each configuration's best load."""
     document = report_json(view)
     encoded = msgspec.json.encode(document)
     if len(encoded) > MOST_EMBEDDED_BYTES:

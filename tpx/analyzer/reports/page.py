@@ -25,7 +25,6 @@ from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
-from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
@@ -46,8 +45,13 @@ from tpx.report.document import (
     section,
 )
 from tpx.report.html import chart_picture
+from tpx.report.table import NO_VALUE
 
-_NO_VALUE = "\u2013"
+_PREPARED = {"loaded": "loaded on the running server", "started": "a server was started for it"}
+_REPEATED = (
+    " Points with a marker and an interval are means of the final rounds, which the verdict is about; "
+    "faint ones were measured once, by the search."
+)
 _PARETO = (
     "On the line, more throughput costs latency. The area of a point is the memory it held, where that is "
     "known."
@@ -77,6 +81,13 @@ def build(view: ReportView, *, data: bool = True) -> Document:
     run, started = view.run, view.run.started
     configurations = sum(len(m.measured) for m in run.models)
     measurements = sum(m.measurement_count for m in run.models)
+    notice = ""
+    if run.outcome != "complete":
+        how = "was interrupted" if run.outcome == "interrupted" else "did not come to its end"
+        why = f" ({run.reason})" if run.reason else ""
+        notice = (
+            f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
+        )
     sections = _top(view)
     for index, model in enumerate(view.models):
         sections += _model_sections(model, f"model-{index}")
@@ -89,7 +100,7 @@ def build(view: ReportView, *, data: bool = True) -> Document:
             f"{plural(measurements, 'measurement')}, {plural(configurations, 'configuration')}, "
             f"{duration(run.elapsed_ns)}"
         ),
-        notice=_notice(run),
+        notice=notice,
         sections=(*sections, _provenance(run)),
         data=embedded_text(view) if data else "",
         file_name="tpx-analyze-" + "-".join(started.models)[:60],
@@ -99,15 +110,18 @@ def build(view: ReportView, *, data: bool = True) -> Document:
 
 def _provenance(run: Run) -> Section:
     provenance = run.started.provenance
-    settings = tuple(Fact(label=name, value=_as_text(value)) for name, value in run.started.settings.items())
+    settings = []
+    for name, value in run.started.settings.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        settings.append(Fact(label=name, value=text.lower() if isinstance(value, bool) else text))
     command = shlex.join(provenance.command)
     return Section(
         title="Where these figures come from",
         blocks=(
             *([code(command, command=True)] if command else []),
             *fact_groups(
-                ("Machine", _facts(provenance.host)),
-                ("Versions", _facts(provenance.versions)),
+                ("Machine", [Fact(label=name, value=value) for name, value in provenance.host.items()]),
+                ("Versions", [Fact(label=name, value=value) for name, value in provenance.versions.items()]),
                 ("Options", settings),
                 ("Hashes", hashes(run)),
             ),
@@ -145,19 +159,16 @@ def hashes(run: Run) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def _notice(run: Run) -> str:
-    if run.outcome == "complete":
-        return ""
-    how = "was interrupted" if run.outcome == "interrupted" else "did not come to its end"
-    why = f" ({run.reason})" if run.reason else ""
-    return f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
-
-
 def _model_sections(view: ModelView, key: str) -> list[Section]:
     ranking, shown = view.ranking, view.in_detail
     others = [ranked for ranked in ranking if ranked not in shown]
     chart = load_chart(f"{key}-chart", shown, others, view.goals)
     repetitions = repetitions_grid(f"{key}-repetitions", view)
+    lead = (
+        "Each line is one configuration under growing load; the numbers beside the points are the "
+        f"{chart.label_name if chart else ''}. Better is up and to the left."
+    )
+    lead += _REPEATED if repetitions is not None else ""
     several = len(view.report.run.models) > 1
     sections = [
         Section(
@@ -166,7 +177,7 @@ def _model_sections(view: ModelView, key: str) -> list[Section]:
             blocks=(verdict_card(view),),
         ),
         *recommend(view),
-        *section("Throughput and latency", chart_picture(chart), lead=_chart_lead(chart, repetitions)),
+        *section("Throughput and latency", chart_picture(chart), lead=lead),
     ]
     for plot in draw_plots(f"{key}-plot", SUMMARY[view.report.mode], shown, gpus=view.gpus):
         sections += plot_section(plot)
@@ -206,18 +217,6 @@ def plot_section(plot: Chart) -> list[Section]:
     name, _, unit = plot.y.title.removesuffix(")").partition(" (")
     value = in_unit((min(heights) + max(heights)) / 2, unit)
     return section(plot.title, Note(text=f"{name} is {value} throughout, so there is no chart."))
-
-
-def _chart_lead(chart: Chart | None, repetitions: DataTable | None) -> str:
-    load = "" if chart is None else chart.label_name
-    later = (
-        " Points with a marker and an interval are means of the final rounds, which the verdict is about; "
-        "faint ones were measured once, by the search."
-    )
-    return (
-        f"Each line is one configuration under growing load; the numbers beside the points are the {load}. "
-        f"Better is up and to the left.{later if repetitions is not None else ''}"
-    )
 
 
 def _top(view: ReportView) -> list[Section]:
@@ -274,40 +273,21 @@ def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | Non
 
 
 def _trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> TableRow:
-    loads = [m.load for m in variant.measurements]
+    values = sorted(m.load.value for m in variant.measurements)
+    span = " to ".join(map(str, dict.fromkeys((values[0], values[-1])))) if values else "no load"
     failed = f", {len(variant.failures)} failed" if variant.failures else ""
     name = variant.variant.name
-    prepared = [_preparation(p) for p in model.preparations if p.variant == name and p.how != "found"]
-    notes = (*(d.text for d in model.decisions if d.variant == name), *prepared[:1])
+    notes = [d.text for d in model.decisions if d.variant == name]
+    prepared = next((p for p in model.preparations if p.variant == name and p.how != "found"), None)
+    if prepared is not None:
+        how = _PREPARED.get(prepared.how, "the server was started again for it")
+        why = f": {prepared.why}" if prepared.why else ""
+        notes.append(f"{how}{why} ({prepared.duration_ns / 1e9:.1f} s)")
     return TableRow(
         cells=(
             Cell(text=name),
-            Cell(text=f"{_span([load.value for load in loads])} ({len(loads)} measured{failed})"),
-            Cell(text=_NO_VALUE if best is None else f"{rounded(best)} infer/s", numeric=True),
+            Cell(text=f"{span} ({len(values)} measured{failed})"),
+            Cell(text=NO_VALUE if best is None else f"{rounded(best)} infer/s", numeric=True),
             Cell(text="\n".join(notes)),
         )
     )
-
-
-def _preparation(prepared: VariantPrepared) -> str:
-    how = {"loaded": "loaded on the running server", "started": "a server was started for it"}
-    text = how.get(prepared.how, "the server was started again for it")
-    why = f": {prepared.why}" if prepared.why else ""
-    return f"{text}{why} ({prepared.duration_ns / 1e9:.1f} s)"
-
-
-def _span(values: Sequence[int]) -> str:
-    distinct = sorted(set(values))
-    if not distinct:
-        return "no load"
-    return f"{distinct[0]}" if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
-
-
-def _facts(values: dict[str, str]) -> tuple[Fact, ...]:
-    return tuple(Fact(label=label, value=value) for label, value in values.items())
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)

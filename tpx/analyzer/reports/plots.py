@@ -81,9 +81,7 @@ SUMMARY: Mapping[Mode, tuple[Plot, ...]] = {
 def draw_plots(
     key: str, plots: Sequence[Plot], shown: Sequence[RankedVariant], *, gpus: bool
 ) -> tuple[Chart, ...]:
-    """Return the plots for which these configurations have figures, one line each; `gpus` includes GPU
-    plots.
-    """
+    """Return the plots that have figures, with a line per configuration; `gpus` includes GPU plots."""
     wanted = [plot for plot in plots if gpus or not plot.of_gpus]
     drawn = (_draw(f"{key}-{plot.name}", plot, shown) for plot in wanted)
     return tuple(chart for chart in drawn if chart is not None)

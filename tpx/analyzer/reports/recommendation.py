@@ -114,9 +114,7 @@ def _instances_tile(best: RankedVariant) -> Tile:
 
 
 def recommend(view: ModelView) -> list[Section]:
-    """Return the section that recommends another configuration, or an empty list if the default should
-    stay.
-    """
+    """Return the section that recommends another configuration; empty if the default should stay."""
     report, verdict = view.report, view.verdict
     best, default = verdict.best, verdict.default
     if best is None or not best.satisfies or best is default or best.run.variant.is_default:

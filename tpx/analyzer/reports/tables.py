@@ -32,11 +32,7 @@ class _MeasurementRow:
 
 
 def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
-    """Return every measurement, best configuration first.
-
-    `with_memory` adds the server's RAM; `fields` are the tags of columns to use instead of the default
-    ones.
-    """
+    """Return every measurement, best configuration first; `fields` replace the default columns."""
     rows = list(_rows(run))
     tags = tuple(fields) or (
         *("model_name", "batch_size", _load_tag(rows), "model_config_path", "instance_group"),
@@ -117,9 +113,7 @@ def _own_instances(configuration: Configuration) -> str:
 
 
 def _names(row: _MeasurementRow) -> str:
-    """Return the variant's name; `a_config_5,b_config_4` for models measured together, `ens_config_1:
-    add_config_0, sub_config_1` for an ensemble.
-    """
+    """Return the variant's name; `a_config_5,b_config_4`; `e_config_1: a_config_0, ...` of an ensemble."""
     configuration = row.ranked.run.configuration
     members = [member.variant.name for member in configuration.members]
     if row.measurement.members:
@@ -163,9 +157,7 @@ _SERVER = "triton-server"
 
 
 def _gpu_cell(tag: str, row: _MeasurementRow) -> str:
-    """Return the figure of the row's GPU; without one, memory is summed over all GPUs and the rest
-    averaged.
-    """
+    """Return the figure of the row's GPU; without one, memory is summed over all GPUs, the rest averaged."""
     gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
     known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
     if not known:
@@ -236,10 +228,7 @@ def tables_of(view: ReportView) -> Mapping[str, Table]:
 
 
 def write_csv(view: ReportView, directory: Path) -> tuple[Path, ...]:
-    """Write the three CSV files, each with an empty line at its end, as in Model Analyzer.
-
-    Without a GPU, the GPU file holds only its header. Raises MeasurementError if one cannot be written.
-    """
+    """Write the three CSV files, each with Model Analyzer's empty line at its end."""
     tables = tables_of(view)
     for name, table in tables.items():
         write_text(directory / name, table.to_csv() + "\n", parents=True)

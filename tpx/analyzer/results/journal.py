@@ -77,9 +77,7 @@ class VariantPrepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="reco
     model: str
     variant: str
     how: Literal["loaded", "started", "restarted", "found"]
-    """`loaded` into the running server, `started` or `restarted` with a server process; `found` means
-    that nothing was necessary.
-    """
+    """`loaded` into the running server, or with a server that was `started`; `found`: nothing was needed."""
     why: str = ""
     """Reason for a restart."""
     duration_ns: int = 0
@@ -214,11 +212,7 @@ class Journal:
 
 
 def read_last_run(path: Path) -> list[Record]:
-    """Return the records of the last run in a run.jsonl.
-
-    Raises MeasurementError if the file cannot be read, holds no run, or has a damaged line before its
-    end.
-    """
+    """Return the records of the last run in a run.jsonl. Raises MeasurementError unless it is intact."""
     try:
         content = path.read_bytes()
     except OSError as exc:

@@ -9,9 +9,7 @@ LoadKind = Literal["concurrency", "request_rate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPoint:
-    """A load that the generator sustains: requests in flight, or requests per second, each of
-    `batch_size`.
-    """
+    """A load that is sustained: requests in flight, or requests per second, each of `batch_size`."""
 
     value: int
     kind: LoadKind = "concurrency"
@@ -55,13 +53,9 @@ class Variant:
     model: str
     name: str
     delta: dict[str, Any] = field(default_factory=dict)
-    """JSON of the ModelConfig fields that differ, merged recursively into the default; null removes a
-    field.
-    """
+    """JSON of the ModelConfig fields that differ, merged into the default; null removes a field."""
     members: tuple["Variant", ...] = ()
-    """Variants of other models that belong to it: those of an ensemble's steps, or, if `model` names
-    several models (`a,b`), of those measured together.
-    """
+    """Variants of an ensemble's steps, or of models measured together (`model` is then `a,b`)."""
 
     @property
     def is_default(self) -> bool:
@@ -85,9 +79,7 @@ class Configuration:
 
     @property
     def files(self) -> tuple["Configuration", ...]:
-        """Configurations with a config.pbtxt: its own, unless it stands for several models, and its
-        members'.
-        """
+        """Configurations with a config.pbtxt: its own, unless it stands for several models, and members'."""
         return self.members if "," in self.variant.model else (self, *self.members)
 
 
@@ -103,10 +95,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Durations of requests, or times between responses, seen by the client over the whole measurement.
-
-    None if not measured.
-    """
+    """Times of requests, or between responses, seen by the client over the measurement; None if unknown."""
 
     min_ns: int | None = None
     max_ns: int | None = None
@@ -121,9 +110,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseFigures:
-    """Figures of requests with several responses: a language model's tokens, or a decoupled model's
-    responses.
-    """
+    """Figures of requests with several responses: tokens of a language model, or a decoupled model's."""
 
     first: Latency
     """Time from the request to its first response."""
@@ -238,9 +225,7 @@ class Measurement:
     cost_ns: int = 0
     """Duration of the trial including its preparation: starting a server, loading the model."""
     members: tuple["Measurement", ...] = ()
-    """Measurement of each of several models measured together; `throughput` is then their sum,
-    latencies their mean.
-    """
+    """One per model measured together; `throughput` is then their sum, latencies are their mean."""
     host: HostUse | None = None
     throughput_range: Range | None = None
     """Interval from the batches of this measurement; None if there were too few."""

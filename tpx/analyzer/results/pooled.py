@@ -35,11 +35,9 @@ class Mean(Measurement):
 
 
 def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> Measurement:
-    """Return a configuration's figures under a load: the mean of its final rounds and the search's
-    measurements.
+    """Return the mean of a configuration's final rounds and of the search's measurements under one load.
 
-    The search's are omitted if the rounds contradict them: the best of many measurements may be a lucky
-    one.
+    The search's are omitted if the rounds contradict them: the best of many may be a lucky one.
     """
     samples = [*(m for m in searched if not contradicted(m, rounds)), *rounds]
     return samples[0] if len(samples) == 1 else pooled(samples)
@@ -129,9 +127,7 @@ def _gpus(repetitions: Sequence[Measurement]) -> tuple[GpuUse, ...]:
 
 
 def _energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
-    """Add energies, so that the power is a mean; a part that is unknown in any sample is unknown in the
-    sum.
-    """
+    """Add energies, so that power is a mean; a part that is unknown in any sample is unknown in the sum."""
     if not found:
         return None
     gpu, cpu = ([getattr(each, name) for each in found] for name in ("gpu_j", "cpu_j"))

@@ -45,10 +45,7 @@ class VariantRun:
 
     @property
     def points(self) -> tuple[Measurement, ...]:
-        """The figures of this configuration per load: one measurement, or the mean of all that count.
-
-        Every report shows these and no others.
-        """
+        """The figures per load that every report shows: one measurement, or the mean of all that count."""
         rounds = self.repetitions if len(self.repetitions) > 1 else ()
         loads = dict.fromkeys(m.load for m in (*self.measurements, *rounds))
         return tuple(
@@ -119,9 +116,7 @@ class Run:
 
     @classmethod
     def from_records(cls, records: Iterable[journal.Record]) -> "Run":
-        """Return the run that these records describe. Raises MeasurementError if they do not begin with
-        its start.
-        """
+        """Return the run in these records. Raises MeasurementError if they do not begin with its start."""
         told = RunRecords(records)
         started = told.started
         if started is None:
@@ -137,10 +132,9 @@ class Run:
 
 
 class RunRecords:
-    """The state of a run after its records so far, and what a resumed search asks of it; empty for a new run.
+    """The state of a run after its records so far; empty for a new run.
 
-    The search is deterministic: given the same outcomes it asks for the same trials, so each one is
-    found here.
+    A search that resumes is deterministic: it asks for the same trials again, and finds them here.
     """
 
     def __init__(self, records: Iterable[journal.Record] = ()) -> None:
@@ -166,9 +160,7 @@ class RunRecords:
 
     @property
     def named(self) -> tuple[Variant, ...]:
-        """Variants whose names the search must keep if its course may change; an unchanged search
-        reproduces its names.
-        """
+        """Variants whose names must stay if the search may change course; otherwise it reproduces them."""
         models = self.models.values() if self.retried else ()
         return tuple(each.variant for model in models for each in model.configurations)
 
@@ -297,8 +289,7 @@ class ModelRecords:
     def _last_round(self) -> float:
         """Return the last final round that counts.
 
-        An interrupt in the second leaves some finalists with two repetitions and others with one. Only
-        the first counts then, so that the ranking does not favor those with two.
+        If an interrupt leaves some finalists with two repetitions and others with one, only the first does.
         """
         failed = {f.variant for f in self.failures if f.round}
         rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)

@@ -54,9 +54,7 @@ DECIDED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """Starts servers in containers with the same settings; each is a foreground `docker run` child
-    process.
-    """
+    """Starts servers in containers of the same settings, each a foreground `docker run` child process."""
 
     docker: str
     """Path of the docker command."""
@@ -74,10 +72,7 @@ class Container:
     """Log file of the servers; None uses a temporary file that lasts as long as the server."""
 
     async def start(self, launch: Launch, timeout_s: float) -> ChildServer:
-        """Start a server and wait until it responds.
-
-        Raises MeasurementError if it does not, UsageError for arguments that it cannot have.
-        """
+        """Start a server and wait for it. Raises MeasurementError if it fails, UsageError for arguments."""
         name = f"tpx-analyze-{uuid.uuid4().hex[:12]}"
         ports = {port: free_port() for port in PORTS}
         server = await ChildServer.start(
@@ -102,9 +97,7 @@ class Container:
 
 
 def run_words(container: Container, launch: Launch, name: str, ports: Mapping[str, int]) -> Iterator[str]:
-    """Yield the arguments of `docker run` and of the server in it. Raises UsageError for arguments that
-    it cannot have.
-    """
+    """Yield the arguments of `docker run` and of the server in it. Raises UsageError for impossible ones."""
     yield from ("run", "--rm", "--name", name)
     for key, value in {"tpx.analyze": name, **container.labels}.items():
         yield from ("--label", f"{key}={value}")

@@ -68,9 +68,7 @@ class InProcessRunner:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _try(self, directories: Mapping[str, Path], model: str) -> dict[str, Any]:
-        """Load the models briefly and return a model's configuration. Raises MeasurementError with the
-        reason if that fails.
-        """
+        """Load models briefly and return a model's configuration. Raises MeasurementError if that fails."""
         self._link(directories)
         engine = InferenceServer(
             build(

@@ -63,13 +63,11 @@ class LoadGenerator:
     async def measure(
         self, configuration: Configuration, load: LoadPoint, address: str = "", *, one_window: bool = False
     ) -> Measurement:
-        """Measure a configuration that is served at host:port.
+        """Measure a configuration that is served at host:port; models measured together, each under its part.
 
-        Several models are measured at once, each under its part of the load; throughputs add up,
-        latencies are averaged. A level ends when its figures are stable, the windows are used up, or
-        after `one_window`, as in a final round. Raises MeasurementError if no request succeeds or a
-        decoupled model cannot stream, WireError if the server does not respond, UsageError if a model's
-        inputs need a shape.
+        A level ends when its figures are stable, its windows are used up, or after `one_window`. Raises
+        MeasurementError if no request succeeds or a decoupled model cannot stream, WireError if the server
+        does not respond, UsageError if inputs need a shape.
         """
         variant = configuration.variant
         decoupled = self._decoupled(configuration)
@@ -121,11 +119,9 @@ def _shown(spec: SessionSpec, *, decoupled: bool) -> Shown:
 
 
 def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
-    """Return the rules of a trial: as short as a stable throughput allows, unless the user requested
-    others.
+    """Return the rules of a trial: as short as a stable throughput allows, unless others were requested.
 
-    The best trials are repeated in the final rounds, which is more informative than three consecutive
-    windows.
+    The best trials are repeated in the final rounds, which tells more than consecutive windows.
     """
     if rules.rule != "pa" or rules.request_count:
         return rules
@@ -216,10 +212,7 @@ def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> La
 async def _side_by_side(
     works: Sequence[Callable[[], Coroutine[object, object, Measurement]]],
 ) -> list[Measurement]:
-    """Measure several models at once; one that finishes stays under load until all have finished.
-
-    Raises the first error of any of them.
-    """
+    """Measure several models at once, each under load until all have finished; raise their first error."""
     over = asyncio.Event()
     left = len(works)
 
@@ -258,9 +251,7 @@ def _combined(members: Sequence[Measurement], variant: str, load: LoadPoint) -> 
 
 
 async def _until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
-    """Repeat the work until the event is set; its errors are ignored, because its own measurement is
-    complete.
-    """
+    """Repeat the work until the event is set, ignoring errors: its own measurement is complete."""
 
     async def repeat() -> None:
         while True:

@@ -6,6 +6,7 @@ needs other server options, or after a failure that may have left it in a bad st
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,7 @@ Configs = Mapping[str, Mapping[str, object] | None]
 
 
 class ModelLoader:
-    """The server of a run and the models loaded into it; models that it served before are untouched
-    unless requested.
-    """
+    """The server of a run and its models; those that it served before are untouched unless requested."""
 
     def __init__(
         self, start: StartServer, control: Callable[[Addresses], ModelControl], *, timeout_s: float
@@ -65,8 +64,8 @@ class ModelLoader:
     async def put(self, launch: Launch, wanted: Configs) -> Preparation:
         """Serve exactly these models, loaded in this order, on a server with this launch.
 
-        A server that fails while loading is restarted for a second attempt. Raises MeasurementError if
-        that fails too or the server refuses, ServerLost if no server can be reached anymore.
+        A server that fails while loading is restarted once. Raises MeasurementError if that fails too or
+        it refuses, ServerLost if no server can be reached anymore.
         """
         preparation = await self.ready(launch)
         try:
@@ -107,10 +106,9 @@ class ModelLoader:
         return Preparation(how="started" if first else "restarted", why=why)
 
     async def guard(self, work: "asyncio.Task[object]", limit_s: float) -> None:
-        """Wait until the work is done, the time is up, or the server has died.
+        """Wait until the work is done, the time is up, or the server has died; then it is replaced.
 
-        Raises MeasurementError in the last two cases, ServerLost if a remote server is gone. After
-        that, and after failed work, the next variant gets a fresh server.
+        Raises MeasurementError in the last two cases, ServerLost if a remote server is gone.
         """
         death = self._death
         waiting = (work,) if death is None else (work, death)
@@ -225,31 +223,23 @@ def too_long(limit_s: float) -> MeasurementError:
     )
 
 
+@dataclass(slots=True)
 class ServedRunner:
     """Implements Runner for every launch mode with a server."""
 
-    def __init__(
-        self,
-        loader: ModelLoader,
-        load: LoadGenerator,
-        *,
-        launch: Callable[[str], Launch],
-        limit_s: float,
-        reloads: bool = True,
-    ) -> None:
-        """`launch` returns the launch options for a model's server, `limit_s` is the limit for one
-        measurement. Without `reloads`, no model is ever loaded: the server's own models are measured.
-        """
-        self._loader = loader
-        self._load = load
-        self._launch = launch
-        self._limit_s = limit_s
-        self._reloads = reloads
-        self._configuration: Configuration | None = None
+    loader: ModelLoader
+    load: LoadGenerator
+    _: KW_ONLY
+    launch: Callable[[str], Launch]
+    """Returns the options of a model's server."""
+    limit_s: float
+    reloads: bool = True
+    """False if the server's models stay as they are."""
+    _configuration: Configuration | None = field(default=None, init=False)
 
     @property
     def server(self) -> VisibleServer | None:
-        running = self._loader.running
+        running = self.loader.running
         if running is None:
             return None
         return VisibleServer(
@@ -261,48 +251,45 @@ class ServedRunner:
 
     async def default_config(self, model: str) -> dict[str, object]:
         await self._put(model, {model: None})
-        return await self._loader.config(model)
+        return await self.loader.config(model)
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation:  # noqa: ARG002
         self._configuration = None
         if configuration is None:
             return await self._put("", {})
         variant = configuration.variant
-        if not self._reloads and not variant.is_default:
+        if not self.reloads and not variant.is_default:
             raise MeasurementError(
                 "--reload-model-disable: only the configuration that the server has can be measured"
             )
         done = await self._put(variant.model, configs_of(configuration))
         self._configuration = configuration
-        return done if self._reloads else Preparation(how="found")
+        return done if self.reloads else Preparation(how="found")
 
     async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
-        running, configuration = self._loader.running, self._configuration
+        running, configuration = self.loader.running, self._configuration
         if running is None or configuration is None:
             raise MeasurementError("no configuration is prepared")
-        address = running.addresses.of(self._load.protocol)
-        work = self._load.measure(configuration, load, address, one_window=one_window)
+        address = running.addresses.of(self.load.protocol)
+        work = self.load.measure(configuration, load, address, one_window=one_window)
         level = asyncio.create_task(work)
         try:
-            await self._loader.guard(level, self._limit_s)
+            await self.loader.guard(level, self.limit_s)
             return level.result()
         finally:
             level.cancel()
             await asyncio.wait((level,))
 
     async def close(self) -> None:
-        await self._loader.close()
+        await self.loader.close()
 
     async def _put(self, model: str, wanted: Configs) -> Preparation:
-        launch = self._launch(model)
-        return await (self._loader.put(launch, wanted) if self._reloads else self._loader.ready(launch))
+        launch = self.launch(model)
+        return await (self.loader.put(launch, wanted) if self.reloads else self.loader.ready(launch))
 
 
 def configs_of(configuration: Configuration) -> Configs:
-    """Return the configurations to load, members before the models that use them.
-
-    A model's own configuration is loaded by name only, without one in the request.
-    """
+    """Return what to load, members first; None for a model's own configuration, loaded by its name."""
     found: dict[str, Mapping[str, object] | None] = {}
     for member in configuration.members:
         found.update(configs_of(member))
@@ -311,10 +298,8 @@ def configs_of(configuration: Configuration) -> Configs:
     if variant.model in found:
         found[variant.model] = found.pop(variant.model)
     elif not (variant.members and "," in variant.model):
-        found[variant.model] = None if not variant.delta else _json(configuration)
+        found[variant.model] = None
+        if variant.delta:
+            message = model_config.parse(configuration.text, variant.name)
+            found[variant.model] = {**model_config.to_json(message, defaults=False), "name": variant.model}
     return found
-
-
-def _json(configuration: Configuration) -> dict[str, object]:
-    message = model_config.parse(configuration.text, configuration.variant.name)
-    return {**model_config.to_json(message, defaults=False), "name": configuration.variant.model}

@@ -48,10 +48,7 @@ class LocalServers:
     metrics_interval_ms: int = 1000
 
     async def start(self, launch: Launch, timeout_s: float) -> "ChildServer":
-        """Start a server and wait until it responds.
-
-        Raises MeasurementError if it does not, UsageError for ports that are not available.
-        """
+        """Start a server and wait for it. Raises MeasurementError if it fails, UsageError for used ports."""
         flags = {name.replace("_", "-"): values for name, values in launch.flags.items()}
         ports = self._ports(flags)
         program = (self.program,) if self.program else (sys.executable, "-m", "tpx", "serve")
@@ -177,10 +174,9 @@ class ChildServer:
         addresses: Addresses | None = None,
         cleanup: Callable[[], Awaitable[object]] | None = None,
     ) -> "ChildServer":
-        """Start a server; its output is appended to `log`, in which it may report its ports.
+        """Start a server; its output is appended to `log` or a temporary file, and may tell its ports.
 
-        Without a log, output goes to a temporary file that lasts until the server is stopped; `cleanup`
-        is awaited then. Raises MeasurementError if the program or the log cannot be opened.
+        `cleanup` is awaited when it stops. Raises MeasurementError if program or log cannot be opened.
         """
         async with AsyncExitStack() as stack:
             if log is None:
@@ -226,11 +222,7 @@ class ChildServer:
     async def ready(
         self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]] = _answers
     ) -> "ChildServer":
-        """Return the server once `live` reports that it responds.
-
-        Raises MeasurementError, and stops the server, if it ends before or takes longer than
-        `timeout_s`.
-        """
+        """Return the server once it is `live`; stop it and raise MeasurementError if it ends or is late."""
         try:
             await self._wait_ready(timeout_s, live)
         except BaseException:
@@ -290,9 +282,7 @@ def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
 
 
 def end_with_parent() -> Callable[[], object] | None:
-    """Return a hook that makes the child receive SIGTERM when its parent dies, so that no server
-    outlives the analyzer.
-    """
+    """Return a hook that sends the child SIGTERM when its parent dies: no server outlives the analyzer."""
     if sys.platform != "linux":
         return None
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG

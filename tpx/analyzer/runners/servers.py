@@ -23,9 +23,7 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Command line and environment of a server; a model that needs a different one makes the server
-    restart.
-    """
+    """Command line and environment of a server; a model with other ones makes the server restart."""
 
     flags: Flags = field(default_factory=dict)
     """Options of the server program by name without dashes; several values repeat the option."""
@@ -35,9 +33,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Addresses of a server: host:port for each protocol, and the URL of its metrics, empty if it has
-    none.
-    """
+    """Addresses of a server: host:port for each protocol, and its metrics URL, empty without one."""
 
     http: str
     grpc: str
@@ -96,9 +92,7 @@ class Preparation:
     """Record of how a configuration was brought onto the server."""
 
     how: Literal["loaded", "started", "restarted", "found"]
-    """`loaded` into the running server, `started` or `restarted` with a server process; `found` means
-    that nothing was necessary.
-    """
+    """`loaded` into the running server, or with a server that was `started`; `found`: nothing was needed."""
     why: str = ""
     """Reason for a restart."""
 
@@ -114,17 +108,13 @@ class Runner(Protocol):
         ...
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:
-        """Load this configuration, whose files are in `directory`; None prepares a server without
-        models.
+        """Load this configuration, whose files are in `directory`; None prepares a server without models.
 
-        Returns how it was done, or None if the runner has no server. Raises ServerLost if the server is
-        gone for good, another TpxError if it rejects the configuration.
+        Returns how, or None without a server. Raises ServerLost if it is gone, TpxError if it refuses.
         """
 
     async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
-        """Measure the prepared configuration under load until its throughput is stable, or for a single
-        window.
-        """
+        """Measure the prepared configuration until its throughput is stable, or for a single window."""
         ...
 
     async def close(self) -> None: ...
@@ -135,9 +125,7 @@ POLL_S = 0.5
 
 
 class ModelControl(Protocol):
-    """Controls a server's models. Raises WireError if it does not respond, MeasurementError with its
-    message if it refuses.
-    """
+    """Controls a server's models. Raises WireError without an answer, MeasurementError for a refusal."""
 
     async def live(self) -> bool:
         """Return True if the server responds; never raises."""

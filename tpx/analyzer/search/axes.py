@@ -29,10 +29,7 @@ _ON_GPU = ("cuda", "tensorrt")
 
 
 def open_grid(spec: SearchSpec) -> SearchGrid:
-    """Return the grid of a search, over the model itself or over its members.
-
-    Raises UsageError for an axis that the model's backend does not support.
-    """
+    """Return the grid over the model or its members. Raises UsageError for an axis its backend lacks."""
     dimensions = [_listed(spec.deltas)] if spec.deltas is not None else _dimensions(spec)
     for model, loads in loads_of(spec).items():
         dimensions += _client_batches(loads, model)
@@ -173,11 +170,7 @@ def _only_onnx(facts: ModelFacts, flag: str) -> None:
 
 
 def listed_dimensions(facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
-    """Return one dimension per field.
-
-    Fields within a list, such as instance groups, vary as one dimension, because an item cannot be set
-    without the others.
-    """
+    """Return one dimension per field; fields within one list vary together, as items depend on each other."""
     groups: dict[str, list[ConfigAxis]] = {}
     for axis in sweep.axes:
         in_list = any(isinstance(part, int) for part in axis.path)

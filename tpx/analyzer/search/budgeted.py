@@ -14,9 +14,7 @@ from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
 
 PILOT_LOAD = 64
-"""Maximum load of the second pilot; beyond saturation it only adds queueing, which takes long with a
-slow model.
-"""
+"""Maximum load of the second pilot; beyond saturation it only adds queueing, slow with a slow model."""
 SATURATING = 4
 """Load of the second pilot as a multiple of the load at which the default is expected to be best."""
 KEPT_SHARE = 3
@@ -41,10 +39,7 @@ def budgeted(spec: SearchSpec, history: History) -> Steps:
 
 
 def _pilots(explorer: Explorer) -> Asking[float]:
-    """Return the default's knee: its unloaded latency times its throughput under load (Little 1961).
-
-    Returns 0 if it cannot be determined.
-    """
+    """Return the default's knee, its unloaded latency times its throughput (Little 1961); 0 if unknown."""
     ladder = explorer.default_ladder
     if explorer.grid.together or explorer.loads.kind != "concurrency" or len(ladder) < 2:
         return 0.0
@@ -133,9 +128,7 @@ def _coarser(lengths: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def _spread(count: int, kept: int) -> set[int]:
-    """Return `kept` of the indices 0 to count - 1, evenly spaced and including both ends; for one, the
-    middle.
-    """
+    """Return `kept` of the indices 0 to count - 1, evenly spaced from end to end; for one, the middle."""
     if kept == 1:
         return {(count - 1) // 2}
     return {round(i * (count - 1) / (kept - 1)) for i in range(kept)}

@@ -40,18 +40,14 @@ STRATEGIES: Mapping[Mode, str] = {
 }
 
 GUESSED_GAIN = 1.005
-"""Assumed ratio to the best so far: small enough that a load sweep ends soon, large enough that a
-search that needs an improvement continues.
-"""
+"""Assumed ratio to the best so far: a load sweep ends soon, a search that needs an improvement goes on."""
 
 
 class SearchDriver:
     """Issues one trial at a time; each `ask` must be followed by `tell` before the next."""
 
     def __init__(self, mode: Mode, spec: SearchSpec) -> None:
-        """Raises UsageError if the mode cannot search this space, or needs a package that is not
-        installed.
-        """
+        """Raises UsageError if the mode cannot search this space, or lacks a package."""
         module, _, name = STRATEGIES[mode].partition(":")
         strategy: Strategy = getattr(importlib.import_module(module), name)
         self._mode, self._spec = mode, spec
@@ -81,11 +77,9 @@ class SearchDriver:
         self._next = self._advance(outcome)
 
     def expected(self, known: Callable[[Trial], Outcome | None]) -> Iterator[Trial]:
-        """Yield the trials without a known outcome that the search will probably request before the
-        final rounds.
+        """Yield unknown trials that the search will probably request before the final rounds.
 
-        A copy of the search is run ahead, assuming that each such trial is slightly better than the
-        best before.
+        A copy of the search runs ahead, assuming each such trial slightly better than the best before.
         """
         copy = SearchDriver(self._mode, self._spec)
         best: Measurement | None = None
@@ -116,10 +110,7 @@ class SearchDriver:
             yield from self._unknown(final_rounds(history), within_budget=False)
 
     def _unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
-        """Yield the trials whose outcome is not known yet.
-
-        Stop when the budget is spent, unless the steps enforce it themselves.
-        """
+        """Yield the trials without an outcome, within the budget unless the steps enforce it."""
         history = self._history
         try:
             trial = next(steps)
@@ -138,9 +129,7 @@ class SearchDriver:
 
 
 def _like(best: Measurement, trial: Trial) -> Measurement:
-    """Return a plausible measurement for a trial; all figures except the throughput are copied from the
-    best.
-    """
+    """Return a plausible measurement for a trial; all but the throughput is copied from the best."""
     members = zip(best.members, trial.variant.members, trial.load.members, strict=False)
     return replace(
         best,
@@ -152,16 +141,12 @@ def _like(best: Measurement, trial: Trial) -> Measurement:
 
 
 NEAR = math.log(1.05)
-"""Score difference to the best within which a configuration may tie; the cheapest of these also become
-finalists.
-"""
+"""Score difference to the best within which variants may tie; the cheapest become finalists, too."""
 CONTENDING = math.log(1.2)
 """Score difference beyond which a third configuration is not measured again."""
 SURE = 0.02
 FEWEST_ROUNDS = 2
-"""Minimum number of rounds for an interval, besides the search's measurement. These rounds are always
-completed; later ones start only if the budget covers a whole round.
-"""
+"""Rounds for an interval, always completed; later ones start only if the budget covers a whole round."""
 CERTAIN = 0.03
 """p-value below which a difference eliminates a configuration."""
 FINALISTS_AT_MOST = 4
@@ -214,9 +199,7 @@ def choose(history: History, count: int) -> list[Variant]:
 
 
 def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_ROUNDS) -> list[Variant]:
-    """Return the finalists that the budget can measure for enough rounds: the best of them and the
-    default.
-    """
+    """Return the finalists that the budget can measure often enough: the best of them and the default."""
     if math.isinf(left):
         return list(finalists)
     places = left // enough if left >= 2 * enough else left // FEWEST_ROUNDS
@@ -228,9 +211,7 @@ def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_R
 
 
 def instances_of(variant: Variant) -> int:
-    """Return the instances that a variant requests, including its members'; 1 if it sets no instance
-    group.
-    """
+    """Return the instances that a variant and its members request; 1 if it sets no instance group."""
     groups = variant.delta.get("instance_group") or ([] if variant.members else [{}])
     return instance_count(groups) + sum(map(instances_of, variant.members))
 
@@ -283,9 +264,7 @@ class _Race:
         return compare_scores(self._scores(variant), self._scores(other))
 
     def _scores(self, variant: Variant) -> dict[int, float]:
-        """Return the scores by round; round 0 is the search's measurement, omitted if the rounds
-        contradict it.
-        """
+        """Return the scores by round; 0 is the search's measurement, unless the rounds contradict it."""
         point = point_of([self._searched[variant.name]], self._rounds[variant.name])
         samples = point.samples if isinstance(point, Mean) else (point,)
         return {m.round: score(m, self._history.goals) for m in samples}

@@ -43,9 +43,7 @@ class Explorer:
         return self.grid.shared(self.loads, self._default_needs, self.grid.client_batches[0])
 
     def default(self) -> Asking[None]:
-        """Measure the default configuration, climbing its load with every client batch size that it
-        accepts.
-        """
+        """Measure the default, climbing its load with every client batch size that it accepts."""
         expected = 1 if self.loads.kind == "request_rate" else self.default_in_flight
         for sizes in self.grid.client_batches:
             fault = self._unfitting(sizes)
@@ -63,18 +61,14 @@ class Explorer:
         return (yield from measure(variant, ladder, ladder.nearest(self.expected(point) * factor)))
 
     def expected(self, point: Point) -> float:
-        """Return the load at which a point is expected to be best; for request rates, the highest rate
-        reached so far.
-        """
+        """Return the load at which a point is probably best; for request rates the highest so far."""
         if self.loads.kind == "concurrency":
             return self.grid.expected(point)
         best = [self.history.best(variant.name) for variant in self.history.variants]
         return max((m.throughput / m.load.batch_size for m in best if m is not None), default=1.0)
 
     def climbed(self, point: Point) -> Asking[Measurement | None]:
-        """Climb a point's load, from the best known one or from the expected one, and return its best
-        measurement.
-        """
+        """Climb from the best known load, or the expected one, and return the best measurement."""
         variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
         known = self._best(point)
         wanted = known.load.value if known else self.expected(point)
@@ -118,9 +112,7 @@ class Explorer:
         return max(fitting, key=self.history.merit, default=None)
 
     def _best_of(self, variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
-        """Return the best measurement: over every load if all were requested, otherwise climbing from
-        this step.
-        """
+        """Return the best of every load if all were requested, otherwise climb from this step."""
         if not self._every:
             return (yield from climb(variant, ladder, self.history, step))
         found: list[Measurement] = []
@@ -153,10 +145,7 @@ def measure(variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement |
 
 
 def climb(variant: Variant, ladder: Ladder, history: History, step: int) -> Asking[Measurement | None]:
-    """Measure at this step of the ladder, then above it while that improves, or else below it.
-
-    Returns the best measurement, or None if the first one failed.
-    """
+    """Climb the ladder from this step while that improves, or else down; None if the first one failed."""
     start = yield from measure(variant, ladder, step)
     if start is None:
         history.decide(f"stopped: {ladder.at(step)} could not be measured", variant.name)
@@ -195,9 +184,6 @@ def is_step(before: Merit, after: Merit) -> bool:
 
 
 def _may_be_better_below(history: History, start: Measurement) -> bool:
-    """Return True if less load may be better.
-
-    It does not increase throughput unless the server thrashes, but it helps latency and constraints.
-    """
+    """Return True if less load may be better: not for throughput, but for latency and constraints."""
     tags = {objective.tag for objective in history.goals.all_objectives}
     return tags != {"perf_throughput"} or not history.merit(start)[0]

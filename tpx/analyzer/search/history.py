@@ -12,9 +12,7 @@ from tpx.analyzer.results.measurement import Decision, LoadPoint, Measurement, O
 from tpx.analyzer.search.spec import Limits
 
 Merit = tuple[bool, float]
-"""True if the constraints are satisfied, and the score; otherwise False and the negative shortfall in
-percent.
-"""
+"""True and the score if the constraints are satisfied; else False and the negative shortfall in percent."""
 T = TypeVar("T")
 Asking = Generator[Trial, Outcome, T]
 """A generator that yields trials and receives their outcomes."""
@@ -76,15 +74,11 @@ class History:
         ]
 
     def best(self, variant: str) -> Measurement | None:
-        """Return a variant's best measurement: by score if any satisfies the constraints, else the
-        closest to them.
-        """
+        """Return a variant's best measurement: by score within the constraints, else the closest."""
         return max(self.of(variant), key=self.merit, default=None)
 
     def merit(self, measurement: Measurement | None) -> Merit:
-        """Return a sort key: measurements that satisfy the constraints rank above all others, then by
-        score.
-        """
+        """Return a sort key: measurements within the constraints rank above all others, then by score."""
         if measurement is None:
             return False, -math.inf
         if satisfies(measurement, self.goals):
@@ -98,9 +92,7 @@ class History:
 
     @property
     def left(self) -> float:
-        """Measurements that the search may still make, given the limit on their number and their mean
-        cost.
-        """
+        """Measurements that the search may still make, by their number and by their mean cost."""
         total = math.inf
         if self.limits.max_measurements is not None:
             total = self.limits.max_measurements

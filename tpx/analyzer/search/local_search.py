@@ -105,9 +105,7 @@ def _clamped(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Poi
 
 
 def _most_informative(candidates: Sequence[Point], seen: Sequence[Point]) -> Point:
-    """Return the point with the most values not seen before; break ties by distance to the first seen
-    point.
-    """
+    """Return the point with the most unseen values; the one closest to the first seen point breaks ties."""
 
     def novelty(point: Point) -> int:
         return sum(all(point[axis] != other[axis] for other in seen) for axis in range(len(point)))

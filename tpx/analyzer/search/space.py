@@ -43,9 +43,7 @@ class Dimension:
 
 
 def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
-    """Return the loads by model if several are measured together; otherwise one model's loads under an
-    empty name.
-    """
+    """Return the loads of each model measured together; otherwise one model's loads by an empty name."""
     members = spec.members
     if not members or spec.facts.model != ",".join(member.facts.model for member in members):
         return {"": spec.space.loads}
@@ -55,8 +53,7 @@ def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
 class SearchGrid:
     """All points of some dimensions, those that may be tried, and their variants.
 
-    Variants are named in the order in which points are first requested, as in Model Analyzer: the same
-    change keeps its name, and no change is the default.
+    Variants are named in the order of requests, as in Model Analyzer; no change is the default.
     """
 
     def __init__(self, spec: SearchSpec, dimensions: Sequence[Dimension]) -> None:
@@ -153,10 +150,7 @@ class SearchGrid:
         return list(itertools.product(*(loads.batch_sizes for loads in self._loads.values())))
 
     def in_flight(self, point: Point) -> tuple[int, ...]:
-        """Return the requests in flight that fill two batches per instance: Model Analyzer's formula.
-
-        One number per member, or one for the model alone.
-        """
+        """Return the requests in flight that fill two batches per instance of each member, or the model."""
         return tuple(
             int(2 * self.amount(point, "instances", model) * self.amount(point, "max_batch_size", model))
             for model in self.members or ("",)
@@ -197,9 +191,7 @@ class SearchGrid:
         return self._names[self.model].variant({}, others)
 
     def neighbours(self, point: Point) -> list[Point]:
-        """Return the allowed points that differ in one dimension: one step up or down, or any other
-        choice if unordered.
-        """
+        """Return the allowed points that differ in one dimension: by one step, by any if unordered."""
         found = []
         for axis, dimension in enumerate(self.dimensions):
             here = point[axis]
@@ -246,9 +238,7 @@ class Names:
     def __init__(
         self, model: str, named: Sequence[Variant] = (), default: Mapping[str, Any] | None = None
     ) -> None:
-        """`named` are variants with existing names, of any model, including their members; a change
-        that leaves `default` unchanged gets no number.
-        """
+        """`named` have names already, with their members; a change that keeps `default` has no number."""
         self._model = model
         self._default = default
         prefix = f"{model}_config_"

@@ -192,17 +192,12 @@ class OptunaTrials:
             )
 
     def size(self, configurations: int, loads: LoadSpace) -> int:
-        """Return the size of the space as Model Analyzer counts it: loads are a dimension unless a
-        formula sets them.
-        """
+        """Return the size of the space as Model Analyzer counts it: with loads unless by formula."""
         formula = self.use_concurrency_formula and loads.kind == "concurrency" and not loads.listed
         return configurations * (1 if formula else len(loads.values))
 
     def at_least(self, size: int) -> int:
-        """Return the minimum number of trials, by share or by number; if both are given, the greater.
-
-        At least one, even if Model Analyzer would try none.
-        """
+        """Return the minimum of trials (1 or more), by share or number; if both are given, the greater."""
         given, share = self.optuna_min_trials, self.min_percentage_of_search_space
         by_share = int(size * (share or LEAST_PERCENT) / 100)
         if given is None:

@@ -41,11 +41,7 @@ class Swept:
     """True if a trial failed."""
 
     def ends_growth(self, max_batch_size: int, best_before: float | None) -> str:
-        """Return why larger batch sizes than this configuration's are not worth trying; empty if they
-        are.
-
-        The best throughput must grow strictly from one size to the next; one load that works is enough.
-        """
+        """Return why larger batch sizes are not worth trying; empty while the best throughput grows."""
         if self.best is None:
             return "this one failed" if self.failed else ""
         if best_before is None or self.best > best_before:
@@ -59,9 +55,8 @@ class Swept:
 def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyzer") -> float | None:
     """Return the gain over the last four throughputs (all above 0), or None if there are fewer.
 
-    Model Analyzer's rule: the best of the four over the first. Pooled: if the first lies above its
-    successors, their mean replaces it, since throughput does not fall with load before the server
-    thrashes. One lucky measurement therefore does not end a sweep that still grows.
+    Model Analyzer: the best of the four over the first. Pooled: if the first lies above its successors,
+    their mean replaces it, so that one lucky measurement does not end a sweep that still grows.
     """
     if len(throughputs) < PLATEAU_WINDOW:
         return None
@@ -73,10 +68,7 @@ def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyz
 
 
 def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
-    """Return the value at an index after pooling adjacent violators, and the index after its pool.
-
-    Pool adjacent violators: neighbors that decrease are replaced by their mean.
-    """
+    """Return the value at an index after pooling adjacent violators (decreases), and the next index."""
     pools: list[tuple[float, int]] = []
     for value in values:
         pools.append((value, 1))
@@ -94,10 +86,7 @@ def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
 def sweep(
     variant: Variant, spaces: Sequence[LoadSpace], max_batch_sizes: Sequence[int], history: History
 ) -> Asking[Swept]:
-    """Sweep one configuration over client batch sizes and loads.
-
-    Models measured together each have their own sweep; the last one's varies fastest.
-    """
+    """Sweep client batch sizes and loads; those of models measured together nest, the last is fastest."""
     return _Sweep(variant, spaces, max_batch_sizes, history).batch_sizes(())
 
 
@@ -171,11 +160,9 @@ def _fault(outcome: Outcome) -> str:
 
 
 def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
-    """Refine the best configurations and the default, if there are constraints and the loads are not
-    listed.
+    """Bisect for the greatest load of the best configurations and the default within the constraints.
 
-    Bisect between the best load that satisfies the constraints and its neighbors that do not; if even
-    the least load violates them, try smaller loads down to 1.
+    If even the least load violates them, try smaller ones down to 1; nothing for listed loads.
     """
     if spec.space.loads.listed or not history.goals.all_constraints:
         return
@@ -187,10 +174,7 @@ def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
 
 
 def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
-    """Return (satisfied, violated) pairs of adjacent measured loads around the best satisfied one.
-
-    If no load satisfies the constraints, 0 takes the place of the satisfied one.
-    """
+    """Return pairs of adjacent loads, satisfied (0 if none is) and violated, around the best satisfied."""
     measured = sorted(
         (m for m in history.of(variant.name) if m.load.batch_size == batch_size), key=lambda m: m.load.value
     )
@@ -234,10 +218,7 @@ _BATCH_SIZE = "max_batch_size"
 
 
 def brute(spec: SearchSpec, history: History) -> Steps:
-    """Sweep the default, then every instance count with growing batch sizes.
-
-    Larger loads and batch sizes are skipped only if the smaller ones show that they bring nothing.
-    """
+    """Sweep the default, then every instance count with batch sizes, while they bring something."""
     facts, space = spec.facts, spec.space
     names = Names(facts.model, spec.named)
     sizes = space.max_batch_sizes.doublings() if facts.max_batch_size > 0 else (None,)
@@ -263,11 +244,7 @@ def brute(spec: SearchSpec, history: History) -> Steps:
 
 
 def manual(spec: SearchSpec, history: History) -> Steps:
-    """Sweep the default, then each listed change to it in order.
-
-    For several models, measured together or as parts of another, the lists of all models are combined,
-    and so are the loads of models measured together.
-    """
+    """Sweep the default, then each listed change in order; the lists of several models are combined."""
     listed = _Listed(spec, history)
     history.space_size = 1 + len(listed.variants)
     yield from listed.measured()
@@ -325,9 +302,7 @@ class _Listed:
         return sweep(variant, self._spaces, sizes, self._history)
 
     def _unfitting(self, variant: Variant) -> str:
-        """Return why a configuration cannot be loaded, as far as this is visible without a server;
-        empty if none is known.
-        """
+        """Return why a server could not load a configuration, as far as visible here; empty otherwise."""
         for config in map(self._config, (variant, *variant.members)):
             size = int(config.get(_BATCH_SIZE, 0))
             preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())

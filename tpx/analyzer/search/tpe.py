@@ -16,8 +16,7 @@ MISSED = 1e6
 
 
 def optuna_trials(spec: SearchSpec, history: History) -> Steps:
-    """Measure each configuration once at its expected load, and climb its load if the result is above
-    the median so far.
+    """Measure configurations once at their expected load; climb if above the median so far.
 
     Failed trials are reported to optuna as failed. Raises UsageError if optuna is not installed.
     """
