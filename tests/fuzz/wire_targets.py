@@ -14,6 +14,7 @@ from tests.fuzz.transport import Loop, Reader
 from tests.protocol.grpc import service as grpc_service
 from tests.protocol.http1.service import Service
 from tests.protocol.http2.raw import grpc_headers
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
@@ -24,7 +25,6 @@ from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, Http2Error, Setting
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder, Header, encode_stateless
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 
 LOOP = Loop()

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.serving.engine import until
 from tpx.errors import Code, InvalidRequest, Overloaded, TpxError, Unsupported
-from tpx.protocol.compression import ENCODINGS, deflate, inflate
-from tpx.protocol.inflation import Inflater
+from tpx.protocol.compression import ENCODINGS, Inflater, deflate, inflate
 from tpx.protocol.tensors import Buffer
 
 LIMIT = 1 << 30

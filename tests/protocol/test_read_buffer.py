@@ -11,6 +11,7 @@ from tests.protocol.grpc.service import CHAT, ECHO
 from tests.protocol.grpc.service import Service as GrpcService
 from tests.protocol.http1.service import Service as HttpService
 from tests.protocol.http2.raw import grpc_headers
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
@@ -18,7 +19,6 @@ from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.read_buffer import Turns
 

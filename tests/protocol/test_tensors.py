@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.buffers import ALIGNMENT, aligned
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER, datatype, from_numpy
-from tpx.protocol.tensors import Tensor, as_array, decode_bytes, encode_bytes, raw_bytes
+from tpx.protocol.tensors import ALIGNMENT, Tensor, aligned, as_array, decode_bytes, encode_bytes, raw_bytes
 
 
 @given(st.lists(st.binary(max_size=50), max_size=10))

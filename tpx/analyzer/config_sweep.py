@@ -226,7 +226,7 @@ def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
 
 
 def _is_repeated(field: "FieldDescriptor") -> bool:
-    from tpx.protocol.config_text import is_repeated
+    from tpx.protocol.model_config import is_repeated
 
     return is_repeated(field)
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from tpx.protocol.buffers import new_scratch
 from tpx.protocol.handshakes import BACKLOG, Handshakes, begin_to_listen, client_of, listening_sockets
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.read_buffer import SHARE_S, Turns
+from tpx.protocol.tensors import new_scratch
 from tpx.protocol.write_buffer import WriteCoalescing
 
 log = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tpx.errors import UsageError
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.handshakes import bound_sockets
 from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.dataplane import DataPlane, InferencePlane

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.options import nearest
-from tpx.protocol.inflation import Inflater
+from tpx.protocol.compression import Inflater
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.cache import parse_cache_config

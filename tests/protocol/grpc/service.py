@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.protocol.turns import PATIENCE_S
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2.connection import Http2Connection
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.tensors import Buffer
 

@@ -7,13 +7,13 @@ import pytest
 from tests.fuzz.transport import MemoryTransport
 from tests.protocol.grpc.service import ECHO, Service
 from tests.protocol.http2.raw import grpc_headers
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 
 BEGIN = PREFACE + frames.settings_frame({})

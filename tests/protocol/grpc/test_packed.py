@@ -8,10 +8,10 @@ import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, HOLD, WireServer, serving
 from tests.protocol.http2.raw import RawPeer
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2.frames import DATA, END_STREAM, Setting
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.tensors import Buffer
 
 LONG = bytes(1 << 20)

@@ -14,7 +14,6 @@ from tests.fuzz.transport import MemoryTransport
 from tests.protocol.grpc.scripted import OK, TRAILERS
 from tests.protocol.grpc.service import ECHO
 from tests.protocol.http2.raw import Header
-from tpx.protocol.buffers import new_scratch
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
@@ -22,6 +21,7 @@ from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import CONNECTION_WINDOW
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, Setting
 from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.tensors import new_scratch
 
 Encode = Callable[[Sequence[Header]], bytes]
 LOST: list[Header] = [(b"grpc-status", b"5"), (b"grpc-message", b"gone")]

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.fuzz.transport import MemoryTransport
-from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
+from tpx.protocol.tensors import new_scratch
 
 PLAIN = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
 OTHER = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"

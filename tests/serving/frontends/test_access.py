@@ -15,7 +15,7 @@ from tests.serving.live import SERVICE, Live, floats, infer_message, serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import UsageError
 from tpx.protocol import messages
-from tpx.protocol.inflation import Inflater
+from tpx.protocol.compression import Inflater
 from tpx.serving.frontends.access import Category, Key, parse_restrictions
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend

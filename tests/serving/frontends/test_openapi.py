@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.serving.live import Live, floats
-from tpx.protocol.inflation import Inflater
+from tpx.protocol.compression import Inflater
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.http_routes import Route, paths_of
 from tpx.serving.frontends.openapi import described, description, document

@@ -11,12 +11,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from tpx.errors import RequestError
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.sender import FrameSender, Stream
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 
 from tpx.errors import ResponseError, WireError
-from tpx.protocol.buffers import new_scratch
 from tpx.protocol.grpc.client_call import (
     ClientCall,
     GrpcResponse,
@@ -40,7 +39,7 @@ from tpx.protocol.http2.frames import (
     Setting,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.tensors import Buffer, new_scratch
 
 _LAST_WORDS_S = 0.5
 _REFUSALS = 5

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tpx.errors import Code, InvalidRequest
-from tpx.protocol.buffers import aligned
 from tpx.protocol.compression import deflate, inflate, inflate_if_short
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.tensors import Buffer, aligned
 
 PREFIX_BYTES = 5
 _LAND_FROM_BYTES = 16 << 10  # copying less than this costs less than a read of its own

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.backpressure import Shared
 from tpx.protocol.grpc.limits import GrpcLimits, Keepalive, KeepaliveAction, MessageDeadlines
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
@@ -34,7 +35,6 @@ from tpx.protocol.http2.frames import (
     header_at,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
 _DRAIN_PING = b"tpxdrain"

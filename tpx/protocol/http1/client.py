@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 
 from tpx.errors import WireError
-from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_response_head
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.tensors import Buffer, new_scratch
 from tpx.protocol.write_buffer import direct_write
 
 MAX_RESPONSE_BYTES = 8 << 30

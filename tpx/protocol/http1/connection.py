@@ -10,10 +10,10 @@ import asyncio
 from abc import abstractmethod
 from typing import cast
 
-from tpx.protocol.buffers import aligned
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, HeadCache, HttpError, HttpHead, check_partial_head
 from tpx.protocol.read_buffer import LARGE_BYTES, BufferedReader
+from tpx.protocol.tensors import aligned
 
 HEAD_END = b"\r\n\r\n"
 _CHECK_ABOVE_BYTES = 256

@@ -8,9 +8,9 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from tpx.errors import TpxError
+from tpx.protocol.compression import Inflater
 from tpx.protocol.http1.head import HttpError, HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.protocol.inflation import Inflater
 from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding

@@ -14,11 +14,10 @@ from functools import partial
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError, Unsupported
-from tpx.protocol.compression import ENCODINGS, inflate_if_short
+from tpx.protocol.compression import ENCODINGS, Inflater, inflate_if_short
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.protocol.inflation import Inflater
 from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tpx.protocol.buffers import allocate_with
 from tpx.protocol.memory_budget import MemoryBudget
+from tpx.protocol.tensors import allocate_with
 from tpx.serving.endpoints import Endpoints
 from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
 from tpx.serving.logs import LogControl

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
-from tpx.protocol import config_text, messages
+from tpx.protocol import messages, model_config
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
@@ -400,7 +400,7 @@ def _located(error: ConfigError, source: ModelSource) -> ConfigError:
         return error
     path = source.config_path
     try:
-        part = config_text.locate(path.read_text(encoding="utf-8"), error.message)
+        part = model_config.locate(path.read_text(encoding="utf-8"), error.message)
     except (OSError, UnicodeDecodeError):
         return error
     if part is None:

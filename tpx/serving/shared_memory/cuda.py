@@ -8,8 +8,7 @@ import numpy as np
 
 from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import InvalidRequest, Unsupported
-from tpx.protocol.buffers import aligned
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.tensors import Buffer, aligned
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
-from tpx.protocol.buffers import aligned
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Buffer, Tensor, aligned
 from tpx.protocol.v2 import SharedMemoryRange
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES

@@ -10,8 +10,7 @@ import resource
 import stat
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.buffers import aligned
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.tensors import Buffer, aligned
 
 RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
 """Prefixes of memory that servers share with their own processes, which clients must not register."""

@@ -12,8 +12,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from tpx.errors import ExecutionError, InvalidRequest
-from tpx.protocol.buffers import aligned
-from tpx.protocol.tensors import Array
+from tpx.protocol.tensors import Array, aligned
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
