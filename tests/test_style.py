@@ -21,7 +21,7 @@ VAGUE_CLASS = re.compile(r"(Manager|Factory|Helper|Processor|Handler|Info)$")
 BOUNDARIES = {
     # one request: whatever happens, it is answered, and so are the others
     "tpx/serving/frontends/http.py": 1,
-    "tpx/serving/frontends/http_answers.py": 2,
+    "tpx/serving/frontends/http_verbs.py": 2,
     "tpx/serving/frontends/http_infer.py": 1,
     "tpx/serving/frontends/grpc_verbs.py": 2,
     "tpx/serving/frontends/grpc_reflection.py": 1,

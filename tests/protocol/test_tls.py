@@ -243,7 +243,7 @@ async def test_a_deaf_client_is_cut_off_over_tls_too(service: str) -> None:
         connection = await connect("127.0.0.1", server.port, tls=tls.client_context())
         ended: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
         call = connection.open(grpc_service.FLOOD, lambda message: None, ended.set_result)
-        connection.http2.transport.pause_reading()
+        connection.http2.transport.transport.pause_reading()
         call.send(b"80 1000000")
         await pause(0.3)
         server.pass_seconds(3)

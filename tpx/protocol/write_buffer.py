@@ -76,18 +76,14 @@ class WriteCoalescing:
     def _leave(self) -> None:
         waiting, self._waiting = self._waiting, []
         for buffer in waiting:
-            buffer.leave()
+            buffer.scheduled = False
+            buffer.flush()
 
 
 class WriteBuffer:
     """Buffers the writes of one connection. Nothing is flushed between `hold` and `release`; other
     writes are flushed at the end of the loop's iteration.
     """
-
-    __slots__ = (
-        "_coalescing", "_ended", "_held", "_hold_below", "_parts", "_scheduled", "_send", "_size",
-        "transport", "written",
-    )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -99,7 +95,8 @@ class WriteBuffer:
         self._send: Callable[[Buffer], None] = transport.write
         self._hold_below = _HOLD_BELOW_BYTES
         self._held = False
-        self._scheduled = False
+        self.scheduled = False
+        """True while a flush at the end of the loop's iteration is due."""
         self._ended = False
 
     def coalesce_with(self, coalescing: WriteCoalescing) -> None:
@@ -130,23 +127,26 @@ class WriteBuffer:
         """Write the only response that the peer waits for. `reading`: called while its request is being
         read, so that more requests may be read and served in this loop iteration.
         """
+        if reading and not self._coalescing.is_free(self):
+            self.write(data)
+            return
         self._parts.append(data)
         self._size += len(data)
-        if reading and not self._coalescing.is_free(self):
-            self._wrote()
-        else:
-            self.flush()
+        self.flush()
 
     def write(self, data: Buffer) -> None:
         self._parts.append(data)
         self._size += len(data)
-        self._wrote()
+        if self._size > self._hold_below:
+            self.flush()
+        elif not (self._held or self.scheduled):
+            self._schedule()
 
     def writelines(self, parts: list[Buffer]) -> None:
-        self._parts += parts
-        for part in parts:
-            self._size += len(part)
-        self._wrote()
+        if parts:
+            self._parts += parts[:-1]
+            self._size += sum(len(part) for part in parts[:-1])
+            self.write(parts[-1])
 
     def flush(self) -> None:
         """Pass everything to the transport now."""
@@ -166,18 +166,6 @@ class WriteBuffer:
         """Return the bytes that the kernel has not accepted yet."""
         return self.transport.get_write_buffer_size() + self._size
 
-    def set_write_buffer_limits(self, high: int) -> None:
-        self.transport.set_write_buffer_limits(high=high)
-
-    def pause_reading(self) -> None:
-        self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self.transport.resume_reading()
-
-    def can_write_eof(self) -> bool:
-        return self.transport.can_write_eof()
-
     def write_eof(self) -> None:
         """End our half after all previous writes; later writes are dropped."""
         self.flush()
@@ -193,7 +181,7 @@ class WriteBuffer:
         Closing with unread input would reset the connection and could lose the last response: the
         caller ignores further input and closes later.
         """
-        if self.can_write_eof():
+        if self.transport.can_write_eof():
             self.write_eof()
         else:
             self.close()
@@ -212,19 +200,7 @@ class WriteBuffer:
     def is_closing(self) -> bool:
         return self.transport.is_closing()
 
-    def leave(self) -> None:
-        """Flush at the end of the loop's iteration."""
-        self._scheduled = False
-        if self._parts:
-            self.flush()
-
-    def _wrote(self) -> None:
-        if self._size > self._hold_below:
-            self.flush()
-        elif not self._held:
-            self._schedule()
-
     def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self._coalescing.add(self)

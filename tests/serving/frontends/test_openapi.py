@@ -11,7 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.serving.live import Live, floats
 from tpx.protocol.compression import Inflater
 from tpx.serving.frontends.http import HttpFrontend
-from tpx.serving.frontends.http_routes import Route, paths_of
+from tpx.serving.frontends.http_verbs import Route, paths_of
 from tpx.serving.frontends.openapi import described, description, document
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
 

@@ -166,7 +166,7 @@ class Http2Connection(BufferedReader):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = WriteBuffer(cast("asyncio.Transport", transport))
-        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.transport.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.sender = FrameSender(self.transport, self.later, self._account)
         self._role.opened(transport)
 
@@ -227,7 +227,7 @@ class Http2Connection(BufferedReader):
         if not self._awaits_turn:
             self.data_received(b"")
         if not (self._awaits_turn or self.sender.paused or self.transport.is_closing()):
-            self.transport.resume_reading()
+            self.transport.transport.resume_reading()
 
     def landing(self) -> memoryview | None:
         return self._direct
@@ -256,11 +256,11 @@ class Http2Connection(BufferedReader):
         """Stop sending and, on a server, stop reading: a client's requests wait unread until it reads."""
         self.sender.pause()
         if self._turns is not None:
-            self.transport.pause_reading()
+            self.transport.transport.pause_reading()
 
     def resume_writing(self) -> None:
         if self._turns is not None and not self._awaits_turn:
-            self.transport.resume_reading()
+            self.transport.transport.resume_reading()
         self.sender.resume()
         if self._awaits_turn and self._turns is not None:
             self._turns.wait(self._turn_came)

@@ -1,7 +1,7 @@
 """Frontends: decode requests, call the data plane, encode responses, and map errors to protocol codes.
 
 `http` and `grpc` assemble all verbs. `http_infer`, `http_generate`, `grpc_infer` and `grpc_stream`
-serve inference; `http_control` and `grpc_control` everything else. `http_routes`, `http_answers` and
+serve inference; `http_control` and `grpc_control` everything else. `http_verbs` and
 `grpc_verbs` look up verbs and send responses, `outputs` converts outputs for both protocols. `access`
 and `forwarding` read keys and headers, `traced` traces requests, `openapi` and `api_page` describe the
 HTTP API.

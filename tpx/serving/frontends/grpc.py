@@ -13,8 +13,8 @@ from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_control import GrpcControlPlane
 from tpx.serving.frontends.grpc_health import GrpcHealth
 from tpx.serving.frontends.grpc_infer import GrpcInference
-from tpx.serving.frontends.grpc_reflection import GrpcReflection
-from tpx.serving.frontends.grpc_stream import GrpcStreams
+from tpx.serving.frontends.grpc_reflection import reflection_rpcs
+from tpx.serving.frontends.grpc_stream import stream_rpc
 from tpx.serving.frontends.grpc_verbs import Rpc
 
 
@@ -43,10 +43,10 @@ class GrpcFrontend:
         others = [*GrpcHealth(every).rpcs(), *GrpcControlPlane(every).rpcs()]
         self._rpcs = [
             *inference.rpcs(),
-            *GrpcStreams(plane, inference).rpcs(),
+            stream_rpc(plane, inference),
             *(others if relay is None else relay.relayed_rpcs(others)),
         ]
-        self._rpcs += GrpcReflection(self._rpcs).rpcs()
+        self._rpcs += reflection_rpcs(self._rpcs)
 
     def methods(self) -> list[Method]:
         """Return all methods. Those of a restricted category check a call's metadata first."""

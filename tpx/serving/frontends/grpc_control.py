@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
@@ -16,9 +16,16 @@ from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
 _Parameter: TypeAlias = "messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue"
-_Status = TypeVar(
-    "_Status", messages.SystemSharedMemoryStatusResponse, messages.CudaSharedMemoryStatusResponse
+_StatusRequest: TypeAlias = (
+    "messages.SystemSharedMemoryStatusRequest | messages.CudaSharedMemoryStatusRequest"
 )
+_UnregisterRequest: TypeAlias = (
+    "messages.SystemSharedMemoryUnregisterRequest | messages.CudaSharedMemoryUnregisterRequest"
+)
+_REGION_KINDS: dict[type[Region], Any] = {
+    SystemRegion: messages.SystemSharedMemoryStatusResponse,
+    CudaRegion: messages.CudaSharedMemoryStatusResponse,
+}
 
 
 class GrpcControlPlane:
@@ -29,17 +36,16 @@ class GrpcControlPlane:
         self._every_statistic = Coalesced(self._make_statistics)
         self._ready_index = Coalesced(self._make_ready_index)
         self._complete_index = Coalesced(self._make_complete_index)
-        self._system_regions = Coalesced(partial(self._system_entries, ""))
-        self._cuda_regions = Coalesced(partial(self._cuda_entries, ""))
+        self._regions = {kind: Coalesced(partial(self._entries, kind, "")) for kind in _REGION_KINDS}
 
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its API category."""
         tasks, explicit = self._plane.tasks, lambda: self._plane.check_explicit()
         regions: dict[str, Verb] = {
             "SystemSharedMemoryRegister": self._system_register,
-            "SystemSharedMemoryUnregister": self._system_unregister,
+            "SystemSharedMemoryUnregister": partial(self._unregister, SystemRegion),
             "CudaSharedMemoryRegister": self._cuda_register,
-            "CudaSharedMemoryUnregister": self._cuda_unregister,
+            "CudaSharedMemoryUnregister": partial(self._unregister, CudaRegion),
         }
         return [
             rpc("ServerLive", "health", self._live),
@@ -52,8 +58,10 @@ class GrpcControlPlane:
             rpc_later("RepositoryIndex", "model-repository", self._index, tasks),
             rpc_later("RepositoryModelLoad", "model-repository", self._load, tasks, explicit),
             rpc_later("RepositoryModelUnload", "model-repository", self._unload, tasks, explicit),
-            rpc_later("SystemSharedMemoryStatus", "shared-memory", self._system_status, tasks),
-            rpc_later("CudaSharedMemoryStatus", "shared-memory", self._cuda_status, tasks),
+            *(
+                rpc_later(f"{word}SharedMemoryStatus", "shared-memory", partial(self._status, kind), tasks)
+                for word, kind in (("System", SystemRegion), ("Cuda", CudaRegion))
+            ),
             *(rpc(name, "shared-memory", verb) for name, verb in regions.items()),
             rpc("TraceSetting", "trace", self._trace),
             rpc("LogSettings", "logging", self._log),
@@ -115,17 +123,13 @@ class GrpcControlPlane:
     async def _make_complete_index(self) -> bytes:
         return _serialized(await self._plane.complete_index())
 
-    async def _load(
-        self, request: messages.RepositoryModelLoadRequest
-    ) -> messages.RepositoryModelLoadResponse:
+    async def _load(self, request: messages.RepositoryModelLoadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
         parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
         await self._plane.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
 
-    async def _unload(
-        self, request: messages.RepositoryModelUnloadRequest
-    ) -> messages.RepositoryModelUnloadResponse:
+    async def _unload(self, request: messages.RepositoryModelUnloadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
         parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
         wrong_type = "invalid value type for 'unload_dependents' parameter, expected bool_param."
@@ -134,52 +138,33 @@ class GrpcControlPlane:
 
     # shared memory
 
-    async def _system_status(self, request: messages.SystemSharedMemoryStatusRequest) -> bytes:
-        name = request.name
-        return await (self._system_entries(name) if name else self._system_regions.get())
+    async def _status(self, kind: type[Region], request: _StatusRequest) -> bytes:
+        return await (self._entries(kind, request.name) if request.name else self._regions[kind].get())
 
-    async def _cuda_status(self, request: messages.CudaSharedMemoryStatusRequest) -> bytes:
-        return await (self._cuda_entries(request.name) if request.name else self._cuda_regions.get())
+    async def _entries(self, kind: type[Region], name: str) -> bytes:
+        regions = self._plane.shared_memory.status(name, kind)
+        return b"".join(await in_steps(_entry(_REGION_KINDS[kind](), region) for region in regions))
 
-    async def _system_entries(self, name: str) -> bytes:
-        response, regions = messages.SystemSharedMemoryStatusResponse, self._plane.shared_memory
-        return b"".join(
-            await in_steps(_entry(response(), each) for each in regions.status(name, SystemRegion))
+    def _system_register(self, request: messages.SystemSharedMemoryRegisterRequest) -> Message:
+        region = SystemRegion(
+            name=request.name, key=request.key, offset=request.offset, byte_size=request.byte_size
         )
-
-    async def _cuda_entries(self, name: str) -> bytes:
-        regions = self._plane.shared_memory.status(name, CudaRegion)
-        response = messages.CudaSharedMemoryStatusResponse
-        return b"".join(await in_steps(_entry(response(), region) for region in regions))
-
-    def _system_register(
-        self, request: messages.SystemSharedMemoryRegisterRequest
-    ) -> messages.SystemSharedMemoryRegisterResponse:
-        self._plane.shared_memory.register_system(
-            SystemRegion(
-                name=request.name, key=request.key, offset=request.offset, byte_size=request.byte_size
-            )
-        )
+        self._plane.shared_memory.register_system(region)
         return messages.SystemSharedMemoryRegisterResponse()
 
-    def _cuda_register(
-        self, request: messages.CudaSharedMemoryRegisterRequest
-    ) -> messages.CudaSharedMemoryRegisterResponse:
+    def _cuda_register(self, request: messages.CudaSharedMemoryRegisterRequest) -> Message:
         region = CudaRegion(name=request.name, device_id=request.device_id, byte_size=request.byte_size)
         self._plane.shared_memory.register_cuda(region, request.raw_handle)
         return messages.CudaSharedMemoryRegisterResponse()
 
-    def _system_unregister(
-        self, request: messages.SystemSharedMemoryUnregisterRequest
-    ) -> messages.SystemSharedMemoryUnregisterResponse:
-        self._plane.shared_memory.unregister(request.name, SystemRegion)
-        return messages.SystemSharedMemoryUnregisterResponse()
-
-    def _cuda_unregister(
-        self, request: messages.CudaSharedMemoryUnregisterRequest
-    ) -> messages.CudaSharedMemoryUnregisterResponse:
-        self._plane.shared_memory.unregister(request.name, CudaRegion)
-        return messages.CudaSharedMemoryUnregisterResponse()
+    def _unregister(self, kind: type[Region], request: _UnregisterRequest) -> Message:
+        self._plane.shared_memory.unregister(request.name, kind)
+        system = kind is SystemRegion
+        return (
+            messages.SystemSharedMemoryUnregisterResponse()
+            if system
+            else messages.CudaSharedMemoryUnregisterResponse()
+        )
 
     # settings
 
@@ -209,10 +194,11 @@ class GrpcControlPlane:
         return response
 
 
-def _entry(response: _Status, region: Region) -> bytes:
+def _entry(response: Any, region: Region) -> bytes:
     """Return the entry of one region. Concatenated entries form the complete message."""
     response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
-    return response.SerializeToString()
+    data: bytes = response.SerializeToString()
+    return data
 
 
 def _serialized(entries: Sequence[RepositoryEntry]) -> bytes:

@@ -19,21 +19,15 @@ from tpx.serving.frontends.grpc_verbs import Rpc, fail, fail_internally
 _SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 
-class GrpcReflection:
-    """Serves ServerReflectionInfo for the services of `rpcs` and for itself."""
+def reflection_rpcs(others: Iterable[Rpc]) -> list[Rpc]:
+    """Return ServerReflectionInfo for the services of the other methods and for itself."""
+    services = sorted({*(rpc.method.path.split("/")[1] for rpc in others), *_SERVICES})
 
-    def __init__(self, rpcs: Iterable[Rpc]) -> None:
-        paths = (rpc.method.path for rpc in rpcs)
-        self._services = sorted({*(path.split("/")[1] for path in paths), *_SERVICES})
+    def open_stream(call: ServerCall) -> _Questions:
+        return _Questions(call, services)
 
-    def rpcs(self) -> list[Rpc]:
-        return [
-            Rpc(category="metadata", method=Method(f"/{service}/ServerReflectionInfo", stream=self._open))
-            for service in _SERVICES
-        ]
-
-    def _open(self, call: ServerCall) -> "_Questions":
-        return _Questions(call, self._services)
+    paths = [f"/{service}/ServerReflectionInfo" for service in _SERVICES]
+    return [Rpc(category="metadata", method=Method(path, stream=open_stream)) for path in paths]
 
 
 class _Questions:

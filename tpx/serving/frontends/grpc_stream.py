@@ -7,6 +7,7 @@ in the order of their requests.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from tpx.errors import Code, TpxError
@@ -36,25 +37,23 @@ _EXITING = "GRPC server is shutting down and has stopped accepting new requests.
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 
 
+@dataclass(slots=True, eq=False)
 class _Turn:
     """One request of a stream and its responses that are ready."""
 
-    __slots__ = ("done", "encoding", "error", "held", "messages", "request", "size")
-
-    def __init__(self) -> None:
-        self.request: InferRequest | None = None
-        """None if the request could not be decoded."""
-        self.messages: list[list[Buffer]] = []
-        self.size = 0
-        """Total size of the messages, in bytes."""
-        self.held = 0
-        """Bytes of the request that count as held; 0 for small requests."""
-        self.error: TpxError | None = None
-        """Error that ends the stream after the messages are sent."""
-        self.done = False
-        """True if no more responses follow."""
-        self.encoding = 0
-        """Number of responses being encoded in another thread; later responses wait for them."""
+    request: InferRequest | None = None
+    """None if the request could not be decoded."""
+    messages: list[list[Buffer]] = field(default_factory=list)
+    size: int = 0
+    """Total size of the messages, in bytes."""
+    held: int = 0
+    """Bytes of the request that count as held; 0 for small requests."""
+    error: TpxError | None = None
+    """Error that ends the stream after the messages are sent."""
+    done: bool = False
+    """True if no more responses follow."""
+    encoding: int = 0
+    """Number of responses being encoded in another thread; later responses wait for them."""
 
     @property
     def ordered(self) -> bool:
@@ -66,18 +65,10 @@ class _Turn:
         self.size += sum(len(part) for part in parts)
 
 
-class GrpcStreams:
-    """Serves ModelStreamInfer."""
-
-    def __init__(self, plane: InferencePlane, inference: GrpcInference) -> None:
-        self._plane = plane
-        self._inference = inference
-
-    def rpcs(self) -> list[Rpc]:
-        return [Rpc(category="inference", method=Method(SERVICE + "ModelStreamInfer", stream=self._open))]
-
-    def _open(self, call: ServerCall) -> "_InferStream":
-        return _InferStream(call, self._plane, self._inference)
+def stream_rpc(plane: InferencePlane, inference: GrpcInference) -> Rpc:
+    """Return ModelStreamInfer."""
+    method = Method(SERVICE + "ModelStreamInfer", stream=lambda call: _InferStream(call, plane, inference))
+    return Rpc(category="inference", method=method)
 
 
 class _InferStream:
@@ -113,9 +104,7 @@ class _InferStream:
 
     def _serve(self, message: Buffer, decoded: DecodedRequest | None = None, *, waits: bool) -> None:
         """Handle one request. Every error is answered; nothing is raised."""
-        if self._ended:
-            return
-        if self._draining:
+        if self._ended or self._draining:
             return  # shutting down: finish what is in flight, then end with UNAVAILABLE
         turn = _Turn()
         try:
@@ -367,10 +356,5 @@ def _encode(turn: _Turn, infer: InferRequest, response: InferResponse) -> list[B
     parameters: Mapping[str, Parameter] = FINAL if response.final else NOT_FINAL
     if response.parameters:
         parameters = {**response.parameters, **parameters}
-    return _framed(encode_response(infer, response.outputs, parameters))
-
-
-def _framed(parts: list[Buffer]) -> list[Buffer]:
-    """Wrap a ModelInferResponse as the infer_response of a ModelStreamInferResponse."""
-    size = sum(len(part) for part in parts)
-    return [_INFER_RESPONSE_TAG + encode_varint(size), *parts]
+    parts = encode_response(infer, response.outputs, parameters)
+    return [_INFER_RESPONSE_TAG + encode_varint(sum(map(len, parts))), *parts]

@@ -14,11 +14,18 @@ from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.http_answers import answer_error, answer_failure, attempt, when_loaded
 from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
-from tpx.serving.frontends.http_routes import HttpRefusal, Meaning, Route
+from tpx.serving.frontends.http_verbs import (
+    HttpRefusal,
+    Meaning,
+    Route,
+    answer_error,
+    answer_failure,
+    attempt,
+    when_loaded,
+)
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.discovery import check_name

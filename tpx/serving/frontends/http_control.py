@@ -4,7 +4,7 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
 import orjson
@@ -14,8 +14,15 @@ from tpx.protocol import model_config
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane, RepositoryEntry
-from tpx.serving.frontends.http_answers import answer_json, answer_when_done
-from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
+from tpx.serving.frontends.http_verbs import (
+    MODEL,
+    Route,
+    answer_json,
+    answer_when_done,
+    json_object,
+    of_model,
+    route,
+)
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.repository.discovery import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
@@ -40,29 +47,42 @@ class HttpControlPlane:
 
     def routes(self) -> list[Route]:
         """Return the paths, each with its API category."""
+        later = self._later
         return [
             route("/v2[/]", "metadata", GET=self._server_metadata),
             route("/v2/health/live", "health", GET=self._live),
-            route("/v2/health/ready", "health", GET=self._ready),
-            route("/v2/models/stats", "statistics", GET=self._all_statistics),
+            route("/v2/health/ready", "health", GET=later(self._ready)),
+            route("/v2/models/stats", "statistics", GET=later(self._all_statistics)),
             route(MODEL, "metadata", GET=self._model_metadata),
-            route(MODEL + "/ready", "health", GET=self._model_ready),
+            route(MODEL + "/ready", "health", GET=later(self._model_ready)),
             route(MODEL + "/config", "model-config", GET=self._model_config),
             route(MODEL + "/stats", "statistics", GET=self._statistics),
-            route(_REPOSITORY + "/index", "model-repository", POST=self._index),
-            route(_REPOSITORY_MODEL + "/load", "model-repository", POST=self._load),
-            route(_REPOSITORY_MODEL + "/unload", "model-repository", POST=self._unload),
-            *(each for kind in _REGION_KINDS for each in self._region_routes(kind)),
+            route(_REPOSITORY + "/index", "model-repository", POST=later(self._index)),
+            route(_REPOSITORY_MODEL + "/load", "model-repository", POST=later(self._load)),
+            route(_REPOSITORY_MODEL + "/unload", "model-repository", POST=later(self._unload)),
+            *(
+                route(f"/v2/{kind}sharedmemory[/region/{{region}}]/{verb}", "shared-memory", **how)
+                for kind, region in _REGION_KINDS.items()
+                for verb, how in (
+                    ("status", {"GET": partial(self._status, region)}),
+                    ("register", {"POST": partial(self._register, region)}),
+                    ("unregister", {"POST": partial(self._unregister, region)}),
+                )
+            ),
             route("/v2/logging", "logging", GET=self._get_log, POST=self._set_log),
             route("/v2/trace/setting", "trace", GET=self._get_trace, POST=self._set_trace),
             route(_TRACED_MODEL, "trace", GET=self._get_trace, POST=self._set_trace),
         ]
 
-    def _later(self, request: HttpRequest, work: Coroutine[object, object, None]) -> None:
-        self._plane.tasks.start(answer_when_done(request, work))
+    def _later(
+        self, verb: Callable[[HttpRequest, re.Match[str]], Coroutine[object, object, None]]
+    ) -> Callable[[HttpRequest, re.Match[str]], None]:
+        """Return a verb that answers once the coroutine of `verb` is done."""
 
-    async def _answer_coalesced(self, request: HttpRequest, answer: Coalesced[bytes]) -> None:
-        request.respond(200, JSON_TYPE, (await answer.get(),))
+        def begin(request: HttpRequest, match: re.Match[str]) -> None:
+            self._plane.tasks.start(answer_when_done(request, verb(request, match)))
+
+        return begin
 
     # health, metadata, statistics
 
@@ -72,22 +92,16 @@ class HttpControlPlane:
     def _live(self, request: HttpRequest, _: re.Match[str]) -> None:
         request.respond(200 if self._plane.live() else 400, b"")
 
-    def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
+    async def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
         if self._plane.exiting:
             raise NotReady("Server exiting")
-        self._later(request, self._ask_server(request))
-
-    async def _ask_server(self, request: HttpRequest) -> None:
         request.respond(200 if await self._plane.says_ready() else 400, b"")
 
     def _model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, self._plane.model_metadata(*of_model(match)))
 
-    def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
-        self._later(request, self._ask_model(request, *of_model(match)))
-
-    async def _ask_model(self, request: HttpRequest, name: str, version: str) -> None:
-        if not await self._plane.model_says_ready(name, version):
+    async def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
+        if not await self._plane.model_says_ready(*of_model(match)):
             raise InvalidRequest("Model version not ready")
         request.respond(200, b"")
 
@@ -97,8 +111,8 @@ class HttpControlPlane:
     def _statistics(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, {"model_stats": list(self._plane.statistics(*of_model(match)))})
 
-    def _all_statistics(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._later(request, self._answer_coalesced(request, self._every_statistic))
+    async def _all_statistics(self, request: HttpRequest, _: re.Match[str]) -> None:
+        request.respond(200, JSON_TYPE, (await self._every_statistic.get(),))
 
     async def _make_statistics(self) -> bytes:
         pieces = await in_steps(map(orjson.dumps, self._plane.statistics("", "")))
@@ -106,13 +120,13 @@ class HttpControlPlane:
 
     # the model repository
 
-    def _index(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _index(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
         ready = json_object(request).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest("Invalid value for 'ready': expected a boolean")
         index = self._ready_index if ready else self._complete_index
-        self._later(request, self._answer_coalesced(request, index))
+        request.respond(200, JSON_TYPE, (await index.get(),))
 
     async def _make_ready_index(self) -> bytes:
         return _index(self._plane.index(ready_only=True))
@@ -120,64 +134,44 @@ class HttpControlPlane:
     async def _make_complete_index(self) -> bytes:
         return _index(await self._plane.complete_index())
 
-    def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
-        self._later(request, self._answer_load(request, match["model"]))
-
-    async def _answer_load(self, request: HttpRequest, name: str) -> None:
         if len(request.body) <= _SHORT_BYTES:
             parameters = _load_parameters(request)
         else:  # contains files: decode in a thread to keep the event loop free
             parameters = await asyncio.to_thread(_load_parameters, request)
-        await self._plane.load(name, parameters)
+        await self._plane.load(match["model"], parameters)
         request.respond(200, JSON_TYPE)
 
-    def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
-        self._later(request, self._answer_unload(request, match["model"]))
-
-    async def _answer_unload(self, request: HttpRequest, name: str) -> None:
         wrong_type = "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
-        await self._plane.unload(name, _parameters(request), wrong_type)
+        await self._plane.unload(match["model"], _parameters(request), wrong_type)
         request.respond(200, JSON_TYPE)
 
     # shared memory
 
-    def _region_routes(self, kind: str) -> list[Route]:
-        region = f"/v2/{kind}sharedmemory[/region/{{region}}]"
-        return [
-            route(region + "/status", "shared-memory", GET=partial(self._status, kind)),
-            route(region + "/register", "shared-memory", POST=partial(self._register, kind)),
-            route(region + "/unregister", "shared-memory", POST=partial(self._unregister, kind)),
-        ]
+    def _status(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
+        answer_json(request, self._plane.shared_memory.status(match["region"] or "", kind))
 
-    def _status(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
-        answer_json(request, self._plane.shared_memory.status(match["region"] or "", _REGION_KINDS[kind]))
-
-    def _register(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
-        name = match["region"] or ""
-        self._plane.shared_memory.check_registrable(name, _REGION_KINDS[kind])
+    def _register(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
+        name, regions = match["region"] or "", self._plane.shared_memory
+        regions.check_registrable(name, kind)
         body = json_object(request)
-        if kind == "system":
-            region = SystemRegion(
-                name=name,
-                key=_text(body, "key"),
-                offset=_number(body, "offset") if "offset" in body else 0,
-                byte_size=_number(body, "byte_size"),
-            )
-            self._plane.shared_memory.register_system(region)
+        if kind is SystemRegion:
+            key, offset = _text(body, "key"), _number(body, "offset") if "offset" in body else 0
+            size = _number(body, "byte_size")
+            regions.register_system(SystemRegion(name=name, key=key, offset=offset, byte_size=size))
         else:
-            handle = _decode_handle(_field(body, "raw_handle"))
-            gpu = CudaRegion(
-                name=name, device_id=_number(body, "device_id"), byte_size=_number(body, "byte_size")
-            )
-            self._plane.shared_memory.register_cuda(gpu, handle)
+            handle, device = _decode_handle(_field(body, "raw_handle")), _number(body, "device_id")
+            size = _number(body, "byte_size")
+            regions.register_cuda(CudaRegion(name=name, device_id=device, byte_size=size), handle)
         request.respond(200, b"")
 
-    def _unregister(self, kind: str, request: HttpRequest, match: re.Match[str]) -> None:
-        self._plane.shared_memory.unregister(match["region"] or "", _REGION_KINDS[kind])
+    def _unregister(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
+        self._plane.shared_memory.unregister(match["region"] or "", kind)
         request.respond(200, b"")
 
     # settings
@@ -220,26 +214,18 @@ def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
     """Return the parameters of a load request, with files decoded from base64. Raises InvalidRequest."""
     out: dict[str, LoadParameter] = {}
     for key, value in _parameters(request).items():
-        if key.startswith("file:"):
-            out[key] = _decode_file(key, value)
-        elif key != "config":
+        is_file = key.startswith("file:")
+        if not is_file and key != "config":
             raise InvalidRequest(
                 f"unexpected error on creating Triton parameter: unrecognized load parameter '{key}'."
             )
-        elif not isinstance(value, str):
-            raise InvalidRequest("load parameter 'config': attempt to access JSON non-string as string")
-        else:
-            out[key] = value
+        if not isinstance(value, str):
+            raise InvalidRequest(f"load parameter '{key}': attempt to access JSON non-string as string")
+        try:
+            out[key] = binascii.a2b_base64("".join(value.split()), strict_mode=True) if is_file else value
+        except ValueError as exc:
+            raise InvalidRequest(f"load parameter '{key}' is not base64: {exc}") from exc
     return out
-
-
-def _decode_file(key: str, value: JsonValue) -> bytes:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"load parameter '{key}': attempt to access JSON non-string as string")
-    try:
-        return binascii.a2b_base64("".join(value.split()), strict_mode=True)
-    except ValueError as exc:
-        raise InvalidRequest(f"load parameter '{key}' is not base64: {exc}") from exc
 
 
 def _field(body: JsonObject, key: str) -> JsonValue:

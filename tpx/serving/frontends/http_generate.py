@@ -13,8 +13,15 @@ from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
-from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, attempt
-from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
+from tpx.serving.frontends.http_verbs import (
+    MODEL,
+    STATUS_OF_CODE,
+    Route,
+    answer_error,
+    attempt,
+    of_model,
+    route,
+)
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES
@@ -38,18 +45,13 @@ class HttpGeneration:
 
     def routes(self) -> list[Route]:
         return [
-            route(MODEL + "/generate", "inference", POST=self._generate),
-            route(MODEL + "/generate_stream", "inference", POST=self._generate_stream),
+            route(MODEL + "/generate", "inference", POST=partial(self._serve, _Single)),
+            route(MODEL + "/generate_stream", "inference", POST=partial(self._serve, _Events)),
         ]
 
-    def _generate(self, request: HttpRequest, match: re.Match[str]) -> None:
-        self._serve(request, _Single(request), *of_model(match))
-
-    def _generate_stream(self, request: HttpRequest, match: re.Match[str]) -> None:
-        self._serve(request, _Events(request), *of_model(match))
-
-    def _serve(self, request: HttpRequest, answer: "_Answer", name: str, version: str) -> None:
+    def _serve(self, kind: "type[_Single | _Events]", request: HttpRequest, match: re.Match[str]) -> None:
         """Decode and compute. Raises RequestError."""
+        answer, (name, version) = kind(request), of_model(match)
         if request.head.headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
         size = len(request.body)
@@ -57,29 +59,16 @@ class HttpGeneration:
             decode, request.body, self._plane.signature(name, version), self._plane.max_string_elements
         )
         if size > LONG_BYTES:
-            then = partial(self._go_on, request, answer, name, version)
-            request.on_gone = self._plane.offload.decode(size, work, then, partial(answer_error, request))
+
+            def go_on(decoded: DecodedRequest) -> None:
+                attempt(request, partial(self._compute, request, answer, name, version, decoded))
+
+            request.on_gone = self._plane.offload.decode(size, work, go_on, partial(answer_error, request))
         else:
             self._compute(request, answer, name, version, work())
 
-    def _go_on(
-        self,
-        request: HttpRequest,
-        answer: "_Answer",
-        name: str,
-        version: str,
-        decoded: DecodedRequest,
-    ) -> None:
-        """Continue with a request that was decoded in another thread."""
-        attempt(request, partial(self._compute, request, answer, name, version, decoded))
-
     def _compute(
-        self,
-        request: HttpRequest,
-        answer: "_Answer",
-        name: str,
-        version: str,
-        decoded: DecodedRequest,
+        self, request: HttpRequest, answer: "_Answer", name: str, version: str, decoded: DecodedRequest
     ) -> None:
         decoded.model_name, decoded.model_version = name, version
         if self._forwarding is not None:

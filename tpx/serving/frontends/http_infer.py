@@ -24,15 +24,17 @@ from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.http_answers import (
+from tpx.serving.frontends.http_verbs import (
+    MODEL,
+    Route,
     answer_compressed,
     answer_error,
     answer_failure,
     attempt,
     choose_encoding,
+    of_model,
     when_done,
 )
-from tpx.serving.frontends.http_routes import MODEL, Route, of_model
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed

@@ -14,8 +14,7 @@ from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends import api_page
-from tpx.serving.frontends.http_answers import answer_when_done
-from tpx.serving.frontends.http_routes import Route, paths_of, route
+from tpx.serving.frontends.http_verbs import Route, answer_when_done, paths_of, route
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.served import Served
 

@@ -23,8 +23,10 @@ def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -
     """Trace a request if it is sampled or its caller traces it."""
     caller = None
     if tracer.hears_callers:
-        headers = request.head.headers
-        caller = _caller(headers.get(b"traceparent", b""), headers.get(b"tracestate", b""))
+        get = request.head.headers.get
+        caller = _caller(
+            get(b"traceparent", b"").decode("latin-1"), get(b"tracestate", b"").decode("latin-1")
+        )
     trace = tracer.sample(infer.head.model.name, caller)
     if trace is not None:
         trace.stamp("HTTP_RECV_START", request.began_ns)
@@ -34,10 +36,8 @@ def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -
 
 def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> None:
     """Trace a unary call if it is sampled or its caller traces it."""
-    trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
+    trace = _call_trace(tracer, infer, call, call.began_ns)
     if trace is not None:
-        trace.stamp("GRPC_WAITREAD_START", call.began_ns)
-        trace.stamp("GRPC_WAITREAD_END", call.received_ns)
         _TracedExchange(trace, infer, "GRPC", call.unsent).watch(call)
 
 
@@ -46,28 +46,28 @@ def trace_stream(tracer: TraceSource, infer: InferRequest, call: ServerCall, beg
     next one began. Its send time is that of handing responses to the stream, because the bytes of
     several responses cannot be told apart later.
     """
-    trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
+    trace = _call_trace(tracer, infer, call, began_ns)
     if trace is not None:
-        trace.stamp("GRPC_WAITREAD_START", began_ns)
-        trace.stamp("GRPC_WAITREAD_END", call.received_ns)
-        _TracedExchange(trace, infer, "GRPC", lambda: 0).send_with_replies()
+        _TracedExchange(trace, infer, "GRPC", lambda: 0, sends_with_replies=True)
     return call.received_ns
 
 
-def _caller_of_call(tracer: TraceSource, call: ServerCall) -> Caller | None:
-    if not tracer.hears_callers:
-        return None
-    metadata = call.head.metadata
-    traceparent, tracestate = metadata.get("traceparent"), metadata.get("tracestate")
-    if not isinstance(traceparent, str):
+def _call_trace(
+    tracer: TraceSource, infer: InferRequest, call: ServerCall, began_ns: int
+) -> WireTrace | None:
+    get = call.head.metadata.get
+    caller = _caller(get("traceparent"), get("tracestate")) if tracer.hears_callers else None
+    trace = tracer.sample(infer.head.model.name, caller)
+    if trace is not None:
+        trace.stamp("GRPC_WAITREAD_START", began_ns)
+        trace.stamp("GRPC_WAITREAD_END", call.received_ns)
+    return trace
+
+
+def _caller(traceparent: object, tracestate: object) -> Caller | None:
+    if not (isinstance(traceparent, str) and traceparent):
         return None
     return read_caller(traceparent, tracestate if isinstance(tracestate, str) else "")
-
-
-def _caller(traceparent: bytes, tracestate: bytes) -> Caller | None:
-    if not traceparent:
-        return None
-    return read_caller(traceparent.decode("latin-1"), tracestate.decode("latin-1"))
 
 
 class _Answered(Protocol):
@@ -81,32 +81,25 @@ class _TracedExchange:
     and the kernel has accepted the answer, or the client has disconnected.
     """
 
-    __slots__ = (
-        "_answered",
-        "_before",
-        "_ended",
-        "_final",
-        "_gone",
-        "_looks",
-        "_protocol",
-        "_refused",
-        "_replied",
-        "_reply",
-        "_sends_with_replies",
-        "_trace",
-        "_unsent",
-    )
-
     def __init__(
-        self, trace: WireTrace, infer: InferRequest, protocol: str, unsent: Callable[[], int]
+        self,
+        trace: WireTrace,
+        infer: InferRequest,
+        protocol: str,
+        unsent: Callable[[], int],
+        *,
+        sends_with_replies: bool = False,
     ) -> None:
+        """With `sends_with_replies`, the first reply is the start of the response: a stream has no callback
+        per request.
+        """
         self._trace = trace
         self._protocol = protocol
         self._unsent = unsent
         self._reply = infer.reply
         self._before: Callable[[Any], None] | None = None
         self._replied = self._answered = self._final = self._gone = self._ended = False
-        self._sends_with_replies = self._refused = False
+        self._sends_with_replies, self._refused = sends_with_replies, False
         self._looks = 0
         infer.reply = self._take_reply
         infer.trace = self
@@ -115,10 +108,6 @@ class _TracedExchange:
     def watch(self, request: _Answered) -> None:
         """Observe the start of the response through the request's callback."""
         self._before, request.on_answered = request.on_answered, self._take_answer
-
-    def send_with_replies(self) -> None:
-        """Use the first reply as the start of the response: a stream has no callback per request."""
-        self._sends_with_replies = True
 
     # the model's side
 

@@ -18,8 +18,7 @@ from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.server import HttpRequest
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.grpc_verbs import Rpc, fail
-from tpx.serving.frontends.http_answers import answer_error
-from tpx.serving.frontends.http_routes import Meaning, Route
+from tpx.serving.frontends.http_verbs import Meaning, Route, answer_error
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import ReceivedFrame
 from tpx.serving.processes.wire import FrameKind

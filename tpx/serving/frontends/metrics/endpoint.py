@@ -8,7 +8,7 @@ from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.cache import ResponseCache
 from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.http_answers import answer_when_done
+from tpx.serving.frontends.http_verbs import answer_when_done
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.text import Family, FamilySource, Line, bound, labels, render, single
 from tpx.serving.offload import Coalesced, in_steps

@@ -1,18 +1,23 @@
-"""HTTP responses: statuses, error bodies, compression."""
+"""HTTP verbs: the paths that lead to them, and how they answer (statuses, error bodies, compression)."""
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import orjson
 
-from tpx.errors import Cancelled, Code, TpxError
+from tpx.errors import Cancelled, Code, InvalidRequest, NotFound, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
+from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.json_outline import LARGE_BYTES, check_flat
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer
+from tpx.serving.frontends.access import Category
 from tpx.serving.repository.coordinator import NotLoaded
 
 T = TypeVar("T")
@@ -35,6 +40,94 @@ STATUS_OF_CODE = {
 
 _SHORT_BYTES = 4 << 10
 _ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
+
+
+Meaning = Callable[[HttpRequest], None]
+"""Handler that a head resolves to: cached with the head, called for each request that has it."""
+
+MODEL = "/v2/models/{model}[/versions/{version}]"
+"""Path of a model; `of_model` reads the match."""
+_SEGMENTS = {"version": "[0-9]+"}
+"""Patterns of path segments by name; other segments match any text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A path, and the verb of each method, which resolves a head to a handler."""
+
+    template: str
+    """Path template: {name} is a segment, {name*} one that may be empty, [part] is optional."""
+    category: Category
+    verbs: Mapping[bytes, Callable[[HttpHead, re.Match[str]], Meaning]]
+    pattern: re.Pattern[str] = field(init=False)
+    """Compiled template; matches the whole path."""
+
+    def __post_init__(self) -> None:
+        def segment(found: re.Match[str]) -> str:
+            name, star = found[1], found[2]
+            return f"(?P<{name}>{_SEGMENTS.get(name, '[^/]*' if star else '[^/]+')})"
+
+        escaped = re.escape(self.template).replace(r"\[", "(?:").replace(r"\]", ")?")
+        pattern = re.compile(re.sub(r"\\{(\w+)(\\\*)?\\}", segment, escaped))
+        object.__setattr__(self, "pattern", pattern)
+
+    @property
+    def allowed(self) -> bytes:
+        """Methods, formatted for the Allow header."""
+        return b", ".join(self.verbs)
+
+
+class HttpRefusal(Exception):
+    """Raised when the head alone decides the response, with an HTTP status that no error code maps to."""
+
+    def __init__(self, status: int, message: str, headers: bytes = b"") -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+def route(path: str, category: Category, **verbs: Callable[[HttpRequest, re.Match[str]], None]) -> Route:
+    """Return a route whose verbs, GET= and POST=, take the request and the match of its path."""
+
+    def bound(verb: Callable[[HttpRequest, re.Match[str]], None]) -> Callable[..., Meaning]:
+        return lambda _, match: lambda request: verb(request, match)
+
+    return Route(
+        template=path,
+        category=category,
+        verbs={method.encode(): bound(verb) for method, verb in verbs.items()},
+    )
+
+
+def paths_of(template: str) -> list[str]:
+    """Return the paths of a template, with and without each optional part, but none that ends in a slash."""
+    texts = [""]
+    for number, part in enumerate(re.split(r"[][]", template.replace("*}", "}"))):
+        texts = [text + each for text in texts for each in (("", part) if number % 2 else (part,))]
+    return sorted({text for text in texts if not text.endswith("/")}, key=lambda text: (len(text), text))
+
+
+def of_model(match: re.Match[str]) -> tuple[str, str]:
+    """Return model name and version ("" if absent) of a matched path. Raises NotFound."""
+    name = match["model"]
+    if name in (".", ".."):
+        raise NotFound(f"Request for unknown model: '{name}' is not found")
+    return name, match["version"] or ""
+
+
+def json_object(request: HttpRequest) -> JsonObject:
+    """Parse the body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
+    if not len(request.body):
+        return {}
+    if len(request.body) > LARGE_BYTES:
+        check_flat(request.body)
+    try:
+        value = orjson.loads(request.body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
+    if not isinstance(value, dict):
+        raise InvalidRequest("the request body must be a JSON object")
+    return value
 
 
 def answer_json(request: HttpRequest, value: object) -> None:
