@@ -31,9 +31,7 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 DEFAULT_INFLATED_BYTES = 1 << 30
 _MODEST_BYTES = 16 << 20
-"""Largest result of the first share. Longer ones have their own share and thread, so that they cannot
-block all others.
-"""
+"""Largest result of the first share. Longer ones have their own share and thread, and block no others."""
 _WAIT_S = 10
 _READ_BYTES = 64 << 10
 _MADE_BYTES = 1 << 20
@@ -159,9 +157,7 @@ class _Share:
         return self._held
 
     async def run(self, work: Callable[[Callable[[], bool]], int]) -> int:
-        """Run `work` in a thread. Its argument returns True once the caller no longer waits and it
-        should stop.
-        """
+        """Run `work` in a thread. Its argument returns True once the caller no longer waits."""
         stopped = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work, stopped.is_set)
@@ -169,9 +165,7 @@ class _Share:
             stopped.set()
 
     async def buffer(self, size: int) -> memoryview:
-        """Return memory for a result; it is released when the last reference is dropped. Raises
-        InvalidRequest, Overloaded.
-        """
+        """Return memory for a result, charged until it is dropped. Raises InvalidRequest, Overloaded."""
         if size > self.max_bytes:
             raise InvalidRequest(
                 f"decompressed body of {size} bytes exceeds the {self.max_bytes} bytes that one may take "

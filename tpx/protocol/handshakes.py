@@ -14,9 +14,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
 BACKLOG = 4096
-"""Length of the accept queue; Linux's default limit. A client that finds the queue full retries a
-second later.
-"""
+"""Length of the accept queue (Linux's default limit). If it is full, a client retries a second later."""
 HANDSHAKE_S = 10
 _WITHOUT_DESCRIPTORS_S = 0.1
 

@@ -95,9 +95,7 @@ def _too_much_structure() -> InvalidRequest:
 
 
 def pieces(text: Buffer, behind: bytes = _COMMA) -> Iterator[bytes]:
-    """Yield pieces of JSON of about 128 KiB, cut after commas, or after characters of the table
-    `behind`, outside strings.
-    """
+    """Yield pieces of JSON of about 128 KiB, cut outside strings after characters of the table `behind`."""
     view, at, size = memoryview(text), 0, _PIECE_BYTES
     while at + size < len(view):
         piece = bytes(view[at : at + size])
@@ -207,9 +205,7 @@ class _Brackets:
 
     @staticmethod
     def _within(kinds: npt.NDArray[np.uint8], index: int, depth: int) -> tuple[int, int]:
-        """Skip brackets to the end of a list. Returns the index of the next bracket and the list depth,
-        or -1 at an object.
-        """
+        """Skip brackets to the end of a list. Returns the next bracket's index and depth, -1 at an object."""
         window = 64
         while index < len(kinds):
             ahead = kinds[index : index + window]

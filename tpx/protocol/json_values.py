@@ -177,9 +177,7 @@ _TYPE_WORDS = {
 
 
 def _numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
-    """Return a flat array of the datatype. Raises InvalidRequest instead of rounding, wrapping or
-    guessing.
-    """
+    """Return a flat array of the datatype. Raises InvalidRequest instead of rounding, wrapping, guessing."""
     target = BY_NAME[datatype].numpy
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
     mismatch = f"Unable to parse 'data': attempt to access JSON non-{word} (input '{name}')"

@@ -55,9 +55,7 @@ class WriteWatch:
         self._since = 0
 
     def stalled_s(self, transport: asyncio.Transport, written: int, tick: int) -> int:
-        """Return the seconds without progress. `written`: total bytes ever written. Must be called once
-        per second.
-        """
+        """Return the seconds without progress; call once per second. `written`: total bytes ever written."""
         left = transport.get_write_buffer_size()
         if left or transport.get_extra_info("sslcontext") is not None:
             # a TLS transport does not report the bytes below it, but the kernel's queue is not empty then
@@ -71,9 +69,7 @@ class WriteWatch:
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:
-    """Return the bytes accepted by the kernel but not acknowledged by the peer: they tell a slow client
-    from a dead one.
-    """
+    """Return the bytes in the kernel that the peer has not acknowledged: they tell slow clients from dead."""
     descriptor = _descriptor(transport)
     if descriptor < 0:
         return 0
@@ -81,17 +77,13 @@ def _in_kernel(transport: asyncio.Transport) -> int:
 
 
 def _descriptor(transport: asyncio.Transport) -> int:
-    """Return the socket's descriptor, or -1 if closed; a TLS connection learns that one loop iteration
-    late.
-    """
+    """Return the socket's descriptor, or -1 if closed; TLS connections learn that one iteration late."""
     found = transport.get_extra_info("socket")
     return -1 if found is None else int(found.fileno())
 
 
 def has_left(transport: asyncio.Transport) -> bool:
-    """Return True if the peer has ended its half of a connection, or closed it. Detects this while
-    reading is paused.
-    """
+    """Return True if the peer has ended its half or closed the connection, even while reading is paused."""
     if _descriptor(transport) < 0:
         return True
     state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
@@ -235,9 +227,7 @@ class Listener:
             await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
 
     def _admits(self, client: str) -> bool:
-        """Return True if another handshake may begin. The limit includes connections that will get an
-        error response.
-        """
+        """Return True if another handshake may begin. The limit includes connections to be refused."""
         shaking = self._handshakes
         if shaking is None or len(self._connections) + shaking.count >= self._max_connections + _ANSWERED:
             return False

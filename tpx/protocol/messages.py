@@ -17,9 +17,7 @@ from tpx.errors import NotFound
 
 
 def _read() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
-    """Return the pool, and its contents by short name; if two packages share a name, the first file's
-    wins.
-    """
+    """Return the pool, and its contents by short name; of equal names the first file's wins."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
     )

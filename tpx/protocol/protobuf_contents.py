@@ -32,9 +32,7 @@ class Contents:
     parts: list[memoryview] = field(default_factory=list)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield serialized InferTensorContents messages of some elements each. Raises IndexError if
-        malformed.
-        """
+        """Yield serialized InferTensorContents of some elements each. Raises IndexError if malformed."""
         for part in self.parts:
             yield from _pieces(part)
 
@@ -50,9 +48,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
-    """Decode a varint of at most `longest` bytes. Returns the number and its end. Raises IndexError if
-    malformed.
-    """
+    """Decode a varint of at most `longest` bytes. Returns it and its end. Raises IndexError if malformed."""
     byte = view[at]
     if byte < 128:
         return byte, at + 1

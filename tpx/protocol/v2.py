@@ -20,9 +20,7 @@ class SharedMemoryRange:
 
 @dataclass(slots=True, kw_only=True)
 class RequestedOutput:
-    """Output that the client requested by name. `binary` selects its HTTP encoding; gRPC always sends
-    bytes.
-    """
+    """Output that the client requested by name. `binary` is its encoding in HTTP; gRPC always sends bytes."""
 
     name: str
     binary: bool = True

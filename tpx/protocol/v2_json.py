@@ -1,6 +1,4 @@
-"""The v2 protocol over HTTP: a JSON head, and tensors in it or as raw bytes after it ("binary tensor
-data").
-"""
+"""The v2 protocol over HTTP: a JSON head, and tensors in it or as raw bytes after it (binary data)."""
 
 import json
 import math
@@ -157,9 +155,7 @@ def _parse_with_nan(text: bytes) -> _Request:
 
 
 def _field_message(detail: str) -> str:
-    """Translate "Expected `str`, got `int` - at `$.inputs[0].name`" into Triton's wording, which names
-    the last field.
-    """
+    """Translate "Expected `str`, got `int` - at `$.inputs[0].name`" into Triton's wording."""
     path = detail.rpartition("`$")[2].rstrip("`").replace("[...]", "") if "`$" in detail else ""
     name = path.rpartition(".")[2].partition("[")[0]
     if not detail.startswith(("Expected", "Object")):  # a number out of any range
@@ -194,9 +190,7 @@ def _data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
 
 
 def _check_size(item: _Input, max_bytes: int) -> int:
-    """Return the number of elements of an input. Raises InvalidRequest before any memory is allocated
-    for them.
-    """
+    """Return the number of elements of an input. Raises InvalidRequest before memory is allocated."""
     name = checked_text("name", item.name)
     try:
         count = element_count(name, item.shape)

@@ -57,9 +57,7 @@ class WriteCoalescing:
         self._last: WriteBuffer | None = None
 
     def is_free(self, buffer: "WriteBuffer") -> bool:
-        """Return True if a buffer may be flushed immediately: connections are few, or it is the only
-        one responding, as last time.
-        """
+        """Return True if a buffer may be flushed now: connections are few, or only it responds again."""
         alone = self._last is buffer and not self._waiting
         self._last = buffer
         return alone or self.connections < _MANY

@@ -302,9 +302,7 @@ class GrpcClientConnection:
             call.head = head
 
     def not_open(self, stream_id: int, what: str) -> None:
-        """Raise Http2Error for a frame on a stream that was never opened; on others it may belong to a
-        cancelled call.
-        """
+        """Raise Http2Error for a frame on a stream never opened; others may belong to a cancelled call."""
         if stream_id >= self._next_id or not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 

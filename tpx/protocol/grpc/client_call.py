@@ -94,9 +94,7 @@ class ClientCall(Stream):
         on_response: Callable[[GrpcResponse], None],
         end: Callable[[int, int, str], None],
     ) -> None:
-        """`end` is called with stream ID, status and message if the call ends without the server's
-        trailers.
-        """
+        """`end` is called with ID, status and message if the call ends without the server's trailers."""
         super().__init__(stream_id, http2.sender.initial_window)
         self._http2 = http2
         self._end = end

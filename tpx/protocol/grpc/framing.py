@@ -135,9 +135,7 @@ class MessageReader:
         return self._buffer[self._filled : self._filled + room] if room >= _LAND_FROM_BYTES else None
 
     def landed(self, count: int) -> Buffer | Packed | None:
-        """Handle `count` bytes read into the buffer of `landing`. Returns the message if they complete
-        it, or None.
-        """
+        """Handle `count` bytes read into the buffer of `landing`. Returns the message if they complete it."""
         buffer = self._buffer
         self._filled += count
         if buffer is None or self._filled < len(buffer):

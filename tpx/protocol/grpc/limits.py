@@ -215,9 +215,7 @@ class MessageDeadlines:
                 call.give_up(Status.UNAVAILABLE, reason)
 
     def _overdue(self, awaited: _Awaited, tick: int, calls: int) -> str:
-        """Return the reason for ending a call, or "". `calls`: number of calls that share the client's
-        bandwidth.
-        """
+        """Return the reason for ending a call, or "". `calls`: number that share the client's bandwidth."""
         limits, elapsed_s = self._limits, tick - awaited.began
         if tick - awaited.since > limits.message_timeout_s:
             return f"no byte of the request message for {limits.message_timeout_s} s"

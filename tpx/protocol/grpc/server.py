@@ -318,9 +318,7 @@ class GrpcServerConnection:
             call.gone()
 
     def abort(self) -> None:
-        """Abort the connection. The transport must not be used afterwards, so Lost is handled without
-        waiting for it.
-        """
+        """Abort the connection. The transport must not be used afterwards, so do not wait to be told."""
         self.http2.transport.abort()
         self.on_event(Lost(None))
 

@@ -50,9 +50,7 @@ Guard = Callable[[CallHead], tuple[Status, str] | None]
 
 @dataclass(slots=True, eq=False)
 class Method:
-    """One RPC: `unary` is called with a call and its only message; `stream` with a call, and returns
-    its sink.
-    """
+    """One RPC: `unary` takes a call and its only message; `stream` takes a call and returns its sink."""
 
     path: str
     unary: "Callable[[ServerCall, Buffer], None] | None" = field(default=None, kw_only=True)
@@ -104,9 +102,7 @@ class ServerCall(IncomingCall):
         self.method = method
         self._on_gone: Callable[[], None] | None = None
         self.on_answered: Callable[[Status], None] | None = None
-        """Called once with the status when a unary response begins or the call ends, even if the client
-        is gone.
-        """
+        """Called once with the status when a unary response begins or the call ends, even if unread."""
         self.began_ns = 0
         """Time at which the headers arrived; set only if the listener has an observer."""
         self.intake: Intake | None = None
@@ -139,9 +135,7 @@ class ServerCall(IncomingCall):
 
     @property
     def received_ns(self) -> int:
-        """Time at which the latest message was complete, if read on its arrival; set only if the
-        listener has an observer.
-        """
+        """Time at which the latest message was complete, if read on its arrival; needs an observer."""
         return self._shared.read_ns
 
     def unsent(self) -> int:

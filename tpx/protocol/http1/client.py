@@ -80,9 +80,7 @@ class HttpClientConnection(HttpConnection):
     _is_request_reader = False
 
     def send(self, request: Buffer | Sequence[Buffer], on_response: Callable[[HttpResponse], None]) -> None:
-        """Send a request made by `encode_request`. Raises WireError if one is in flight or the
-        connection is closing.
-        """
+        """Send a request made by `encode_request`. Raises WireError if one is in flight, or when closing."""
         if self._on_response is not None or self.closing:
             raise WireError("the connection is closing" if self.closing else "a request is already in flight")
         self._on_response = on_response
@@ -222,9 +220,7 @@ class HttpConnector:
 async def fetch(
     connection: HttpClientConnection, request: Sequence[Buffer], timeout_s: float = 30.0
 ) -> HttpResponse:
-    """Send one request and return its response. Raises WireError if the connection breaks or the
-    timeout expires.
-    """
+    """Send one request and return its response. Raises WireError if the connection breaks or is too slow."""
     answer: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
 
     def lost(error: WireError) -> None:

@@ -121,9 +121,7 @@ class HttpConnection(BufferedReader):
             self._bad_message(exc)
 
     def _read_messages(self, data: bytes) -> bytes:
-        """Handle the complete messages with plain heads. Returns the bytes from the first that needs
-        more, if any.
-        """
+        """Handle the complete messages with plain heads. Returns the bytes from the first that needs more."""
         at, end = 0, len(data)
         while at < end:
             head_end = data.find(HEAD_END, at)

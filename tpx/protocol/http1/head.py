@@ -26,9 +26,7 @@ _CACHED_HEAD_BYTES = 2 << 10
 
 
 class HttpError(WireError):
-    """The peer violated HTTP/1.1 or one of our limits; a server responds with `status` and closes the
-    connection.
-    """
+    """The peer violated HTTP/1.1 or a limit; a server responds with `status` and closes the connection."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -99,9 +97,7 @@ class HeadCache:
 
 
 def parse_request_head(raw: bytes) -> HttpHead:
-    """Parse a request's head, up to and including the empty line. Raises HttpError with the status to
-    respond with.
-    """
+    """Parse a request's head, including the empty line. Raises HttpError with the status to respond with."""
     if len(raw) > MAX_HEAD_BYTES:
         _refuse_long(raw)
     collector = _Collector()

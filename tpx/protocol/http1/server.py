@@ -135,9 +135,7 @@ class HttpRequest:
         connection.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 
     def send(self, data: bytes) -> None:
-        """Send a non-empty piece of a started response. Data that a slow client does not read is
-        buffered: use `on_stall`.
-        """
+        """Send a non-empty piece of a started response. Unread data is buffered: use `on_stall`."""
         connection = self._connection
         if connection.request is not self:
             return
@@ -378,9 +376,7 @@ class HttpServerConnection(HttpConnection):
         return self._may_read_on()
 
     def _may_read_on(self) -> bool:
-        """Return True if the next request may be served: none is in flight, and the client reads its
-        responses.
-        """
+        """Return True if the next request may be served: none is in flight, and the client reads."""
         waits = self.request is not None or self._writing_paused or self._awaits_turn
         return not waits and self._stage is not _Stage.CLOSED
 
@@ -393,9 +389,7 @@ class HttpServerConnection(HttpConnection):
             self.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _bad_message(self, error: HttpError) -> None:
-        """Send an error response and close: after a framing error the start of the next request is
-        unknown.
-        """
+        """Send an error response and close: after a framing error, the next request's start is unknown."""
         if self._stage is _Stage.CLOSED:
             return
         body = json.dumps({"error": error.message}).encode()
@@ -486,9 +480,7 @@ class HttpServerConnection(HttpConnection):
             self._end()
 
     def abort(self) -> None:
-        """Abort the connection. The transport must not be used afterwards, so connection_lost is called
-        directly.
-        """
+        """Abort the connection. The transport must not be used afterwards, so do not wait to be told."""
         self.out.abort()
         self.connection_lost(None)
 

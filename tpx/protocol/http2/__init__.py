@@ -1,3 +1,1 @@
-"""HTTP/2 as gRPC uses it: framing, settings, flow control and header compression, shared by server and
-client.
-"""
+"""HTTP/2 as gRPC uses it: framing, settings, flow control and header compression, for both sides."""

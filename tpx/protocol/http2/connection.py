@@ -93,9 +93,7 @@ Event = StreamReset | GoingAway | SettingsChanged | PingReceived | ProtocolViola
 
 
 class Role(Protocol):
-    """Receiver of a connection's events. Every method except `opened` may raise Http2Error, which ends
-    the connection.
-    """
+    """Receiver of a connection's events. All methods but `opened` may end it by raising Http2Error."""
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
         """Greet the peer: the connection is now writable."""
@@ -213,9 +211,7 @@ class Http2Connection(BufferedReader):
             self.transport.release(expecting=bool(self.streams))
 
     def _turn_came(self) -> None:
-        """Resume with the data left over from earlier reads, unless the peer still does not read our
-        responses.
-        """
+        """Resume with the data left over from earlier reads, unless the peer still reads no responses."""
         if not self._awaits_turn or (self.sender.paused and not self.closed):
             return
         self._awaits_turn, self._missing = False, 0
@@ -326,9 +322,7 @@ class Http2Connection(BufferedReader):
         return stops
 
     def received(self, count: int) -> None:
-        """Count DATA bytes read (negative: deferred); send WINDOW_UPDATE once half the connection's
-        window is used.
-        """
+        """Count DATA bytes read (negative: deferred); send WINDOW_UPDATE once half the window is used."""
         self._unacknowledged += count
         if self._unacknowledged > CONNECTION_WINDOW // 2:
             self.transport.write(frames.window_update(0, self._unacknowledged))
@@ -349,9 +343,7 @@ class Http2Connection(BufferedReader):
         stream.receive(data, start, stop)
 
     def take_from_window(self, stream: Stream, count: int) -> None:
-        """Charge DATA to the window of a stream that has not ended; send WINDOW_UPDATE if it is less
-        than half open.
-        """
+        """Charge DATA to the window of an open stream; send WINDOW_UPDATE if it is less than half open."""
         stream.receive_window -= count
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
@@ -396,9 +388,7 @@ class Http2Connection(BufferedReader):
         return True
 
     def _read_in_place(self, stream_id: int, flags: int, left: int) -> None:
-        """Read the rest of a DATA frame into its stream's buffer. If it has none, parse the rest as a
-        new frame.
-        """
+        """Read the rest of a DATA frame into its stream's buffer, or else parse it as a new frame."""
         stream = self.streams.get(stream_id)
         self._direct = stream.landing(left) if stream is not None else None
         if self._direct is None:

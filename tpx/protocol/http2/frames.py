@@ -136,9 +136,7 @@ class GlitchBudget:
         self._refilled_ns = time.monotonic_ns()
 
     def charge(self, what: str, count: int = 1) -> None:
-        """Charge the peer for `count` glitches; `what` names what it sent. Raises Http2Error when the
-        budget is spent.
-        """
+        """Charge `count` glitches for `what` the peer sent. Raises Http2Error when the budget is spent."""
         self.left -= count
         if self.left >= 0:
             return

@@ -23,9 +23,7 @@ MAX_HEADER_LIST_BYTES = 64 << 10
 _FIELD_BYTES = 32
 
 _MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){16}")
-"""Runs of table size updates, each as costly as a header; an encoder needs two at most (RFC 7541
-section 4.2).
-"""
+"""Table size updates, each as costly as a header; an encoder needs two at most (RFC 7541 section 4.2)."""
 
 _CACHED_LIST_BYTES = 4 << 10
 _CACHED_BYTES = 128 << 10
@@ -168,9 +166,7 @@ def _read_integer(block: bytes, at: int, prefix_bits: int) -> tuple[int, int]:
 
 
 def encode_stateless(headers: Iterable[Header]) -> bytes:
-    """Encode headers as literals without indexing (RFC 7541 section 6.2.2): the bytes are valid on
-    every stream.
-    """
+    """Encode headers as literals without indexing (RFC 7541 section 6.2.2), valid on every stream."""
     out = bytearray()
     for name, value in headers:
         if (name, value) == (b":method", b"POST"):

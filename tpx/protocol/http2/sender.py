@@ -36,9 +36,7 @@ STREAM_WINDOW = 8 << 20
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """State of one stream that connection and sender share; gRPC calls derive from it and interpret its
-    bytes.
-    """
+    """State of a stream that connection and sender share; gRPC calls derive from it and read its bytes."""
 
     id: int
     send_window: int
@@ -62,9 +60,7 @@ class Stream:
     # overridden by calls; called by the connection
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
-        """Handle the payload of a DATA frame; `peer_ended` is already set if it is the last. May raise
-        Http2Error.
-        """
+        """Handle a payload of DATA; `peer_ended` is already set if it is the last. May raise Http2Error."""
 
     def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
         """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
@@ -93,9 +89,7 @@ class FrameSender:
     def __init__(
         self, transport: WriteBuffer, later: Callable[[Callable[[], None]], None], account: Account
     ) -> None:
-        """`later` runs a callback in a later iteration of the event loop; `account` is charged for
-        bytes in outboxes.
-        """
+        """`later` runs a callback in a later loop iteration; `account` is charged for outboxes."""
         self.transport = transport
         self._later = later
         self._account = account
@@ -128,9 +122,7 @@ class FrameSender:
         return not self._ready and not self._starved
 
     def reserve(self, stream: Stream, size: int) -> bool:
-        """Reserve `size` bytes of both windows for a direct write. Returns False, reserving nothing, if
-        the data must be queued.
-        """
+        """Reserve `size` bytes of both windows for a direct write, or return False: the data must queue."""
         if size > self.window or size > stream.send_window or self.paused or self.owes_update:
             return False
         self.window -= size
@@ -144,9 +136,7 @@ class FrameSender:
         self._on_room = on_room
 
     def notify(self, below: int, stream: Stream | None = None) -> None:
-        """Call `on_room` once when at most `below` bytes are queued in `stream`, or in all streams if
-        None.
-        """
+        """Call `on_room` once when at most `below` bytes are queued in `stream`, or (None) in all streams."""
         if stream is None:
             self._notify_below = below
         else:
@@ -155,9 +145,7 @@ class FrameSender:
     def queue(
         self, stream: Stream, parts: Iterable[Buffer], *, trailers: bytes | None = None, ending: bool = False
     ) -> None:
-        """Send DATA, then `trailers` (complete frames that end the stream), or END_STREAM with the last
-        byte if `ending`.
-        """
+        """Send DATA, then `trailers` (they end the stream), or END_STREAM with the last byte if `ending`."""
         if stream.outbox is None:
             stream.outbox = deque()
             stream.queued, stream.notify_below = 0, -1
@@ -306,9 +294,7 @@ class FrameSender:
         self.pump()
 
     def _take_frame(self, stream: Stream, out: list[Buffer]) -> int:
-        """Append one DATA frame of the stream and, after its last one, the trailers. Returns its
-        payload size.
-        """
+        """Append a DATA frame of the stream and, after its last, the trailers. Returns its payload size."""
         outbox = stream.outbox
         assert outbox is not None
         room = min(self.window, stream.send_window, self.frame_bytes)

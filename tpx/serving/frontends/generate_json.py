@@ -107,9 +107,7 @@ class _Decoding:
             )
 
     def _tensor(self, spec: TensorSpec, value: JsonValue) -> Tensor:
-        """Convert a scalar or list to an input tensor. The innermost variable dimension takes the
-        element count.
-        """
+        """Convert a scalar or list to an input tensor; its innermost variable dimension takes the count."""
         most = self._max_strings if spec.datatype == "BYTES" else MAX_ELEMENTS
         check = partial(check_string_count, spec.name, most=most)
         cut = mark_of(dict(value.members)) if isinstance(value, _Object) else None

@@ -140,9 +140,7 @@ class GrpcInference:
     def _unanswered(
         self, call: ServerCall, message: Buffer, decoded: DecodedRequest | None
     ) -> InferRequest | None:
-        """Return the request of a unary call, or None if the fast path has answered it. Raises like
-        `request`.
-        """
+        """Return the request of a unary call; None: the fast path has answered it. Raises as `request`."""
         if decoded is None and self._forwarding is None:
             found = self._remembered(message)
             if found is not None:
@@ -159,9 +157,7 @@ class GrpcInference:
         context: Any,
         decoded: DecodedRequest | None = None,
     ) -> InferRequest:
-        """Build the request in a message, which may already be `decoded`. Raises RequestError, and
-        Postponed if decoding takes long.
-        """
+        """Build the request in a message, or `decoded`. Raises RequestError; Postponed if that takes long."""
         forwarded = None
         if self._forwarding is not None:
             forwarded = self._forwarding.of_metadata(call.head.metadata)

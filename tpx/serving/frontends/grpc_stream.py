@@ -218,9 +218,7 @@ class _InferStream:
         self._look_at_room()
 
     def _look_at_room(self) -> None:
-        """Pause reading while too many requests are in flight or too many bytes wait for an earlier
-        response.
-        """
+        """Pause reading while too many requests are in flight or bytes wait for an earlier response."""
         count = len(self._turns)
         if not self._paused and (count >= MOST_IN_FLIGHT or self._kept > CALL_UNREAD_BYTES):
             self._paused = True

@@ -82,9 +82,7 @@ class HttpFrontend:
             answer_failure(request, exc)
 
     def judge(self, head: HttpHead) -> HttpError | None:
-        """Return the error for a head without the required key, whose body is then not read; otherwise
-        None.
-        """
+        """Return the error for a head without the required key, whose body is then not read, or None."""
         if head.memo is None and self._restrictions is not None:
             try:
                 head.memo = self._meaning(head)

@@ -186,9 +186,7 @@ class HttpDocumentation:
 
 
 def _rank(model: Served) -> tuple[bool, str]:
-    """Return the sort key of a model among the examples; models that need only one plain request come
-    first.
-    """
+    """Return the sort key of a model as an example; those that need one plain request come first."""
     awkward = (
         model.config.HasField("sequence_batching")
         or model.config.model_transaction_policy.decoupled

@@ -90,9 +90,7 @@ class _TracedExchange:
         *,
         sends_with_replies: bool = False,
     ) -> None:
-        """With `sends_with_replies`, the first reply is the start of the response: a stream has no callback
-        per request.
-        """
+        """With `sends_with_replies`, the first reply starts the response (streams have no callback)."""
         self._trace = trace
         self._protocol = protocol
         self._unsent = unsent

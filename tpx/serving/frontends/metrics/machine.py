@@ -11,9 +11,7 @@ from tpx.serving.frontends.metrics.text import Family, MetricsProbe, single
 
 
 class CpuMetrics:
-    """CPU and memory of the machine. Utilization covers the time since the last sample, so the first
-    has none.
-    """
+    """CPU and memory of the machine. Utilization is since the last sample, so the first has none."""
 
     def __init__(self) -> None:
         self._before = _busy_and_all()

@@ -240,9 +240,7 @@ def _distribution(model: Served, family: LatencyFamily) -> Histogram | Summary |
 
 
 def gpu_of(config: ModelConfig) -> int | None:
-    """Return the GPU that all instances of a model share; None if there are several, as sums have no
-    GPU label.
-    """
+    """Return the GPU that a model's instances share; None if there are several, as sums have no label."""
     groups = [group for group in config.instance_group if not group.passive]
     if any(group.kind != ModelInstanceGroup.KIND_GPU for group in groups):
         return None

@@ -79,9 +79,7 @@ def escape(value: str) -> str:
 
 
 def _label_name(name: str) -> str:
-    """Replace invalid characters; a leading double underscore, reserved by Prometheus, becomes a single
-    one.
-    """
+    """Replace invalid characters; of leading underscores (two are Prometheus' own) one is kept."""
     return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
 
 
