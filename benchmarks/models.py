@@ -111,9 +111,9 @@ class ModelStore:
         """The model's ONNX file."""
         if model is not GAP:
             return self.examples() / model.name / "1" / "model.onnx"
-        path = self._root / "gap" / "model.onnx"
+        path = self._root / "gap" / "1" / "model.onnx"
         if not path.is_file():
-            _write_gap(path)
+            _write_gap(self._root / "gap")
         return path
 
     def size_mb(self, models: Sequence[Model]) -> float:
@@ -149,12 +149,12 @@ class ModelStore:
             os.link(file, folder / file.name)
 
 
-def _write_gap(path: Path) -> None:
+def _write_gap(directory: Path) -> None:
     from onnx import helper
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    (directory / "1").mkdir(parents=True, exist_ok=True)
     save_model(
-        path,
+        directory,
         "gap",
         [
             helper.make_node("GlobalAveragePool", ["input"], ["mean"]),
