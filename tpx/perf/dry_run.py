@@ -9,9 +9,9 @@ from typing import Any
 
 from tpx.errors import InvalidRequest, MeasurementError, WireError
 from tpx.perf.capture import parts_of, read_outputs
-from tpx.perf.clients.model import ModelDescription, TensorDescription
+from tpx.perf.clients.model import TensorDescription
 from tpx.perf.connecting import ConnectedModel
-from tpx.perf.levels import Level, LevelRange, level_number
+from tpx.perf.levels import Level, level_number
 from tpx.perf.loads.senders import end_sequences
 from tpx.perf.options import SessionSpec
 from tpx.perf.session import Session
@@ -35,54 +35,29 @@ class DryRun:
 async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
     """Prepare everything like a run, send one request, and describe what the run would do."""
     async with Session(spec, in_process=in_process) as session:
-        probed = await probe(session.connected, spec)
-        text = plan_text(spec, session.connected, session.settings, probed)
-        return DryRun(text, probed.good, session.connected.notices)
+        connected = session.connected
+        probed, good = await _probe(connected, spec)
+        lines = [*_target(spec, connected), *_data(spec, connected), *_load(spec, session.settings), *probed]
+        return DryRun("".join(line.rstrip() + "\n" for line in lines), good, connected.notices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedOutput:
-    """An output of the response; `wrong` says how it contradicts the model's metadata."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    wrong: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
-    """The result of the probe: the server's `error`, or outputs.
-
-    `mismatch` says how the outputs differ from the data's expected ones.
-    """
-
-    latency_ns: int
-    error: str = ""
-    outputs: tuple[ProbedOutput, ...] = ()
-    responses: int = 1
-    mismatch: str = ""
-
-    @property
-    def good(self) -> bool:
-        return not (self.error or self.mismatch or any(output.wrong for output in self.outputs))
-
-
-async def probe(connected: ConnectedModel, spec: SessionSpec) -> ProbeResult:
-    """Send the first request of the data, then end its sequence.
+async def _probe(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str], bool]:
+    """Send the first request of the data, then end its sequence; return what to tell about its response,
+    and whether that is as expected.
 
     Raises MeasurementError if there is no response within the timeout, or within a minute without one.
     """
     (slot,) = await connected.client.open(1)
     connected.feed.begin(Level("concurrency", 1))
     source = connected.feed.source(0)
-    done: asyncio.Future[ProbeResult] = asyncio.get_running_loop().create_future()
+    done: asyncio.Future[tuple[list[str], bool]] = asyncio.get_running_loop().create_future()
     start_ns = perf_counter_ns()
 
     def answered(response: object) -> None:
+        # the bytes of a response are valid only during this callback
         if not done.done():
-            latency_ns = perf_counter_ns() - start_ns
-            done.set_result(_judged(connected, spec.inputs.batch_size, response, source.step, latency_ns))
+            after = latency(perf_counter_ns() - start_ns)
+            done.set_result(_judged(connected, spec.inputs.batch_size, response, source.step, after))
 
     def lost(error: WireError) -> None:
         if not done.done():
@@ -101,38 +76,32 @@ async def probe(connected: ConnectedModel, spec: SessionSpec) -> ProbeResult:
 
 
 def _judged(
-    connected: ConnectedModel, batch_size: int, response: Any, step: int, latency_ns: int
-) -> ProbeResult:
-    """Return the result of a response. Its bytes are valid only during the callback."""
-    client = connected.client
+    connected: ConnectedModel, batch_size: int, response: Any, step: int, after: str
+) -> tuple[list[str], bool]:
+    client, model, check = connected.client, connected.model, connected.feed.check
     if response.status != client.success:
         failure = client.failure(response)
-        return ProbeResult(latency_ns=latency_ns, error=f"{failure.code}: {failure.message}")
+        return [f"Probe: failed after {after}: {failure.code}: {failure.message}"], False
     try:
         answers = list(read_outputs(parts_of(response)))
     except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
-        return ProbeResult(latency_ns=latency_ns, error=f"the response cannot be read: {exc}")
-    check = connected.feed.check
-    first = next((tensors for tensors in answers if tensors), [])
-    return ProbeResult(
-        latency_ns=latency_ns,
-        outputs=tuple(_output(connected.model, tensor, batch_size) for tensor in first),
-        responses=len(answers),
-        mismatch="" if check is None else check(step, response),
-    )
-
-
-def _output(model: ModelDescription, tensor: Tensor, batch_size: int) -> ProbedOutput:
-    spec = next((spec for spec in model.outputs if spec.name == tensor.name), None)
-    return ProbedOutput(
-        name=tensor.name,
-        datatype=tensor.datatype,
-        shape=tensor.shape,
-        wrong="" if spec is None else _wrong(spec, tensor, batch_size if model.max_batch_size else None),
-    )
+        return [f"Probe: failed after {after}: the response cannot be read: {exc}"], False
+    several = f", {len(answers)} responses" if len(answers) > 1 else ""
+    lines, good = [f"Probe: answered in {after}{several}"], True
+    known = {spec.name: spec for spec in model.outputs}
+    for tensor in next((tensors for tensors in answers if tensors), []):
+        spec, wrong = known.get(tensor.name), ""
+        if spec is not None:
+            wrong = _wrong(spec, tensor, batch_size if model.max_batch_size else None)
+        good = good and not wrong
+        verdict = f" ({wrong})" if wrong else ""
+        lines.append(f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{verdict}")
+    mismatch = "" if check is None else check(step, response)
+    return lines + [f"  not as expected: {mismatch}"] * bool(mismatch), good and not mismatch
 
 
 def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> str:
+    """Return how an output contradicts the model's metadata; empty if it does not."""
     if tensor.datatype != spec.datatype:
         return f"the model says {spec.datatype}"
     if not len(tensor.data):
@@ -142,14 +111,6 @@ def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> s
         e in (-1, d) for e, d in zip(expected, tensor.shape, strict=True)
     )
     return "" if fits else f"the model says {list(expected)}"
-
-
-def plan_text(
-    config: SessionSpec, connected: ConnectedModel, settings: LevelSettings, probe: ProbeResult
-) -> str:
-    """Return the plan of a run and the result of its probe request, one item per line."""
-    lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
-    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def _target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
@@ -199,25 +160,8 @@ def _load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
     else:
         yield f"  windows of {settings.window_ns / 1e9:g} s, at most {settings.max_windows} in each level"
     yield f"Seed: {config.inputs.seed}"
-    for value in _first_levels(levels):
+    # the levels that are certain to be measured
+    searched = not levels.listed and (levels.binary or levels.unbounded)
+    for value in islice(levels.values(), 1 if searched else SHOWN_LEVELS):
         level = Level(levels.mode, value)
         yield f"  {level}: seed {level_number(config.inputs.seed, level)}"
-
-
-def _first_levels(levels: LevelRange) -> Iterator[float]:
-    """Yield the levels that are certain to be measured, up to SHOWN_LEVELS."""
-    searched = not levels.listed and (levels.binary or levels.unbounded)
-    return islice(levels.values(), 1 if searched else SHOWN_LEVELS)
-
-
-def _probe(probe: ProbeResult) -> Iterator[str]:
-    if probe.error:
-        yield f"Probe: failed after {latency(probe.latency_ns)}: {probe.error}"
-        return
-    several = f", {probe.responses} responses" if probe.responses > 1 else ""
-    yield f"Probe: answered in {latency(probe.latency_ns)}{several}"
-    for output in probe.outputs:
-        verdict = f" ({output.wrong})" if output.wrong else ""
-        yield f"  {output.name} {output.datatype} {list(output.shape)}{verdict}"
-    if probe.mismatch:
-        yield f"  not as expected: {probe.mismatch}"
