@@ -237,9 +237,7 @@ def with_declared(model: ModelDescription, declared: tuple[TensorDescription, ..
 
 @contextmanager
 def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[None]:
-    """Explain a refusal by a server that does not list `extension`: raise MeasurementError naming the
-    flag to leave out.
-    """
+    """Raise MeasurementError naming the flag to leave out if a server lacks an `extension` and refuses."""
     try:
         yield
     except MeasurementError as exc:

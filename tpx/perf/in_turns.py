@@ -95,9 +95,7 @@ async def run_in_turns(
 
 
 def _block_settings(spec: SessionSpec, settings: LevelSettings) -> LevelSettings:
-    """Return the settings of a block: one window of exactly its length, or longer if that gives too few
-    requests.
-    """
+    """Return the settings of a block: one window of its length, or longer if that gives too few requests."""
     if settings.request_count:
         return settings
     interval_ms = spec.windows.measurement_interval or BLOCK_MS

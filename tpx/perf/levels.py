@@ -182,16 +182,12 @@ class Share:
         return whole // things * self.part(things) + self.part(whole % things)
 
     def picks(self, first: int, count: int, things: int = 0) -> npt.NDArray[np.bool_]:
-        """Return a mask of this worker's among `count` requests, numbered from `first`, that `things`
-        send in turn.
-        """
+        """Return a mask of this worker's of `count` requests from number `first`; `things` take turns."""
         turns = np.arange(first, first + count) % (things or self.of)
         return np.asarray(turns % self.of == self.number)
 
     def part_by(self, whole: int, things: int) -> int:
-        """Return this worker's part of `whole` requests if each of `things`, split the same way, sends
-        equally many.
-        """
+        """Return this worker's part of `whole` requests if each of `things` sends equally many."""
         # differences of cumulative shares, so that the parts add up to `whole`
         before = sum(Share(i, self.of).part(things) for i in range(self.number))
         return whole * (before + self.part(things)) // things - whole * before // things

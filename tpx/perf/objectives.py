@@ -166,9 +166,7 @@ def _unit(text: str, quantity: Quantity, unit: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Count of requests that violate a bound; `effect` dependent ones carry the information of one
-    independent one.
-    """
+    """Count of requests that violate a bound; `effect` of them are worth one independent request."""
 
     violations: int
     requests: int

@@ -228,9 +228,7 @@ class ResponseTimes:
 
 
 def response_times(records: Records, numbers: range, begins: int | None = None) -> ResponseTimes:
-    """Return the response times of the rows in `numbers`; `begins` is the responses of earlier rows, if
-    known.
-    """
+    """Return the response times of some rows; `begins` is the responses of earlier rows, if known."""
     rows = records.between(numbers.start, numbers.stop)
     if not len(records.arrivals):
         came = rows["responses"] > 0
@@ -263,9 +261,7 @@ class LevelRecords:
         return range(self.indices[0], self.indices[-1]) if self.indices else range(0)
 
     def pieces(self) -> Iterator["Piece"]:
-        """Yield the rows of all windows in pieces, because the output made of them is many times their
-        size.
-        """
+        """Yield the rows of all windows in pieces: the output made of them is many times their size."""
         span, records = self.span, self.records
         before = int(records.between(0, span.start)["responses"].sum())
         for start in range(span.start, span.stop, PIECE_ROWS):

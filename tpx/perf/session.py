@@ -56,9 +56,7 @@ class Session:
         in_process: str = "",
         connect: Connect = open_model,
     ) -> None:
-        """`in_process` is the module that connects to the engine in this process; this package must not
-        import it.
-        """
+        """`in_process` is the module that connects to the engine here; this package must not import it."""
         self.spec = spec
         self.offset_ns = wall_offset_ns()
         """Offset from monotonic times to nanoseconds since 1970."""

@@ -13,9 +13,7 @@ FEWEST_FOR_KNEE = 3
 FEWEST_FOR_MODEL = 4
 """Minimum levels for a fit of three parameters, leaving one degree of freedom to show a poor fit."""
 WORTHWHILE = 0.1
-"""A level is worthwhile if its relative gain in throughput is at least this fraction of its relative
-increase in load.
-"""
+"""Minimum relative gain in throughput, as a fraction of the relative increase in load."""
 ROUNDING = 1e-9
 
 

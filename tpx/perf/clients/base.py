@@ -142,9 +142,7 @@ class Client(Writer, Protocol):
         """Return exactly `count` slots, opening or closing connections as needed."""
 
     async def renew(self, slot: Slot, call: object) -> None:
-        """Make a slot usable again after its request `call` was lost or abandoned: no response to it
-        follows.
-        """
+        """Make a slot usable again after its request `call` was lost or abandoned; no response follows."""
 
     def failure(self, response: Any) -> Failure:
         """Return the failure that an unsuccessful response describes."""
@@ -159,9 +157,7 @@ class Control(Protocol):
     async def server(self) -> ServerDescription: ...
 
     async def model(self, model: ModelKey) -> ModelDescription:
-        """Return a model's description. Raises MeasurementError with the server's message if it has no
-        such model.
-        """
+        """Return a model's description. Raises MeasurementError with the server's message."""
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         """Return the counters of the loaded versions; of all models if the name is empty."""
@@ -174,9 +170,7 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Shared memory that a server can open: a file in /dev/shm by its `key`, or GPU memory by its CUDA
-    IPC `handle`.
-    """
+    """Memory that a server can open: a file in /dev/shm by `key`, or GPU memory by a CUDA IPC `handle`."""
 
     name: str
     byte_size: int

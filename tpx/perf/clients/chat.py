@@ -28,9 +28,7 @@ class EventConnection(HttpClientConnection):
     def __init__(self, heads: HeadCache, scratch: memoryview) -> None:
         super().__init__(heads, scratch)
         self.on_piece: Callable[[bytes], None] | None = None
-        """Called with newly received body bytes, except the last, which are delivered with the whole
-        response.
-        """
+        """Called with new body bytes, except the last, which are delivered with the whole response."""
         self.told = 0
         """Bytes of the body already passed to `on_piece`."""
 
@@ -69,9 +67,7 @@ def _data(event: bytes) -> bytes | None:
 
 
 class ChatTurn:
-    """One turn of a conversation, encoded when the previous turn is answered so that sending it takes
-    no time.
-    """
+    """One turn of a conversation, encoded when the previous one is answered: sending it takes no time."""
 
     __slots__ = ("_answer", "_body", "_encode", "_number", "_session", "encoded")
 
@@ -91,9 +87,7 @@ class ChatTurn:
         self._encode = encode
         self._answer: Message = {}
         self.encoded = b"" if session else encode(orjson.dumps(body))
-        """The encoded request; all turns but the first only hold it between the previous response and
-        their own.
-        """
+        """The encoded request; turns but the first hold it only between the previous response and theirs."""
         session.append(self)
 
     @property
@@ -130,9 +124,7 @@ def whole_message(body: Buffer) -> Message | None:
 
 
 def streamed_message(body: Buffer) -> Message | None:
-    """Assemble a message from the pieces of a stream, joining the texts of each member; return None if
-    no event has a piece.
-    """
+    """Join the texts of each member of a stream's pieces to a message; None if no event has a piece."""
     role = "assistant"
     texts: dict[str, list[str]] = {}
     found = False

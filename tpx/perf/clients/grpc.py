@@ -69,9 +69,7 @@ class GrpcSlots:
         self._replacing = asyncio.Lock()
 
     def send_on(self, carrier: Any) -> Send:
-        """Return the function that sends a request on a carrier: the connection's own method, so that
-        no code of ours runs between the load and the wire.
-        """
+        """Return the carrier's own method that sends, so that no code of ours runs before the wire."""
         send: Send = carrier.call
         return send
 

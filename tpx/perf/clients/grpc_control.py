@@ -20,9 +20,7 @@ SERVICE = "/inference.GRPCInferenceService/"
 
 
 def metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
-    """Return the user's headers as gRPC metadata: lower-case names, stripped values, bytes for names
-    ending in `-bin`.
-    """
+    """Return the user's headers as gRPC metadata: names in lower case, bytes for those ending in `-bin`."""
     pairs = ((h.name.lower(), h.value.strip()) for h in endpoint.headers)
     return {name: value.encode() if name.endswith("-bin") else value for name, value in pairs}
 
@@ -43,9 +41,7 @@ class GrpcCaller:
         return self._connection
 
     async def call(self, method: str, request: Any, response: Any, timeout_s: float = ASK_S) -> Any:
-        """Return the response, a message of type `response`. Raises ResponseError with the server's
-        message.
-        """
+        """Return a message of type `response`. Raises ResponseError with the server's message."""
         connection, path, sent = await self.connected(), self._service + method, request.SerializeToString()
         try:
             data = await connection.unary(path, sent, metadata(self.endpoint), timeout_s=timeout_s)

@@ -138,9 +138,7 @@ class InferStream:
         self._waiting: dict[bytes, StreamedRequest] = {}
         self._forgotten: set[bytes] = set()
         self._bare: bool | None = None
-        """True if the server sends bare ModelInferResponses, as MLServer does; None before the first
-        message.
-        """
+        """True if the server sends bare ModelInferResponses, like MLServer; None before the first message."""
         self._call = connection.open(
             SERVICE + "ModelStreamInfer",
             self._on_message,

@@ -21,9 +21,7 @@ class TensorDescription:
     shape: tuple[int, ...]
     optional: bool = False
     shape_tensor: bool = False
-    """True for a shape tensor: one set of values applies to the whole batch, so there is no batch
-    dimension.
-    """
+    """True for a shape tensor, which applies to the whole batch and so has no batch dimension."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.datatype} {list(self.shape)}"

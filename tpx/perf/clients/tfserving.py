@@ -1,6 +1,4 @@
-"""TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata to describe a model's
-inputs.
-"""
+"""TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata for its inputs."""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -40,9 +38,7 @@ _NAMES = {number: name for name, number in DATATYPES.items()}
 
 
 def _read_schema() -> JsonObject:
-    """Return the message classes by short name; a private pool avoids clashes with other copies of the
-    schema.
-    """
+    """Return the message classes by name; a private pool avoids clashes with other copies of the schema."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.perf.clients").joinpath("schema/tfserving.binpb").read_bytes()
     )

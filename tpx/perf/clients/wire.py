@@ -113,16 +113,12 @@ class WireSpec:
             refuse("--trace-count", "The value must be >= 0 or set to -1 (default).")
 
     def calls_asynchronously(self, *, sequences: bool = False) -> bool:
-        """Return True if perf_analyzer would send without waiting for responses: always with streams,
-        and by default for models that take sequences.
-        """
+        """Return True if perf_analyzer would not wait: with streams, and by default for sequences."""
         return self.asynchronous or self.streaming or (sequences and not self.sync)
 
     @property
     def trace_settings(self) -> dict[str, tuple[str, ...]]:
-        """Trace settings to apply to the server before the run; settings that the user did not give are
-        left out.
-        """
+        """Trace settings to apply to the server before the run: those that the user gave."""
         numbers = {
             "trace_rate": self.trace_rate,
             "trace_count": self.trace_count,

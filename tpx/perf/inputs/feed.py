@@ -31,9 +31,7 @@ class Source(Protocol):
         """Return the next request to send."""
 
     def take_back(self) -> None:
-        """Undo `next` for a request that was not sent: within a sequence it is sent again, so that none
-        is missing.
-        """
+        """Undo `next` for a request that was not sent; within a sequence it is sent again."""
 
     def failed(self, sequence: int) -> None:
         """Record that a request of this sequence failed."""
@@ -125,9 +123,7 @@ class SharedSource(_Independent):
 
 
 def batches(total: int, size: int) -> list[range]:
-    """Return the steps of each request that takes `size` of `total` steps, modulo `total`, until they
-    repeat.
-    """
+    """Return the steps, modulo `total`, of each request that takes `size` of them, until they repeat."""
     return [range(k * size, (k + 1) * size) for k in range(total // math.gcd(total, size))]
 
 

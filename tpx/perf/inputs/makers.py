@@ -99,9 +99,7 @@ class Maker:
 
 
 def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
-    """Return the maker of an input from `source`. Raises UsageError if it does not suit the input's
-    datatype.
-    """
+    """Return the maker of an input. Raises UsageError if `source` does not suit the input's datatype."""
     flag = f"--input {source}"
     if source.kind == "file":
         return maker_of_file(spec, dims, source.path, flag)

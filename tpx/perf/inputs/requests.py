@@ -130,9 +130,7 @@ class _RequestMaker:
         )
 
     def share_outputs(self, data: DataSet) -> None:
-        """Have outputs written to shared memory, unless they are compared: concurrent requests
-        overwrite each other's outputs there.
-        """
+        """Place outputs in shared memory unless compared: concurrent requests overwrite them there."""
         shared = self._settings.shared
         if shared is None:
             return

@@ -1,6 +1,4 @@
-"""Requests of sequences: each slot sends one sequence after another, with an id that no other open
-sequence has.
-"""
+"""Requests of sequences: each slot sends one after another, each with an id that no other open one has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -162,9 +162,7 @@ class TensorRegions:
             await self._forget(self._registered.pop())
 
     async def _forget(self, region: Region) -> None:
-        """Unregister a region; retry, because servers refuse while an abandoned request is still in
-        flight.
-        """
+        """Unregister a region; servers refuse while an abandoned request is in flight, so retry."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 await self._registrar.unregister(region)

@@ -45,9 +45,7 @@ class Load(Protocol):
         """Sequences that were ended early; complete once the load has stopped."""
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
-        """Send requests until stopped, or `count` of them. A schedule counts from `origin_ns`; 0 means
-        now.
-        """
+        """Send until stopped, or `count` requests. A schedule counts from `origin_ns`; 0 means now."""
 
     async def finished(self) -> None:
         """Wait until `count` requests were sent and each has ended."""

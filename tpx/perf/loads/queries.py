@@ -91,9 +91,7 @@ class QueryLoad(SlotLoad):
             self.count_local_failure(status, message)
 
     def one_less(self) -> None:
-        """Count a finished request of the query; after the last one, record the row and send the next
-        query.
-        """
+        """Count a finished request; after the query's last, record the row and send the next query."""
         self._missing -= 1
         if self._missing:
             return

@@ -166,9 +166,7 @@ class Gathering:
         """Pending rows in order of their end and, if streamed, the times of all their responses."""
 
     def gather(self, *, everything: bool = False) -> None:
-        """Read what is new, and append in order what all workers have completed; with `everything`, all
-        of it.
-        """
+        """Append what all workers have completed, in order; with `everything`, all that they have sent."""
         # read before the rows, so that no row that ended by then can be missing
         complete_ns = min(ring.said("complete_ns") for ring in self._rings)
         rows, times = [self._rows], [self._times_ns]

@@ -98,9 +98,7 @@ class Sender:
         self._ready(self)
 
     def on_streamed(self, response: Any) -> None:
-        """Handle the end of a request that may have several responses: its last response, or the end of
-        its stream.
-        """
+        """Handle the last response, or the end of the stream, of a request that may have several."""
         start_ns = self.start_ns
         if not start_ns:
             return

@@ -101,9 +101,7 @@ class LocalWorker:
             self.check()
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
-        """Return the next reply, which must be of type `kind`. Raises the worker's own error,
-        MeasurementError.
-        """
+        """Return the next reply, of type `kind`. Raises the worker's own error, or MeasurementError."""
         deadline_ns = perf_counter_ns() + int(patience_s * 1e9)
         while not self._pipe.poll():
             self.check()

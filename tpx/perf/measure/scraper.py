@@ -90,9 +90,7 @@ Notice = Callable[[str], None]
 
 
 class Scraper:
-    """Scrapes from the first `begin` until `stop`. A failure is reported once; figures may be missing,
-    but the run continues.
-    """
+    """Scrapes from the first `begin` until `stop`. Failures are reported once; the run continues without."""
 
     def __init__(self, place: MetricsPlace, notice: Notice) -> None:
         self._place = place

@@ -24,9 +24,7 @@ LAG_OF_LATENCY = 0.25
 LITTLES_TOLERANCE = 0.1
 COUNT_TOLERANCE = 0.05
 EDGE_REQUESTS = 10
-"""Requests near a window's border, besides those in flight, that client and server may count in
-different windows.
-"""
+"""Requests near a border, besides those in flight, that client and server may count in different windows."""
 OWN_PROCESSOR = 0.95
 """Share of busy time below which a polling client had to share its processor."""
 

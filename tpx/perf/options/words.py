@@ -32,9 +32,7 @@ stability-percentage streaming string-data string-length sync trace-count trace-
 triton-server-directory verbose-csv version warmup-request-count
 """
 PERF_ANALYZER = frozenset(_NAMES.split())
-"""perf_analyzer's long options: an unambiguous prefix of one means that option, even if it also is a
-prefix of tpx's own.
-"""
+"""perf_analyzer's long options: an unambiguous prefix of one means it, even if tpx has one like it."""
 
 REFUSED: Mapping[str, str] = {
     "--arrival": "arrivals are --request-distribution constant, poisson, gamma or burst, with --gamma-shape "

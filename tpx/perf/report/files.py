@@ -155,9 +155,7 @@ def _part(server: ServerBreakdown | None, model: str, version: str) -> ServerBre
 def _composing_row(
     result: LevelResult, server: ServerBreakdown, part: ServerBreakdown, *, caching: bool
 ) -> list[object]:
-    """Return the row of a composing model. It has no client, so throughput is the ensemble's times its
-    share.
-    """
+    """Return a composing model's row. It has no client: its throughput is a share of the ensemble's."""
     share = part.success_count / server.success_count if server.success_count else 0.0
     request_us = average_us(part.success_ns, part.success_count)
     between = max(0, request_us - part.accounted_ns // 1000)

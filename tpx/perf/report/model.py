@@ -31,9 +31,7 @@ class Report:
 
     @property
     def best(self) -> LevelResult | None:
-        """Level of the highest throughput that met the limits; with objectives, the highest load that
-        meets them.
-        """
+        """Level of the highest throughput within limits, or the highest load that meets the objectives."""
         if self.config.answers.slo:
             return next((r for r in self.levels if r.level == self.answer), None)
         good = [r for r in self.levels if r.meets_limits]

@@ -101,9 +101,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 CONFIDENCE = 0.95
 SAFE_CONFIDENCE = 0.99
-"""Confidence that MLPerf requires of a percentile; a percentile without enough requests for it is
-reported as unknown.
-"""
+"""Confidence that MLPerf requires; a percentile without enough requests for it counts as unknown."""
 NOTICED_CORRELATION = 0.2
 """Correlation up to which batches count as independent."""
 GREATEST_CORRELATION = 0.9
@@ -145,9 +143,7 @@ def lag_one(values: Array) -> float:
 
 
 def widening(residuals: Array) -> float:
-    """Return the factor by which correlated batches widen a standard error, by a first-order
-    autoregression.
-    """
+    """Return the factor by which correlated batches (first-order autoregression) widen a standard error."""
     count = len(residuals)
     # correct the bias: an estimate from few values is too low by (1 + 3 rho) / n (Kendall 1954)
     correlation = (lag_one(residuals) + 1 / count) / max(1 - 3 / count, 0.25)

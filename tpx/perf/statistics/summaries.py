@@ -160,9 +160,7 @@ def bin_of(latency_ns: Array) -> Integers:
 
 
 def quantiles(histograms: Array, bins: Integers, probability: float) -> Floats:
-    """Return the quantile in ns of each row of `histograms`, interpolated within its bin; NaN for an
-    empty row.
-    """
+    """Return the quantile in ns of each row, interpolated within its bin; NaN for an empty row."""
     below = np.cumsum(histograms, axis=1, dtype=np.float64)
     total = below[:, -1] if len(bins) else np.zeros(len(histograms))
     out = np.full(len(total), np.nan)
