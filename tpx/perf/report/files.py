@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.report.json import json_text
-from tpx.perf.report.level_text import composing_in_order, has_response_cache
+from tpx.perf.report.level_text import GPU_FIGURES, composing_in_order, gpu_values, has_response_cache
 from tpx.perf.report.model import Report, average_us, load_name, percentile_name, rate, usec
-from tpx.perf.results import ClientTimes, GpuFigures, LevelResult, MetricsFigures, ServerBreakdown, Verdict
+from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.statistics.summaries import LatencySummary, reported_percentiles
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each, write_text
@@ -42,7 +42,8 @@ def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tupl
     parts = {(p.model, p.version) for server in servers for p in server.composing}
     caching = any(has_response_cache(server) for server in servers)
     for model, version in sorted(parts):
-        lines = [",".join(_composing_header(rows, caching=caching))]
+        names = [_level_column(rows), "Inferences/Second", "Client Send"]
+        lines = [",".join([*names, *_server_names(caching=caching), "Client Recv"])]
         for result in rows:
             part = _part(result.server, model, version)
             if part is not None and result.server is not None:
@@ -99,7 +100,7 @@ class _Columns:
                 names.append("Avg latency")
             names += ["request/response", "response wait"]
             if self._metrics:
-                names += [title for title, _ in _GPU_COLUMNS]
+                names += [title for title, _, _ in GPU_FIGURES]
         return names
 
     def row(self, result: LevelResult, latency: LatencySummary, client: ClientTimes) -> list[object]:
@@ -113,38 +114,13 @@ class _Columns:
         values.append(usec(client.receive_ns))
         values += [usec(latency.at(p)) for p in reported_percentiles(self._percentile)]
         if self._verbose:
-            values += self._further(result.metrics, latency, client)
+            values += [usec(latency.mean_ns)] if self._percentile is None else []
+            values += [usec(client.send_ns + client.receive_ns), usec(client.wait_ns)]
+        if self._verbose and self._metrics:
+            gpus = result.metrics.gpus if result.metrics is not None else ()
+            for _, name, _ in GPU_FIGURES:
+                values.append("".join(f"{uuid}:{value};" for uuid, value in gpu_values(gpus, name)))
         return values
-
-    def _further(
-        self, metrics: MetricsFigures | None, latency: LatencySummary, client: ClientTimes
-    ) -> list[object]:
-        values: list[object] = [usec(latency.mean_ns)] if self._percentile is None else []
-        values += [usec(client.send_ns + client.receive_ns), usec(client.wait_ns)]
-        if self._metrics:
-            gpus = metrics.gpus if metrics is not None else ()
-            values += [_by_gpu(gpus, name) for _, name in _GPU_COLUMNS]
-        return values
-
-
-_GPU_COLUMNS = (
-    ("Avg GPU Utilization", "utilization"),
-    ("Avg GPU Power Usage", "power_w"),
-    ("Max GPU Memory Usage", "memory_used_bytes"),
-    ("Total GPU Memory", "memory_total_bytes"),
-)
-
-
-def _by_gpu(gpus: Sequence[GpuFigures], name: str) -> str:
-    """Return `uuid:value;uuid:value;`."""
-    whole = name.startswith("memory")
-    known = [(gpu.uuid, value) for gpu in gpus if (value := getattr(gpu, name)) is not None]
-    return "".join(f"{uuid}:{int(value) if whole else rate(value)};" for uuid, value in known)
-
-
-def _composing_header(rows: Sequence[LevelResult], *, caching: bool) -> list[str]:
-    server = _server_names(caching=caching)
-    return [_level_column(rows), "Inferences/Second", "Client Send", *server, "Client Recv"]
 
 
 def _part(server: ServerBreakdown | None, model: str, version: str) -> ServerBreakdown | None:

@@ -1,6 +1,6 @@
 """One level as perf_analyzer prints it, what tpx adds, and `--explain`: formulas with their numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tpx.perf.levels import CONCURRENCY
@@ -16,7 +16,6 @@ from tpx.perf.results import (
     MetricsFigures,
     OpenLoop,
     ServerBreakdown,
-    Sessions,
     Streaming,
     Window,
 )
@@ -79,7 +78,13 @@ def _pass_line(number: int, window: Window) -> str:
 
 
 def _client_lines(result: LevelResult, latency: LatencySummary, shown: Shown) -> list[str]:
-    lines = _late_lines(result)
+    lines, pace = [], result.open_loop
+    if pace is not None and pace.delayed > DELAYED_LIMIT * pace.slip.count:
+        lines += [
+            f"    Avg send request rate: {pace.sent_per_s:.2f} infer/sec",
+            "    [WARNING] Perf Analyzer was not able to keep up with the desired request rate. "
+            f"{100 * pace.delayed / pace.slip.count:.2f}% of the requests were delayed. ",
+        ]
     if result.sequences is not None:
         per_s = result.sequences * 1e9 / max(result.duration_ns, 1)
         lines.append(f"    Sequence count: {result.sequences} ({rate(per_s)} seq/sec)")
@@ -100,42 +105,26 @@ def _client_lines(result: LevelResult, latency: LatencySummary, shown: Shown) ->
     return lines
 
 
-def _late_lines(result: LevelResult) -> list[str]:
-    pace = result.open_loop
-    if pace is None or not pace.delayed > DELAYED_LIMIT * pace.slip.count:
-        return []
-    return [
-        f"    Avg send request rate: {pace.sent_per_s:.2f} infer/sec",
-        "    [WARNING] Perf Analyzer was not able to keep up with the desired request rate. "
-        f"{100 * pace.delayed / pace.slip.count:.2f}% of the requests were delayed. ",
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimeNames:
-    """Names of the parts of a request's time."""
-
-    way: str
-    send: str
-    receive: str
-    both: str
-
-
-_HTTP = _TimeNames(way="HTTP", send="send", receive="receive", both="send/recv")
-_GRPC = _TimeNames(way="gRPC", send="marshal", receive="unmarshal", both="(un)marshal request/response")
-_ENGINE = _TimeNames(way="engine", send="submit", receive="take", both="submit/take")
+_TIME_NAMES = {
+    "HTTP": ("send", "receive", "send/recv"),
+    "gRPC": ("marshal", "unmarshal", "(un)marshal request/response"),
+    "engine": ("submit", "take", "submit/take"),
+}
+"""Names of sending, receiving, and both, by the way of a request."""
 
 
 def _time_line(client: ClientTimes, shown: Shown) -> str:
-    send, wait, receive = usec(client.send_ns), usec(client.wait_ns), usec(client.receive_ns)
-    both = usec(client.send_ns + client.receive_ns)
-    words = _ENGINE if shown.with_engine else _GRPC if shown.protocol == "grpc" else _HTTP
+    way = "engine" if shown.with_engine else "gRPC" if shown.protocol == "grpc" else "HTTP"
+    sending, receiving, both = _TIME_NAMES[way]
     parts = (
-        f"({words.send} {send} usec + response wait {wait} usec + {words.receive} {receive} usec)"
-        if shown.verbose
-        else f"({words.both} {both} usec + response wait {wait} usec)"
+        f"{both} {usec(client.send_ns + client.receive_ns)} usec + response wait {usec(client.wait_ns)} usec"
     )
-    return f"Avg {words.way} time: {usec(client.total_ns)} usec {parts}"
+    if shown.verbose:
+        parts = (
+            f"{sending} {usec(client.send_ns)} usec + response wait {usec(client.wait_ns)} usec + "
+            f"{receiving} {usec(client.receive_ns)} usec"
+        )
+    return f"Avg {way} time: {usec(client.total_ns)} usec ({parts})"
 
 
 MOST_GPUS = 16
@@ -169,7 +158,15 @@ def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[
         computing = f"compute {times.compute} usec" if server.composing else _steps(server)
         lines += [f"{request} ({_overhead(total, times.queue, times.compute)} + {computing})", ""]
     else:
-        lines += [request + _cache_parts(server, times, total), *_cache_lines(server, times, margin), ""]
+        # an ensemble whose responses are cached: a hit has no times of its models
+        if not (server.composing and server.response_cache):
+            overhead = _overhead(total, times.queue, times.either)
+            request += f" ({overhead} + cache hit/miss {times.either} usec)"
+        missed = f"{margin}{margin}  Average Cache Miss Latency: {times.miss + times.compute} usec "
+        if not server.composing:
+            missed += f"(cache lookup/insertion {times.miss} usec + {_steps(server)})"
+        # indented by twice the margin, as in perf_analyzer
+        lines += [request, f"{margin}{margin}  Average Cache Hit Latency: {times.hit} usec", missed, ""]
     if server.composing:
         lines.append(f"{margin}Composing models: ")
         for part in composing_in_order(server):
@@ -224,22 +221,17 @@ def _steps(server: ServerBreakdown) -> str:
     return f"compute input {first} usec + compute infer {then} usec + compute output {last} usec"
 
 
-def _cache_parts(server: ServerBreakdown, times: _Times, total: int) -> str:
-    if server.composing and server.response_cache:
-        return ""  # the ensemble's responses are cached, so a hit has no times of its models
-    return f" ({_overhead(total, times.queue, times.either)} + cache hit/miss {times.either} usec)"
-
-
-def _cache_lines(server: ServerBreakdown, times: _Times, margin: str) -> list[str]:
-    """Return cache hits and misses, indented by twice the margin as in perf_analyzer."""
-    missed = f"{margin}{margin}  Average Cache Miss Latency: {times.miss + times.compute} usec "
-    if not server.composing:
-        missed += f"(cache lookup/insertion {times.miss} usec + {_steps(server)})"
-    return [f"{margin}{margin}  Average Cache Hit Latency: {times.hit} usec", missed]
+GPU_FIGURES = (
+    ("Avg GPU Utilization", "utilization", "%"),
+    ("Avg GPU Power Usage", "power_w", " watts"),
+    ("Max GPU Memory Usage", "memory_used_bytes", " bytes"),
+    ("Total GPU Memory", "memory_total_bytes", " bytes"),
+)
+"""perf_analyzer's titles of the figures of a GPU, and their units in its text."""
 
 
 def metrics_lines(metrics: MetricsFigures) -> list[str]:
-    """Return the lines that perf_analyzer prints about GPUs."""
+    """Return the lines that perf_analyzer prints about GPUs, utilization in percent."""
     lines = ["  Server Prometheus Metrics: "]
     if len(metrics.gpus) > MOST_GPUS:
         return [
@@ -247,25 +239,19 @@ def metrics_lines(metrics: MetricsFigures) -> list[str]:
             "Too many GPUs on system to print out individual Prometheus metrics, use the CSV output feature "
             "to see metrics.",
         ]
-    for title, name, unit in (
-        ("Avg GPU Utilization", "utilization", "%"),
-        ("Avg GPU Power Usage", "power_w", " watts"),
-        ("Max GPU Memory Usage", "memory_used_bytes", " bytes"),
-        ("Total GPU Memory", "memory_total_bytes", " bytes"),
-    ):
+    for title, name, unit in GPU_FIGURES:
         lines.append(f"    {title}:")
-        lines += [f"      {gpu.uuid} : {value}{unit}" for gpu in metrics.gpus if (value := _shown(gpu, name))]
+        for uuid, value in gpu_values(metrics.gpus, name, 100 if unit == "%" else 1):
+            lines.append(f"      {uuid} : {value}{unit}")
     return lines
 
 
-def _shown(gpu: GpuFigures, name: str) -> str:
-    """Return a figure of a GPU, utilization in percent; empty if unknown."""
-    value = getattr(gpu, name)
-    if value is None:
-        return ""
-    if name == "utilization":
-        return rate(value * 100)
-    return rate(value) if name == "power_w" else str(int(value))
+def gpu_values(gpus: Sequence[GpuFigures], name: str, factor: float = 1) -> Iterator[tuple[str, str]]:
+    """Yield the uuid and one figure of each GPU that has it; bytes are whole."""
+    for gpu in gpus:
+        value = getattr(gpu, name)
+        if value is not None:
+            yield gpu.uuid, str(int(value)) if name.startswith("memory") else rate(value * factor)
 
 
 NOTICED_DIFFERENCE = 0.05
@@ -294,7 +280,9 @@ def _lines(result: LevelResult) -> Iterator[str]:
     if result.open_loop is not None:
         yield from _pace(result.open_loop, result)
     if result.sessions is not None:
-        yield _sessions(result.sessions)
+        unsent = result.sessions.unsent_turns
+        missing = f", {unsent} turns not sent" if unsent else ""
+        yield f"Conversations: {result.sessions.finished} of {result.sessions.total} finished{missing}"
     yield from map(_member, result.members)
     if result.streaming is not None and result.streaming.inter_response is not None:
         yield from _stream(result.streaming)
@@ -302,11 +290,6 @@ def _lines(result: LevelResult) -> Iterator[str]:
         yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
     if result.metrics is not None:
         yield from _metrics(result.metrics)
-
-
-def _sessions(sessions: Sessions) -> str:
-    missing = f", {sessions.unsent_turns} turns not sent" if sessions.unsent_turns else ""
-    return f"Conversations: {sessions.finished} of {sessions.total} finished{missing}"
 
 
 def _member(member: MemberFigures) -> str:
