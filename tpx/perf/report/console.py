@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from tpx.perf.answers.knee import Knee, Scalability, find_knee
+from tpx.perf.answers.knee import Knee, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.model import Report, level_name, load_name, percentile_name, rate, usec
+from tpx.perf.report.model import Report, level_name, load_name, percentile_name, rate, throughput, usec
 from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
 from tpx.report.digits import latency, rounded
 
@@ -142,31 +142,24 @@ def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
 def _objectives(report: Report) -> list[str]:
     asked = ", ".join(o.text for o in report.config.answers.slo)
     answer = next((r for r in report.levels if r.level == report.answer), None)
-    if answer is None:
-        head = f"SLO {asked}: no measured load meets it."
-    else:
-        head = (
-            f"SLO {asked}: met up to {load_name(answer.level)}, "
-            f"{rounded(answer.throughput_infer_per_s)} infer/s "
+    lines = ["", f"SLO {asked}: no measured load meets it."]
+    if answer is not None:
+        lines[1] = (
+            f"SLO {asked}: met up to {load_name(answer.level)}, {throughput(answer)} "
             f"(with {report.config.answers.slo_confidence * 100:g}% confidence)."
         )
-    lines = ["", head]
     for result in sorted(report.levels, key=lambda r: r.level.value):
-        lines += [
-            f"  {load_name(result.level)}: {a.objective.text} {a.outcome.value}: "
-            f"{a.objective.show(a.value)} ({a.reason})"
+        told = [
+            f"{a.objective.text} {a.outcome.value}: {a.objective.show(a.value)} ({a.reason})"
             for a in result.slo
         ]
         if result.verdict is Verdict.ERRORS and result.reason:
-            lines.append(f"  {load_name(result.level)}: {result.reason}")
+            told.append(result.reason)
         if result.falls_behind:
-            lines.append(
-                f"  {load_name(result.level)}: falls behind, fewer answers came than requests were due"
-            )
+            told.append("falls behind, fewer answers came than requests were due")
         if result.failed and not any(a.objective.quantity == "error_rate" for a in result.slo):
-            lines.append(
-                f"  {load_name(result.level)}: {result.failed} requests failed, which no objective limits"
-            )
+            told.append(f"{result.failed} requests failed, which no objective limits")
+        lines += [f"  {load_name(result.level)}: {text}" for text in told]
     return lines
 
 
@@ -177,25 +170,18 @@ def _knee(knee: Knee) -> list[str]:
         ("highest throughput per latency", knee.power),
         ("last level whose further load paid", knee.worthwhile),
     ):
-        lines.append(f"  {what}: {_point(result)}")
-    return [*lines, *_model(knee.model)]
-
-
-def _point(result: LevelResult | None) -> str:
-    if result is None:
-        return "not to be told from these levels"
-    return f"{load_name(result.level)}, {rounded(result.throughput_infer_per_s)} infer/s"
-
-
-def _model(model: Scalability | None) -> Sequence[str]:
+        where = "not to be told from these levels"
+        if result is not None:
+            where = f"{load_name(result.level)}, {throughput(result)}"
+        lines.append(f"  {what}: {where}")
+    model = knee.model
     if model is None:
-        return ["  universal scalability law: four concurrency levels are needed"]
-    peak = (
-        f"peak of {rounded(model.peak_throughput)} infer/s at concurrency {model.peak_load:.0f}"
-        if model.peak_load is not None
-        else f"no peak, throughput approaches {rounded(model.peak_throughput)} infer/s"
-    )
+        return [*lines, "  universal scalability law: four concurrency levels are needed"]
+    peak = f"no peak, throughput approaches {rounded(model.peak_throughput)} infer/s"
+    if model.peak_load is not None:
+        peak = f"peak of {rounded(model.peak_throughput)} infer/s at concurrency {model.peak_load:.0f}"
     return [
+        *lines,
         f"  universal scalability law: {peak} (contention {model.contention:.4g}, coherency "
-        f"{model.coherency:.4g}, fit error {model.fit_error * 100:.1f}%)"
+        f"{model.coherency:.4g}, fit error {model.fit_error * 100:.1f}%)",
     ]

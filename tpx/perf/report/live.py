@@ -104,8 +104,12 @@ class Dashboard:
         if progress is not None and progress.server is not None and progress.server.success_count:
             lines.append(_server(progress.server, width))
         if progress is not None and progress.failed:
-            lines.append(_failures(progress))
-        lines += self._levels()
+            line = Text(f"  {progress.failed:,} failed", "bold red")
+            kinds = "; ".join(" ".join(kind.split()) for kind in progress.failures)
+            lines.append(line.append(f"  {kinds}", "red"))
+        if self._results:
+            lines.append(Text(f"  {'load':<18}{'infer/s':>10}{'p50':>10}{'p99':>10}  verdict", "dim"))
+        lines += map(_result, self._results[-SHOWN_LEVELS:])
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Text("\n").join(lines)
@@ -118,18 +122,16 @@ class Dashboard:
         """
         if self._planned is None or self._config.load.request_count:
             return None
-        usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else self._fewest_ns()
-        here = max(0, usual - (now_ns - self._level_begun_ns))
-        pause = int(self._config.course.cooldown_seconds * 1e9)
-        return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
-
-    def _fewest_ns(self) -> int:
-        """Return the minimum duration of a level."""
         settings = self._config.level_settings
         floor_ns = settings.count_window_floor_ms * 1_000_000
         window_ns = floor_ns if settings.mode == "count_windows" else settings.window_ns
         windows = 1 if settings.one_window else STABILITY_WINDOWS
-        return int(settings.warmup_s * 1e9) + window_ns * windows
+        usual = int(settings.warmup_s * 1e9) + window_ns * windows
+        if self._took_ns:
+            usual = sum(self._took_ns) // len(self._took_ns)
+        here = max(0, usual - (now_ns - self._level_begun_ns))
+        pause = int(self._config.course.cooldown_seconds * 1e9)
+        return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
 
     def _headline(self, now_ns: int) -> Text:
         level, progress = self._level, self._progress
@@ -147,13 +149,6 @@ class Dashboard:
         if left is not None:
             line.append(f"  about {_clock(left)} left", "dim")
         return line
-
-    def _levels(self) -> list[Text]:
-        shown = self._results[-SHOWN_LEVELS:]
-        if not shown:
-            return []
-        head = f"  {'load':<18}{'infer/s':>10}{'p50':>10}{'p99':>10}  verdict"
-        return [Text(head, "dim"), *(_result(result) for result in shown)]
 
 
 def _clock(duration_ns: int) -> str:
@@ -201,12 +196,6 @@ def _server(server: ServerBreakdown, width: int) -> Text:
             until = room * through // whole
             line.append("\u2588" * (until - drawn), style)
             drawn = until
-    return line
-
-
-def _failures(progress: LevelProgress) -> Text:
-    line = Text(f"  {progress.failed:,} failed", "bold red")
-    line.append("  " + "; ".join(" ".join(kind.split()) for kind in progress.failures), "red")
     return line
 
 

@@ -9,6 +9,7 @@ from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult, Verdict
+from tpx.report.digits import rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,11 @@ def average_us(total_ns: int, count: int) -> int:
 def rate(value: float) -> str:
     """Format a rate as C++ prints a double: six significant digits."""
     return f"{value:.6g}"
+
+
+def throughput(result: LevelResult) -> str:
+    """Return a level's throughput for people."""
+    return f"{rounded(result.throughput_infer_per_s)} infer/s"
 
 
 def percentile_name(percentile: float) -> str:

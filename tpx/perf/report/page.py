@@ -14,7 +14,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.console import answers_text
 from tpx.perf.report.level_text import waited_before
-from tpx.perf.report.model import Report, level_name, load_name, percentile_name
+from tpx.perf.report.model import Report, level_name, load_name, percentile_name, throughput
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.summaries import LatencySummary
@@ -49,12 +49,12 @@ _METHOD = (
 
 def build(report: Report, argv: Sequence[str]) -> Document:
     """Return the report of a run; `argv` is its command line."""
-    levels, config = report.levels, report.config
+    levels, config, answers = report.levels, report.config, answers_text(report).strip("\n")
     best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
     sections = [
         Section(blocks=(replace(conclude(report), tiles=() if best is None else _tiles(best)),)),
         *section("Objectives", objectives_grid(report)),
-        *_answers(report),
+        *(section("Answers", code(answers)) if answers else []),
         *_charts(report, best),
         *section("Models", members_grid(report)),
         *section("Server", server_grid(report)),
@@ -106,10 +106,18 @@ def conclude(report: Report) -> Statement:
     """Return the verdict of a run on its objectives, its limit, or its figures alone."""
     if not any(r.requests for r in report.levels):
         return Statement(badge="Nothing measured", tone="bad", sentence=_nothing(report))
-    detail = _detail(report)
-    if report.config.answers.slo:
-        return _objectives(report, detail)
-    best = report.best
+    detail, best = _detail(report), report.best
+    asked = ", ".join(o.text for o in report.config.answers.slo)
+    if asked:
+        said = f"no load meets {asked}"
+        if best is not None:
+            said = f"{asked} met up to {load_name(best.level)}: {throughput(best)}, {_percentiles(best)}"
+        return Statement(
+            badge="Objectives missed" if best is None else "Objectives met",
+            tone="bad" if best is None else "good",
+            sentence=said,
+            detail=detail,
+        )
     if best is None:
         reasons = {r.verdict.words for r in report.levels}
         return Statement(
@@ -122,28 +130,9 @@ def conclude(report: Report) -> Statement:
     return Statement(
         badge="Client-bound" if bound else "Measured",
         tone="warn" if bound or detail else "good",
-        sentence=f"{_throughput(best)} at {load_name(best.level)}, {_percentiles(best)}",
+        sentence=f"{throughput(best)} at {load_name(best.level)}, {_percentiles(best)}",
         detail=best.reason if bound else detail,
     )
-
-
-def _objectives(report: Report, detail: str) -> Statement:
-    asked = ", ".join(o.text for o in report.config.answers.slo)
-    best = report.best
-    if best is None:
-        return Statement(
-            badge="Objectives missed", tone="bad", sentence=f"no load meets {asked}", detail=detail
-        )
-    return Statement(
-        badge="Objectives met",
-        tone="good",
-        sentence=f"{asked} met up to {load_name(best.level)}: {_throughput(best)}, {_percentiles(best)}",
-        detail=detail,
-    )
-
-
-def _throughput(result: LevelResult) -> str:
-    return f"{rounded(result.throughput_infer_per_s)} infer/s"
 
 
 def _percentiles(result: LevelResult) -> str:
@@ -171,12 +160,6 @@ def _nothing(report: Report) -> str:
     if errors:
         return f"no request succeeded; the first failure: {errors[0].code}: {errors[0].message}"
     return report.error or "no request ended while it was measured"
-
-
-def _answers(report: Report) -> list[Section]:
-    """Return the requested answers besides figures: objectives, a scenario, the knee."""
-    text = answers_text(report).strip("\n")
-    return section("Answers", code(text)) if text else []
 
 
 def _charts(report: Report, best: LevelResult | None) -> list[Section]:
@@ -213,12 +196,13 @@ def _subtitle(report: Report) -> str:
 
 
 def _tiles(best: LevelResult) -> tuple[Tile, ...]:
+    reach = None if best.estimates is None else best.estimates.throughput
     tiles = [
         Tile(
             label="Throughput",
             figure=rounded(best.throughput_infer_per_s),
             unit="infer/s",
-            note=_throughput_range(best),
+            note=f"95 %: {rounded(reach.low)} to {rounded(reach.high or reach.value)}" if reach else "",
             tone="good" if best.meets_limits else "",
         )
     ]
@@ -240,13 +224,6 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
     note = f"of {sum(w.requests + w.failed for w in best.windows):,} requests"
     tiles.append(Tile(label="Failed", figure=f"{failed:,}", unit="", note=note, tone="bad" if failed else ""))
     return tuple(tiles)
-
-
-def _throughput_range(result: LevelResult) -> str:
-    if result.estimates is None:
-        return ""
-    interval = result.estimates.throughput
-    return f"95 %: {rounded(interval.low)} to {rounded(interval.high or interval.value)}"
 
 
 def _latency_range(result: LevelResult, percentile: float) -> str:
@@ -321,6 +298,8 @@ def levels_grid(report: Report) -> DataTable | None:
     if not report.levels:
         return None
     inside = report.config.service.service_kind == "inprocess"
+    shown = (50.0, 90.0, 95.0, 99.0, 99.9)
+    latencies: list[TableField[LevelResult]] = [_percentile(p, lambda r: r.latency) for p in shown]
 
     def verdict(result: LevelResult) -> str:
         return result.verdict.words + (", interrupted" if result.interrupted else "")
@@ -332,7 +311,7 @@ def levels_grid(report: Report) -> DataTable | None:
             count(report.levels[0].level.kind.text.capitalize(), lambda r: r.level.value),
             quantity("infer/s", lambda r: r.throughput_infer_per_s),
             duration("mean", lambda r: None if r.latency is None else r.latency.mean_ns),
-            *(_percentile(p, _of_level) for p in (50.0, 90.0, 95.0, 99.0, 99.9)),
+            *latencies,
             count("Failed", lambda r: sum(e.count for e in r.errors)),
             quantity(
                 f"Client {'and engine ' if inside else ''}busy %", lambda r: r.client_busy * 100, minor=True
@@ -342,14 +321,6 @@ def levels_grid(report: Report) -> DataTable | None:
         report.levels,
         lambda r: "best" if r is report.best else "",
     )
-
-
-def _of_level(result: LevelResult) -> LatencySummary | None:
-    return result.latency
-
-
-def _of_member(record: tuple[LevelResult, MemberFigures]) -> LatencySummary | None:
-    return record[1].latency
 
 
 def _percentile(percentile: float, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
@@ -408,6 +379,9 @@ def _tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, Server
 def members_grid(report: Report) -> DataTable | None:
     """Return the figures of each model when several are measured at once."""
     records: list[tuple[LevelResult, MemberFigures]] = [(r, m) for r in report.levels for m in r.members]
+    latencies: list[TableField[tuple[LevelResult, MemberFigures]]] = [
+        _percentile(p, lambda r: r[1].latency) for p in (50.0, 99.0)
+    ]
     return table(
         "models",
         "Each model by itself",
@@ -416,7 +390,7 @@ def members_grid(report: Report) -> DataTable | None:
             text("Model", lambda r: r[1].model),
             quantity("Weight", lambda r: r[1].weight),
             quantity("infer/s", lambda r: r[1].throughput_infer_per_s),
-            *(_percentile(p, _of_member) for p in (50.0, 99.0)),
+            *latencies,
             count("Requests", lambda r: r[1].requests),
             count("Failed", lambda r: r[1].failed),
         ],

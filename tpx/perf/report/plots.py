@@ -8,7 +8,7 @@ import numpy as np
 
 from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name
-from tpx.perf.results import Estimates, LevelResult, Verdict, Window
+from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, quantiles
 from tpx.report.chart import STYLES, Axis, Bar, Chart, Dot, Line, Mark, Scale, exact_log_scale, linear_scale
 from tpx.report.digits import in_unit, latency, rounded
@@ -61,16 +61,11 @@ def _curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
                 stable=result.verdict is not Verdict.UNSTABLE,
             )
         )
-        spread.append(_interval_ms(result.estimates, percentile, value))
+        found = None if result.estimates is None else result.estimates.at(percentile)
+        low = value if found is None else found.interval.low / 1e6
+        high = None if found is None else found.interval.high
+        spread.append((low, value if high is None else high / 1e6))
     return Line(name=f"p{percentile:g}", dots=tuple(dots), spread=tuple(spread))
-
-
-def _interval_ms(estimates: Estimates | None, percentile: float, value: float) -> tuple[float, float]:
-    found = None if estimates is None else estimates.at(percentile)
-    if found is None:
-        return value, value
-    high = found.interval.high
-    return found.interval.low / 1e6, value if high is None else high / 1e6
 
 
 def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
@@ -143,19 +138,15 @@ def _timeline_line(result: LevelResult, begun: int, what: str) -> Line:
     dots = []
     first_kept = len(result.windows) - result.kept_windows
     for i, window in enumerate(result.windows):
-        value = _of_window(window, what)
-        if value is not None:
+        value = window.throughput_infer_per_s
+        if what != "throughput":
+            value = math.nan if window.latency is None else window.latency.at(99.0) / 1e6
+        if not math.isnan(value):
             unit = "infer/s" if what == "throughput" else "ms"
             title = f"{level_name(result.level)}, window {i + 1}: {in_unit(value, unit)}"
             x = ((window.start_ns + window.end_ns) / 2 - begun) / 1e9
             dots.append(Dot(x=x, y=value, title=title, stable=i >= first_kept))
     return Line(name=level_name(result.level), dots=tuple(dots))
-
-
-def _of_window(window: Window, what: str) -> float | None:
-    if what == "throughput":
-        return window.throughput_infer_per_s
-    return None if window.latency is None else window.latency.at(99.0) / 1e6
 
 
 def histogram(result: LevelResult) -> Chart | None:
