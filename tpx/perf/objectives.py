@@ -125,35 +125,20 @@ def _objective(text: str) -> Objective:
     if match is None:
         _refuse(text, "expected FIGURE < VALUE such as p99<20ms, throughput>=500 or error_rate<0.1%")
     name, sign, number, unit = match[1].lower(), match[2], match[3], match[4]
-    quantity, percentile = _quantity(text, name)
+    percentile = 0.0
+    quantity = _WORDS.get(name, "percentile")
+    if name == "median":
+        percentile = 50.0
+    elif re.fullmatch(r"p[0-9]+(\.[0-9]+)?", name):
+        percentile = float(name[1:])
+        if not 0 < percentile < 100:
+            _refuse(text, f"a percentile lies between 0 and 100, not at {name[1:]}")
+    elif name not in _WORDS:
+        _refuse(text, f"unknown figure '{name}' (known: p50, p99.9, ..., median, {', '.join(_WORDS)})")
     try:
         value = float(number)
     except ValueError:
         _refuse(text, f"'{number}' is not a number")
-    return Objective(
-        text=f"{name}{sign}{number}{unit}",
-        quantity=quantity,
-        percentile=percentile,
-        below=sign[0] == "<",
-        inclusive=sign.endswith("="),
-        bound=value * _unit(text, quantity, unit),
-    )
-
-
-def _quantity(text: str, name: str) -> tuple[Quantity, float]:
-    if name in _WORDS:
-        return _WORDS[name], 0.0
-    if name == "median":
-        return "percentile", 50.0
-    if re.fullmatch(r"p[0-9]+(\.[0-9]+)?", name):
-        percentile = float(name[1:])
-        if not 0 < percentile < 100:
-            _refuse(text, f"a percentile lies between 0 and 100, not at {name[1:]}")
-        return "percentile", percentile
-    _refuse(text, f"unknown figure '{name}' (known: p50, p99.9, ..., median, {', '.join(_WORDS)})")
-
-
-def _unit(text: str, quantity: Quantity, unit: str) -> float:
     units = {"throughput": _RATES, "error_rate": _SHARES}.get(quantity, _NANOSECONDS)
     factor = units.get(unit.lower())
     if factor is None:
@@ -161,7 +146,14 @@ def _unit(text: str, quantity: Quantity, unit: str) -> float:
         _refuse(
             text, f"'{unit}' is not a unit of it (known: {known})" if unit else f"a unit is missing ({known})"
         )
-    return factor
+    return Objective(
+        text=f"{name}{sign}{number}{unit}",
+        quantity=quantity,
+        percentile=percentile,
+        below=sign[0] == "<",
+        inclusive=sign.endswith("="),
+        bound=value * factor,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ or assembled from the pieces of a stream. Source: perf_analyzer,
 session_concurrency/payload_json_utils.cc.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import orjson
 
@@ -93,7 +93,10 @@ class ChatTurn:
     @property
     def body(self) -> bytes:
         """Request body with the history before it, complete once the previous turn is answered."""
-        return orjson.dumps({**self._body, "messages": list(self._messages())})
+        messages: list[Message] = []
+        for turn in self._session[: self._number]:
+            messages += (*turn._body["messages"], turn._answer)
+        return orjson.dumps({**self._body, "messages": [*messages, *self._body["messages"]]})
 
     def answered(self, body: Buffer, *, streamed: bool) -> bool:
         """Record a successful response and encode the next turn; return False if it contains no message."""
@@ -106,12 +109,6 @@ class ChatTurn:
         for following in self._session[self._number + 1 : self._number + 2]:
             following.encoded = self._encode(following.body)
         return True
-
-    def _messages(self) -> Iterator[Message]:
-        for turn in self._session[: self._number]:
-            yield from turn._body["messages"]
-            yield turn._answer
-        yield from self._body["messages"]
 
 
 def whole_message(body: Buffer) -> Message | None:
@@ -128,21 +125,16 @@ def streamed_message(body: Buffer) -> Message | None:
     role = "assistant"
     texts: dict[str, list[str]] = {}
     found = False
-    for delta in _deltas(body):
-        found = True
-        role = delta.get("role") or role
-        for name, piece in delta.items():
-            if isinstance(piece, str) and name != "role":
-                texts.setdefault(name, []).append(piece)
-    return {"role": role, "content": "", **{n: "".join(t) for n, t in texts.items()}} if found else None
-
-
-def _deltas(body: Buffer) -> Iterator[JsonObject]:
-    """Yield the pieces of the first choice."""
     for data in EventParser().feed(bytes(body) + _END):
         try:
             choice = orjson.loads(data)["choices"][0]
         except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
             continue  # [DONE], or the usage event
-        if isinstance(choice, dict) and not choice.get("index") and isinstance(choice.get("delta"), dict):
-            yield choice["delta"]
+        if not isinstance(choice, dict) or choice.get("index") or not isinstance(choice.get("delta"), dict):
+            continue
+        found, delta = True, choice["delta"]
+        role = delta.get("role") or role
+        for name, piece in delta.items():
+            if isinstance(piece, str) and name != "role":
+                texts.setdefault(name, []).append(piece)
+    return {"role": role, "content": "", **{n: "".join(t) for n, t in texts.items()}} if found else None

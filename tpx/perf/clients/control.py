@@ -185,7 +185,10 @@ class V2Control:
         try:
             metadata = await self._asker.ask("ModelMetadata", model.name, model.version)
         except ResponseError as exc:
-            words = exc.message + await self._instead(model)
+            index: JsonObject = {}
+            with suppress(MeasurementError, ResponseError):  # the server need not list its models
+                index = await self._asker.ask("RepositoryIndex", body={})
+            words = exc.message + instead(model, index_entries(index.get("models", ())))
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
         config: JsonObject | None = None
         with suppress(ResponseError):  # the server may lack this extension
@@ -218,14 +221,6 @@ class V2Control:
 
     async def close(self) -> None:
         await self._asker.close()
-
-    async def _instead(self, model: ModelKey) -> str:
-        """Return advice on which models exist; empty if the server does not list them."""
-        try:
-            index = await self._asker.ask("RepositoryIndex", body={})
-        except (MeasurementError, ResponseError):
-            return ""
-        return instead(model, index_entries(index.get("models", ())))
 
 
 class StaticControl:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
@@ -120,10 +119,17 @@ def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelD
             inputs=_tensors(metadata, config, "input"),
             outputs=_tensors(metadata, config, "output"),
             max_batch_size=int(config.get("max_batch_size", 0)),
-            scheduler=_scheduler(config),
+            scheduler=next((name for key, name in _SCHEDULERS.items() if key in config), "none"),
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
             response_cache=bool(config.get("response_cache", {}).get("enable", False)),
-            steps=_steps(config.get("ensemble_scheduling", {}).get("step", ())),
+            # the latest version of a step's model is -1, or 0 if the step names none
+            steps=tuple(
+                dict.fromkeys(
+                    ModelKey(step["model_name"], str(version) if int(version) > 0 else "")
+                    for step in config.get("ensemble_scheduling", {}).get("step", ())
+                    for version in (step.get("model_version", -1),)
+                )
+            ),
         )
 
 
@@ -152,23 +158,11 @@ def _tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[Tenso
     return tuple(out)
 
 
-def _scheduler(config: JsonObject) -> str:
-    for key, name in (("sequence_batching", "sequence"), ("ensemble_scheduling", "ensemble")):
-        if key in config:
-            return name
-    return "dynamic" if "dynamic_batching" in config else "none"
-
-
-def _steps(steps: Sequence[JsonObject]) -> tuple[ModelKey, ...]:
-    keys = [ModelKey(s["model_name"], _version(s.get("model_version", -1))) for s in steps]
-    return tuple(dict.fromkeys(keys))
-
-
-def _version(number: Any) -> str:
-    """Return a step's model version, empty for the latest: -1, or 0 if the step names no version."""
-    return "" if int(number) <= 0 else str(number)
-
-
+_SCHEDULERS = {
+    "sequence_batching": "sequence",
+    "ensemble_scheduling": "ensemble",
+    "dynamic_batching": "dynamic",
+}
 _DURATIONS = (
     "success",
     "fail",
@@ -183,22 +177,17 @@ _DURATIONS = (
 
 def model_counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
     """Read the response to `GET v2/models/M/stats`; counters that the server omits are 0."""
-    with _read("statistics"):
-        return _counters(answer)
-
-
-def _counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
     out = []
-    for entry in answer.get("model_stats") or ():
-        counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
-        for name in _DURATIONS:
-            duration = entry.get("inference_stats", {}).get(name, {})
-            counters[f"{name}_count"] = int(duration.get("count", 0))
-            counters[f"{name}_ns"] = int(duration.get("ns", 0))
-        counters["compute_count"] = counters["compute_infer_count"]
-        out.append(
-            ModelCounters(model=entry["name"], version=str(entry.get("version", "")), counters=counters)
-        )
+    with _read("statistics"):
+        for entry in answer.get("model_stats") or ():
+            counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
+            for name in _DURATIONS:
+                duration = entry.get("inference_stats", {}).get(name, {})
+                counters[f"{name}_count"] = int(duration.get("count", 0))
+                counters[f"{name}_ns"] = int(duration.get("ns", 0))
+            counters["compute_count"] = counters["compute_infer_count"]
+            version = str(entry.get("version", ""))
+            out.append(ModelCounters(model=entry["name"], version=version, counters=counters))
     return tuple(out)
 
 
@@ -234,8 +223,13 @@ def index_entries(models: Iterable[JsonObject]) -> tuple[IndexEntry, ...]:
 def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
     """Return advice to append to the server's error that it does not know `asked`; empty without an index."""
     own = [entry for entry in index if entry.name == asked.name]
+    ready = [entry.version for entry in own if entry.state == READY]
+    if ready:
+        named = ", ".join(filter(None, ready))
+        return f"; the server has it in version {named}" if named else "; the server has it without versions"
     if own:
-        return _states(own)
+        told = [f"{entry.state}: {entry.reason}" if entry.reason else entry.state for entry in own]
+        return f"; the server has it, but it is {' / '.join(told) if any(told) else 'not loaded'}"
     names = sorted({entry.name for entry in index if entry.state == READY})
     if not names:
         return "; the server has no model that is ready" if index else ""
@@ -244,12 +238,3 @@ def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
         names.sort(key=lambda name: SequenceMatcher(None, asked.name, name).ratio(), reverse=True)
     rest = f" and {more} more" if more > 0 else ""
     return f"{nearest(asked.name, names)}; the server has: {', '.join(names[:MOST_NAMES])}{rest}"
-
-
-def _states(entries: Sequence[IndexEntry]) -> str:
-    ready = [entry.version for entry in entries if entry.state == READY]
-    if ready:
-        named = ", ".join(filter(None, ready))
-        return f"; the server has it in version {named}" if named else "; the server has it without versions"
-    told = [f"{entry.state}: {entry.reason}" if entry.reason else entry.state for entry in entries]
-    return f"; the server has it, but it is {' / '.join(told) if any(told) else 'not loaded'}"

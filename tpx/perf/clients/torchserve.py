@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -60,7 +61,10 @@ def form(content: bytes) -> bytes:
     Raises UsageError if the data contains the form's boundary.
     """
     name, data = "data", content
-    path = _as_file(content)
+    path = None
+    if 0 < len(content) <= _LONGEST_PATH and b"\0" not in content and b"\n" not in content:
+        with suppress(UnicodeDecodeError, OSError):  # not a path
+            path = Path(content.decode()) if Path(content.decode()).is_file() else None
     if path is not None:
         name, data = path.name, path.read_bytes()
     if b"--" + _BOUNDARY in data:
@@ -69,13 +73,3 @@ def form(content: bytes) -> bytes:
     disposition = b'Content-Disposition: form-data; name="data"; filename="%b"\r\n' % quoted
     head = b"--%b\r\n%bContent-Type: application/octet-stream\r\n\r\n" % (_BOUNDARY, disposition)
     return head + data + b"\r\n--%b--\r\n" % _BOUNDARY
-
-
-def _as_file(content: bytes) -> Path | None:
-    if not content or len(content) > _LONGEST_PATH or b"\0" in content or b"\n" in content:
-        return None
-    try:
-        path = Path(content.decode())
-        return path if path.is_file() else None
-    except (UnicodeDecodeError, OSError):
-        return None

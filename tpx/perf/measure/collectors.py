@@ -188,28 +188,25 @@ def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
     conditions = [Condition("no query failed", failed == 0, f"{failed} of {len(rows)} did" if failed else "")]
     if settings.request_count:
         short = settings.request_count - len(rows)
-        return _summed([*conditions, _least("samples", settings.request_count, short)], None)
+        conditions.append(_least("samples", settings.request_count, short))
+        return Validity(conditions=tuple(conditions), estimate_ns=None)
     floor_s = settings.count_window_floor_ms / 1000
     took_s = duration_ns / 1e9
     missing = f"{took_s:.3g} s of {floor_s:g} s: a longer --min-duration or an undisturbed run"
     conditions.append(Condition("minimum duration", took_s >= floor_s, "" if took_s >= floor_s else missing))
     conditions.append(_least("queries", settings.window_requests, settings.window_requests - len(rows)))
-    percentile = settings.percentile
-    if percentile is None:
-        return _summed(conditions, None)
-    if settings.latency_limit_ms:
-        late = int(np.count_nonzero(ordered > settings.latency_limit_ms * 1e6))
-        conditions.append(_under(settings.latency_limit_ms, len(ordered), late, percentile))
-    over = most_over(len(ordered), percentile)
-    if over is None:
+    percentile, over = settings.percentile, None
+    if percentile is not None:
+        if settings.latency_limit_ms:
+            late = int(np.count_nonzero(ordered > settings.latency_limit_ms * 1e6))
+            conditions.append(_under(settings.latency_limit_ms, len(ordered), late, percentile))
+        over = most_over(len(ordered), percentile)
         more = least_queries(0, percentile) - len(ordered)
         advice = f"p{percentile:g} needs at least {more} more queries: --min-query-count"
-        return _summed([*conditions, Condition("early stopping", False, advice)], None)
-    return _summed([*conditions, Condition("early stopping", True, "")], int(ordered[-1 - over]))
-
-
-def _summed(conditions: list[Condition], estimate_ns: int | None) -> Validity:
-    return Validity(conditions=tuple(conditions), estimate_ns=estimate_ns)
+        conditions.append(Condition("early stopping", over is not None, advice if over is None else ""))
+    return Validity(
+        conditions=tuple(conditions), estimate_ns=None if over is None else int(ordered[-1 - over])
+    )
 
 
 def _least(what: str, wanted: int, missing: int) -> Condition:

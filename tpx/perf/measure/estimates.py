@@ -165,58 +165,43 @@ def assess(
     """Assess a sample against each objective."""
     if not objectives:
         return ()
-    if not sample.requests or sample.end_ns <= sample.start_ns:
-        return tuple(_assess_without_success(o, sample, confidence) for o in objectives)
-    estimator = Estimator(sample)
+    usable = sample.requests and sample.end_ns > sample.start_ns
+    estimator = Estimator(sample) if usable else None
     return tuple(_assess(o, sample, estimator, batch_size, confidence) for o in objectives)
 
 
-def _assess_without_success(objective: Objective, sample: Sample, confidence: float) -> Assessment:
-    """Assess failures alone: they have an error rate and zero throughput, and no latency."""
-    if len(sample.ok) and objective.quantity == "error_rate":
-        return _assess_errors(objective, sample, confidence)
-    if len(sample.ok) and objective.quantity == "throughput":
-        return assess_exact(objective, 0.0)
-    return Assessment(
-        objective=objective, outcome=Outcome.UNDECIDED, value=0.0, reason="no request succeeded"
-    )
-
-
 def _assess(
-    objective: Objective, sample: Sample, estimator: Estimator, batch_size: int, confidence: float
+    objective: Objective, sample: Sample, estimator: Estimator | None, batch_size: int, confidence: float
 ) -> Assessment:
+    """Assess one objective; without an estimator, failures have an error rate and zero throughput."""
+    total, quantity = len(sample.ok), objective.quantity
+    if quantity == "error_rate" and total:
+        failed = total - sample.requests
+        if objective.bound <= 0 or objective.bound >= 1 or not objective.below:
+            return assess_exact(objective, failed / total)
+        counted = Counted(violations=failed, requests=total, allowed=objective.bound)
+        return assess_count(objective, failed / total, counted, confidence)
+    if estimator is None:
+        if quantity == "throughput" and total:
+            return assess_exact(objective, 0.0)
+        reason = "no request succeeded"
+        return Assessment(objective=objective, outcome=Outcome.UNDECIDED, value=0.0, reason=reason)
     # each end of this interval is a one-sided bound at `confidence`
-    two_sided = 2 * confidence - 1
-    match objective.quantity:
+    two_sided, good = 2 * confidence - 1, sample.good
+    match quantity:
         case "throughput":
             return assess_interval(objective, estimator.throughput(batch_size, two_sided))
         case "mean":
             return assess_interval(objective, estimator.mean(two_sided))
         case "min" | "max":
-            good = sample.good
-            value = good.max() if objective.quantity == "max" else good.min()
-            return assess_exact(objective, float(value))
-        case "error_rate":
-            return _assess_errors(objective, sample, confidence)
-        case _:
-            share = objective.percentile / 100
-            outside = objective.outside(sample.good)
-            counted = Counted(
-                violations=int(np.count_nonzero(outside)),
-                requests=len(sample.good),
-                allowed=1 - share if objective.below else share,
-                effect=estimator.effect(outside),
-            )
-            index = rank(objective.percentile, len(sample.good))
-            return assess_count(
-                objective, float(np.partition(sample.good, index)[index]), counted, confidence
-            )
-
-
-def _assess_errors(objective: Objective, sample: Sample, confidence: float) -> Assessment:
-    total = len(sample.ok)
-    failed = total - sample.requests
-    if objective.bound <= 0 or objective.bound >= 1 or not objective.below:
-        return assess_exact(objective, failed / total)
-    counted = Counted(violations=failed, requests=total, allowed=objective.bound)
-    return assess_count(objective, failed / total, counted, confidence)
+            return assess_exact(objective, float(good.max() if quantity == "max" else good.min()))
+    share = objective.percentile / 100
+    outside = objective.outside(good)
+    counted = Counted(
+        violations=int(np.count_nonzero(outside)),
+        requests=len(good),
+        allowed=1 - share if objective.below else share,
+        effect=estimator.effect(outside),
+    )
+    index = rank(objective.percentile, len(good))
+    return assess_count(objective, float(np.partition(good, index)[index]), counted, confidence)

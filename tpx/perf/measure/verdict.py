@@ -11,8 +11,7 @@ from tpx.perf.levels import CONCURRENCY, LATE_NS, level_number
 from tpx.perf.measure.estimates import estimate
 from tpx.perf.measure.ledger import MeasuredLevel, client_times
 from tpx.perf.objectives import Outcome
-from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict, Window
-from tpx.perf.settings import LevelSettings
+from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict
 
 BUSY_SHARE = 0.9
 """Share of its processor's time above which the client itself limits a level."""
@@ -84,11 +83,17 @@ def judge(measured: MeasuredLevel) -> Judgement:
     name, ending, settings = str(measured.level).capitalize(), measured.ending, measured.settings
     stable = measured.status.stable and merged.latency is not None
     if measured.over_budget:
-        return Judgement(Verdict.ERRORS, stable, _budget_message(errors, settings))
+        failed = sum(e.count for e in errors)
+        reason = f"{failed} requests failed, more than --max-errors {settings.max_errors} allows."
+        return Judgement(Verdict.ERRORS, stable, reason + _first(errors))
     if ending.interrupted and merged.latency is None and not errors:
         return Judgement(Verdict.ERRORS, False, f"{name} was interrupted before a request was answered.")
     if merged.latency is None or windows[-1].dead:
-        return Judgement(Verdict.ERRORS, False, _no_valid_request(windows[-1], errors))
+        reason = "No valid requests recorded within time interval. Please use a larger time window."
+        if errors:
+            what = f"all {windows[-1].failed} failed.{_first(errors)}"
+            reason = f"No valid requests recorded in a window: {what}"
+        return Judgement(Verdict.ERRORS, False, reason)
     if ending.lost:
         reason = f"The server does not answer any more: {ending.lost}.{_first(errors)}"
         return Judgement(Verdict.ERRORS, False, reason)
@@ -105,25 +110,15 @@ def judge(measured: MeasuredLevel) -> Judgement:
         return Judgement(Verdict.BORDERLINE, stable, reason)
     if not stable:
         return Judgement(Verdict.UNSTABLE, False, _unstable(measured))
-    bound = _client_bound(measured)
-    if bound:
+    bound = client_bound(measured.check, merged.latency.at(50.0))
+    # a client that polls, or that shares its process with the engine, is always busy
+    if bound and not (settings.with_engine or settings.pace.poll == "busy"):
         return Judgement(Verdict.CLIENT_BOUND, True, f"{name} is client-bound: {bound}.")
     return Judgement(Verdict.OK, True)
 
 
 def _first(errors: Sequence[ErrorCount]) -> str:
     return f" The first: {errors[0].code}: {errors[0].message}" if errors else ""
-
-
-def _budget_message(errors: Sequence[ErrorCount], settings: LevelSettings) -> str:
-    failed = sum(e.count for e in errors)
-    return f"{failed} requests failed, more than --max-errors {settings.max_errors} allows.{_first(errors)}"
-
-
-def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
-    if errors:
-        return f"No valid requests recorded in a window: all {window.failed} failed.{_first(errors)}"
-    return "No valid requests recorded within time interval. Please use a larger time window."
 
 
 def _unstable(measured: MeasuredLevel) -> str:
@@ -136,13 +131,6 @@ def _unstable(measured: MeasuredLevel) -> str:
         f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
         f"for {level}. Please try to increase the --measurement-{option}. ({moved})"
     )
-
-
-def _client_bound(measured: MeasuredLevel) -> str:
-    latency, settings = measured.merged.latency, measured.settings
-    if latency is None or settings.with_engine or settings.pace.poll == "busy":
-        return ""
-    return client_bound(measured.check, latency.at(50.0))
 
 
 def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
