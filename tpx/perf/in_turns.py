@@ -63,7 +63,11 @@ async def run_in_turns(
             await stack.enter_async_context(Session(each, stop=stop, in_process=in_process))
             for each in (replace(alone, target=replace(spec.target, url=url)) for url in asked.ab)
         ]
-        settings = _block_settings(spec, sessions[0].settings)
+        settings = sessions[0].settings
+        if not settings.request_count:
+            # a block is one window of its length, or longer if that gives too few requests
+            interval_ms = spec.windows.measurement_interval or BLOCK_MS
+            settings = replace(settings, rule="ci", interval_ms=interval_ms, max_windows=1, objectives=())
         for value in spec.levels.values():
             if stop.is_set():
                 break
@@ -92,14 +96,6 @@ async def run_in_turns(
         strictness=strictness,
         interrupted=stop.is_set(),
     )
-
-
-def _block_settings(spec: SessionSpec, settings: LevelSettings) -> LevelSettings:
-    """Return the settings of a block: one window of its length, or longer if that gives too few requests."""
-    if settings.request_count:
-        return settings
-    interval_ms = spec.windows.measurement_interval or BLOCK_MS
-    return replace(settings, rule="ci", interval_ms=interval_ms, max_windows=1, objectives=())
 
 
 def turns(servers: int, rounds: int) -> Iterator[Sequence[int]]:

@@ -526,17 +526,15 @@ def parse_intervals(text: str) -> Intervals:
         refuse(flag, "The value must be a valid file path")
     if not lines:
         refuse(flag, f"file '{text}' is empty")
-    gaps = tuple(_gap_ns(flag, text, line) for line in lines)
+    gaps = []
+    for line in lines:
+        try:
+            gaps.append(round(float(line) * 1000))
+        except (ValueError, OverflowError):
+            refuse(flag, f"file '{text}': '{line}' is not a number of microseconds")
     if min(gaps) < 0 or sum(gaps) == 0:
         refuse(flag, f"file '{text}': intervals must be >= 0 and one of them > 0")
-    return Intervals(path=path, gaps_ns=gaps)
-
-
-def _gap_ns(flag: str, file: str, word: str) -> int:
-    try:
-        return round(float(word) * 1000)
-    except (ValueError, OverflowError):
-        refuse(flag, f"file '{file}': '{word}' is not a number of microseconds")
+    return Intervals(path=path, gaps_ns=tuple(gaps))
 
 
 def parse_models(text: str) -> tuple[ModelShare, ...]:

@@ -148,19 +148,15 @@ class LevelSettings:
         return 0 if self.rule == "pa" else FEWEST_SAMPLES
 
 
-def _integer(text: str, flag: str, whole: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        refuse(flag, f"Invalid value provided: {whole}")
-
-
 def parse_shape(text: str) -> Shape:
     """Parse `name:d,d`, split at the last colon as perf_analyzer does."""
     name, _, dims = text.rpartition(":")
     if not name:
         refuse("--shape", "There must be a colon after input name.")
-    sizes = tuple(_integer(part, "--shape", text) for part in dims.split(","))
+    try:
+        sizes = tuple(map(int, dims.split(",")))
+    except ValueError:
+        refuse("--shape", f"Invalid value provided: {text}")
     if min(sizes) <= 0:
         refuse("--shape", "The dimensions of input tensor must be > 0.")
     return Shape(name, sizes)

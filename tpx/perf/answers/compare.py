@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import Literal
 
 import numpy as np
@@ -108,18 +108,15 @@ def read_levels(document: object, source: str) -> Levels:
     try:
         for level in document["levels"]:
             if level["batches"] is not None:
-                levels[_unused(f"{level['mode']} {level['value']:g}", levels)] = _batches(level["batches"])
+                name = f"{level['mode']} {level['value']:g}"
+                # repeated loads are numbered, so that they are compared in order
+                names = chain([name], (f"{name} ({number})" for number in count(2)))
+                levels[next(each for each in names if each not in levels)] = _batches(level["batches"])
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise UsageError(f"{source}: a level lacks its batches, or they are damaged ({exc!r})") from exc
     if not levels:
         raise UsageError(f"{source} has no level with successful requests")
     return levels
-
-
-def _unused(name: str, levels: Levels) -> str:
-    """Return an unused name: repeated loads are numbered, so that they are compared in order."""
-    names = (name if number == 1 else f"{name} ({number})" for number in count(1))
-    return next(each for each in names if each not in levels)
 
 
 def batches_json(batches: Batches) -> dict[str, object]:
@@ -209,18 +206,16 @@ def _difference(
 
 def settled(differences: Sequence[Difference], strictness: Strictness) -> tuple[Difference, ...]:
     """Return the differences of one comparison with Holm-corrected p-values and their findings."""
-    corrected = holm([d.p_value for d in differences])
-    return tuple(
-        _settled(replace(d, p_value=p), strictness) for d, p in zip(differences, corrected, strict=True)
-    )
-
-
-def _settled(difference: Difference, strictness: Strictness) -> Difference:
-    sure = difference.p_value <= strictness.alpha and not difference.low <= 0 <= difference.high
-    if not sure or abs(difference.relative) <= strictness.min_effect:
-        return difference
-    more_is_better = difference.figure == "throughput"
-    return replace(difference, finding="better" if (difference.relative > 0) is more_is_better else "worse")
+    out = []
+    for difference, p_value in zip(differences, holm([d.p_value for d in differences]), strict=True):
+        found = replace(difference, p_value=p_value)
+        sure = p_value <= strictness.alpha and not found.low <= 0 <= found.high
+        if sure and abs(found.relative) > strictness.min_effect:
+            more_is_better = found.figure == "throughput"
+            better = (found.relative > 0) is more_is_better
+            found = replace(found, finding="better" if better else "worse")
+        out.append(found)
+    return tuple(out)
 
 
 def difference_json(differences: Sequence[Difference]) -> list[dict[str, object]]:

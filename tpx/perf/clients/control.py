@@ -111,26 +111,23 @@ class HttpAsker:
         log.debug("%s %s: %d, %s", verb, path, response.status, brief(response.body))
         if response.status != 200:
             raise ResponseError(error_text(response))
-        return _parsed(response) if method in _READ else {}
+        if method not in _READ:
+            return {}
+        try:
+            answer = json.loads(bytes(response.body))
+        except ValueError as exc:
+            raise MeasurementError(
+                f"the server answered something that is not JSON ({exc}): is this its HTTP port?"
+            ) from exc
+        if isinstance(answer, list):
+            return {"models": answer}
+        if not isinstance(answer, dict):
+            raise MeasurementError("the server answered JSON that is not an object")
+        return answer
 
     async def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-
-
-def _parsed(response: HttpResponse) -> JsonObject:
-    """Return the JSON object of a response; a list is returned as the object's `models`."""
-    try:
-        answer = json.loads(bytes(response.body))
-    except ValueError as exc:
-        raise MeasurementError(
-            f"the server answered something that is not JSON ({exc}): is this its HTTP port?"
-        ) from exc
-    if isinstance(answer, list):
-        return {"models": answer}
-    if not isinstance(answer, dict):
-        raise MeasurementError("the server answered JSON that is not an object")
-    return answer
 
 
 class Asker(Protocol):

@@ -142,29 +142,24 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as exc:
             raise UsageError(f"cannot use the CA certificates in '{settings.ca_file}': {exc}") from exc
     if settings.certificate_file is not None:
-        _present(context, settings, settings.certificate_file)
+        key = settings.key_file or settings.certificate_file
+        try:
+            text = _as_pem(settings.certificate_file, settings.certificate_encoding, "CERTIFICATE")
+            if settings.key_file is not None:
+                label = _key_label(settings.key_file.read_bytes()) if settings.key_encoding == "DER" else ""
+                text += _as_pem(settings.key_file, settings.key_encoding, label)
+            # load_cert_chain reads from files only
+            with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+                file.write(text)
+                file.flush()
+                context.load_cert_chain(file.name, password=_no_password)
+        except (OSError, ValueError, ssl.SSLError) as exc:
+            raise UsageError(
+                f"cannot use the client certificate '{settings.certificate_file}' with the key '{key}': {exc}"
+            ) from exc
     elif settings.key_file is not None:
         raise UsageError(f"the private key '{settings.key_file}' is given without its certificate")
     return context
-
-
-def _present(context: ssl.SSLContext, settings: TlsSettings, certificate: Path) -> None:
-    """Load the client certificate; its key may be in the same file."""
-    try:
-        text = _as_pem(certificate, settings.certificate_encoding, "CERTIFICATE")
-        if settings.key_file is not None:
-            label = _key_label(settings.key_file.read_bytes()) if settings.key_encoding == "DER" else ""
-            text += _as_pem(settings.key_file, settings.key_encoding, label)
-        # load_cert_chain reads from files only
-        with tempfile.NamedTemporaryFile(suffix=".pem") as file:
-            file.write(text)
-            file.flush()
-            context.load_cert_chain(file.name, password=_no_password)
-    except (OSError, ValueError, ssl.SSLError) as exc:
-        raise UsageError(
-            f"cannot use the client certificate '{certificate}' with the key "
-            f"'{settings.key_file or certificate}': {exc}"
-        ) from exc
 
 
 def _no_password() -> bytes:

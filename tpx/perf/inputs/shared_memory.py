@@ -118,7 +118,11 @@ class TensorRegions:
 
     def place_inputs(self, tensors: Sequence[Tensor]) -> Mapping[str, SharedMemoryRange]:
         """Write the inputs of a request and return their locations; empty inputs stay in the request."""
-        return {t.name: self._written(t.data) for t in tensors if len(t.data)}
+        places = {t.name: self._reserved("inputs", len(t.data)) for t in tensors if len(t.data)}
+        for tensor in tensors:
+            if tensor.name in places:
+                self._memory["inputs"].write(places[tensor.name].offset, tensor.data)
+        return places
 
     def place_outputs(
         self, model: ModelDescription, wanted: Sequence[RequestedOutput], batch_size: int
@@ -158,27 +162,19 @@ class TensorRegions:
             self._memory.clear()
 
     async def _unregister(self) -> None:
+        """Unregister the regions; servers refuse while an abandoned request is in flight, so retry."""
         while self._registered:
-            await self._forget(self._registered.pop())
-
-    async def _forget(self, region: Region) -> None:
-        """Unregister a region; servers refuse while an abandoned request is in flight, so retry."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                await self._registrar.unregister(region)
-            except TpxError as exc:
-                # without a connection, another attempt cannot succeed
-                if attempt == ATTEMPTS or isinstance(exc, WireError):
-                    log.warning("the region '%s' stays registered: %s", region.name, exc.message)
-                    return
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
-
-    def _written(self, data: Buffer) -> SharedMemoryRange:
-        place = self._reserved("inputs", len(data))
-        self._memory["inputs"].write(place.offset, data)
-        return place
+            region = self._registered.pop()
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    await self._registrar.unregister(region)
+                    break
+                except TpxError as exc:
+                    # without a connection, another attempt cannot succeed
+                    if attempt == ATTEMPTS or isinstance(exc, WireError):
+                        log.warning("the region '%s' stays registered: %s", region.name, exc.message)
+                        break
+                    await asyncio.sleep(RETRY_S)
 
     def _reserved(self, part: str, size: int) -> SharedMemoryRange:
         if part not in self._memory:

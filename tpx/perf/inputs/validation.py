@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
 from tpx.perf.inputs.base import EXACT, Tolerance
@@ -69,8 +68,12 @@ def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = E
     wanted, found = _values(expected), _values(actual)
     if len(wanted) != len(found):
         return f"Output size doesn't match expected size: {len(found)} elements, expected {len(wanted)}"
-    if expected.datatype == "BYTES" or tolerance == EXACT:
-        bad = _unequal(expected, actual, wanted, found)
+    if expected.datatype == "BYTES":
+        bad = np.array([a != b for a, b in zip(found, wanted, strict=True)])
+    elif tolerance == EXACT:
+        # compare bits: -0 differs from 0, and NaNs differ unless their bits are equal
+        bits = np.dtype(f"V{BY_NAME[expected.datatype].size}")
+        bad = np.frombuffer(actual.data, bits) != np.frombuffer(expected.data, bits)
     else:
         with np.errstate(invalid="ignore"):
             bad = ~np.isclose(found, wanted, tolerance.relative, tolerance.absolute, equal_nan=True)
@@ -95,12 +98,3 @@ def _values(tensor: Tensor) -> Array:
     if tensor.datatype == "BF16":
         return bf16_floats(flat)
     return flat.astype(np.float64) if dtype.kind == "f" else flat
-
-
-def _unequal(expected: Tensor, actual: Tensor, wanted: Array, found: Array) -> npt.NDArray[np.bool_]:
-    """Compare bits: without a tolerance, -0 differs from 0, and NaNs differ unless their bits are equal."""
-    if expected.datatype == "BYTES":
-        return np.array([a != b for a, b in zip(found, wanted, strict=True)])
-    bits = np.dtype(f"V{BY_NAME[expected.datatype].size}")
-    bad: npt.NDArray[np.bool_] = np.frombuffer(actual.data, bits) != np.frombuffer(expected.data, bits)
-    return bad

@@ -37,11 +37,15 @@ def tensor_of_json(spec: TensorDescription, value: JsonValue, dims: Sequence[int
         if ("content" in value) == ("b64" in value):
             raise UsageError(f"{where}: missing content field: either content or b64 is required")
         if "shape" in value:
-            dims = _shape(spec, value["shape"], where)
+            dims = value["shape"]
+            if not isinstance(dims, list) or any(type(dim) is not int or dim < 0 for dim in dims):
+                raise UsageError(f"{where}: shape values must be integers, got {shown(dims)}")
+            check_fit(spec, dims, where)
         value = value if "b64" in value else value["content"]
     if isinstance(value, dict):
-        data, count = _raw(spec, value.get("b64"), where)
-        return Tensor(spec.name, spec.datatype, _completed(dims, count, (), where), data)
+        if not isinstance(value.get("b64"), str):
+            raise UsageError(f"{where}: the value of b64 field should be of type string")
+        return tensor_of_raw(spec, _decoded(value["b64"], where), dims, where)
     flat, nested = _flattened(value, where)
     return Tensor(
         spec.name,
@@ -153,20 +157,6 @@ def check_fit(spec: TensorDescription, dims: Sequence[int], where: str) -> None:
             f"{where}: the shape {list(dims)} does not fit the model's {list(spec.shape)}, both without the "
             "batch dimension"
         )
-
-
-def _shape(spec: TensorDescription, value: JsonValue, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or any(type(dim) is not int or dim < 0 for dim in value):
-        raise UsageError(f"{where}: shape values must be integers, got {shown(value)}")
-    check_fit(spec, value, where)
-    return tuple(value)
-
-
-def _raw(spec: TensorDescription, text: JsonValue, where: str) -> tuple[bytes, int]:
-    if not isinstance(text, str):
-        raise UsageError(f"{where}: the value of b64 field should be of type string")
-    data = _decoded(text, where)
-    return data, element_count(spec.datatype, data, where)
 
 
 def _decoded(text: str, where: str) -> bytes:

@@ -26,19 +26,20 @@ def offsets(level: Level, settings: LevelSettings, share: Share = ALL) -> Iterat
     sequences if all sequences take turns. So the requests and their times do not depend on the number
     of workers.
     """
-    return _dealt(_whole(level, settings), share, settings.sequences)
-
-
-def _whole(level: Level, settings: LevelSettings) -> Iterator[Offsets]:
-    if settings.intervals is not None:
-        return repeated(settings.intervals.gaps_ns)
     pace = settings.pace
-    if pace.request_distribution == "constant":
-        return evenly(level.value)
-    if pace.request_distribution == "burst":
-        return in_bursts(level.value, pace.burst_size)
-    shape = 1.0 if pace.request_distribution == "poisson" else pace.gamma_shape
-    return at_random(level.value, shape, level_seed(settings.seed, level))
+    if settings.intervals is not None:
+        blocks = repeated(settings.intervals.gaps_ns)
+    elif pace.request_distribution == "constant":
+        blocks = evenly(level.value)
+    elif pace.request_distribution == "burst":
+        blocks = in_bursts(level.value, pace.burst_size)
+    else:
+        shape = 1.0 if pace.request_distribution == "poisson" else pace.gamma_shape
+        blocks = at_random(level.value, shape, level_seed(settings.seed, level))
+    first = 0
+    for block in blocks:
+        yield block[share.picks(first, len(block), settings.sequences)]
+        first += len(block)
 
 
 def evenly(rate: float) -> Iterator[Offsets]:
@@ -93,13 +94,6 @@ def at_once(count: int, share: Share = ALL, sequences: int = 0) -> Iterator[Offs
     while left > 0:
         yield np.zeros(min(left, BLOCK), np.int64)
         left -= BLOCK
-
-
-def _dealt(blocks: Iterator[Offsets], share: Share, sequences: int) -> Iterator[Offsets]:
-    first = 0
-    for block in blocks:
-        yield block[share.picks(first, len(block), sequences)]
-        first += len(block)
 
 
 class Timetable:

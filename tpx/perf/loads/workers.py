@@ -221,15 +221,15 @@ class PoolLoad:
 
     @property
     def processor_ns(self) -> int:
-        return sum(p.ring.said("processor_ns") for p in self._processes) // len(self._processes)
+        return self._said("processor_ns") // len(self._processes)
 
     @property
     def skipped(self) -> int:
-        return sum(p.ring.said("skipped") for p in self._processes)
+        return self._said("skipped")
 
     @property
     def connections(self) -> int:
-        return sum(p.ring.said("connections") for p in self._processes)
+        return self._said("connections")
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         # all workers begin at the same time, once the slowest has received the command
@@ -237,15 +237,12 @@ class PoolLoad:
         origin_ns = origin_ns or perf_counter_ns() + headstart_ns
         for process, share in zip(self._processes, self.shares, strict=True):
             process.ring.expect()
-            process.say(Go(count=self._count(count, share), origin_ns=origin_ns))
+            part = count
+            if count is not None:
+                split = share.part_in_turn if self._open_loop else share.part_by
+                part = split(count, self._things)
+            process.say(Go(count=part, origin_ns=origin_ns))
         self._gathering = asyncio.ensure_future(self._keep_gathering())
-
-    def _count(self, count: int | None, share: Share) -> int | None:
-        if count is None:
-            return None
-        if self._open_loop:
-            return share.part_in_turn(count, self._things)
-        return share.part_by(count, self._things)
 
     async def finished(self) -> None:
         while not self._finished():
@@ -255,9 +252,7 @@ class PoolLoad:
 
     async def settled(self, until_ns: int) -> None:
         self._listen()
-        while self._gathered.complete_ns < until_ns and not all(
-            p.ring.said("finished") for p in self._processes
-        ):
+        while self._gathered.complete_ns < until_ns and not self._finished():
             await asyncio.sleep(GATHER_S / 2)
             self._gathered.gather()
             self._listen()
@@ -285,8 +280,11 @@ class PoolLoad:
     def failures(self) -> Mapping[int, Failure]:
         return dict(self._failures)
 
+    def _said(self, figure: str) -> int:
+        return sum(process.ring.said(figure) for process in self._processes)
+
     def _finished(self) -> bool:
-        return all(p.ring.said("finished") for p in self._processes)
+        return self._said("finished") == len(self._processes)
 
     def _listen(self) -> None:
         for process in self._processes:
