@@ -286,7 +286,7 @@ CUSTOM_INTERVALS = LoadKind(
 )
 PERIODIC_CONCURRENCY = LoadKind(
     name="periodic_concurrency",
-    opener="periodic:open_load",
+    opener="groups:open_periodic",
     option="periodic_concurrency_range",
     once=True,
     undivided="a periodic concurrency grows by the answers to all of its requests, which one process sees",
@@ -314,7 +314,7 @@ SINGLE_STREAM = LoadKind(
 )
 MULTI_STREAM = LoadKind(
     name="multi_stream",
-    opener="queries:open_load",
+    opener="groups:open_queries",
     unit="samples a query",
     queries=True,
     undivided="a query of several requests is sent by one process",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.loads.queries import QueryLoad
+from tpx.perf.loads.groups import QueryLoad
 
 
 async def load_of(client: FakeClient, size: int, timeout_s: float = 0.0) -> QueryLoad:
