@@ -18,7 +18,7 @@ from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest, check_openable, open_load, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
-from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, RequestsCollector
+from tpx.perf.measure.collectors import Collector, MetricsCollector, RequestsCollector
 from tpx.perf.measure.ledger import LevelLedger
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
@@ -175,7 +175,7 @@ class Session:
             from tpx.perf.report.recorders import open_recorders
 
             recorder = open_recorders(spec, self._capture, self.offset_ns, self.problems)
-            collectors.append(RecordingCollector(stack.enter_context(recorder)))
+            collectors.append(stack.enter_context(recorder))
         self._observer.run_started(self.connected.model, self.connected.requests.data, self.settings)
         if spec.pace.poll == "busy" and (spec.levels.highest or 0) > FEW_IN_FLIGHT:
             self._observer.notice(

@@ -7,7 +7,7 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.perf.inputs.base import EXACT, Tolerance, parse_tolerance
-from tpx.perf.inputs.validation import difference
+from tpx.perf.inputs.steps import difference
 from tpx.perf.inputs.values import encode_values
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Tensor

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 import pytest
 
-from tpx.perf.loads.pacing import Alarm, LoopAlarm, TimerfdAlarm, alarm
+from tpx.perf.loads.schedules import Alarm, LoopAlarm, TimerfdAlarm, alarm
 from tpx.perf.loops import event_loop
 
 Make = Callable[[Callable[[], None]], Alarm]

@@ -17,8 +17,7 @@ from tpx.perf.inputs.sequences import (
     needed_flags,
 )
 from tpx.perf.inputs.shared_memory import TensorRegions
-from tpx.perf.inputs.steps import DataSet, DataStream, Step, named, stacked
-from tpx.perf.inputs.validation import Expectation, Validator
+from tpx.perf.inputs.steps import DataSet, DataStream, Expectation, Step, Validator, named, stacked
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor, decode_bytes
 

@@ -1,18 +1,22 @@
-"""Steps of the data: reading one that a user wrote, and stacking several into the tensors of one request."""
+"""Steps of the data: reading, stacking several into one request, and comparing responses with them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import orjson
 
-from tpx.errors import UsageError
+from tpx.errors import InvalidRequest, UsageError
 from tpx.options import nearest
 from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.clients.openai import DELAY, SESSION
+from tpx.perf.inputs.base import EXACT, Tolerance
 from tpx.perf.inputs.makers import Dims, Maker
-from tpx.perf.inputs.values import tensor_of_json
+from tpx.perf.inputs.values import bf16_floats, decode_strings, shown, tensor_of_json
+from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject, JsonValue
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Array, Buffer, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +194,89 @@ def _timestamp(value: JsonValue, where: str) -> int | None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e15:
         raise UsageError(f"{where}: a timestamp is a number of milliseconds >= 0, in a list: [12.5]")
     return round(number * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """The expected outputs of one request."""
+
+    where: str
+    outputs: tuple[Tensor, ...]
+
+
+class Validator:
+    """Implements Check: every response must have each expected output; other outputs are ignored."""
+
+    def __init__(self, expected: Mapping[int, Expectation], tolerance: Tolerance = EXACT) -> None:
+        """`expected` is keyed by step number; steps not in it are not checked."""
+        self._expected = expected
+        self._tolerance = tolerance
+
+    def __call__(self, step: int, response: Any) -> str:
+        expectation = self._expected.get(step)
+        if expectation is None:
+            return ""
+        try:
+            wrong = self._wrong(expectation.outputs, response)
+        except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
+            wrong = f"the response cannot be read: {exc}"
+        return f"{expectation.where}: {wrong}" if wrong else ""
+
+    def _wrong(self, expected: Sequence[Tensor], response: Any) -> str:
+        from tpx.perf.capture import parts_of, read_outputs  # imported late: imports every transport
+
+        answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
+        if not answers:
+            return "the response has no outputs"
+        for tensors in answers:
+            outputs = named(tensors)
+            for tensor in expected:
+                wrong = difference(tensor, outputs.get(tensor.name), self._tolerance)
+                if wrong:
+                    return f"output '{tensor.name}': {wrong}"
+        return ""
+
+
+def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = EXACT) -> str:
+    """Describe how an output differs from the expected one; empty if it does not. The numbers of
+    elements are compared, not the shapes.
+    """
+    if actual is None:
+        return "it is not in the response"
+    if actual.datatype != expected.datatype:
+        return f"it is {actual.datatype}, expected {expected.datatype}"
+    if bytes(actual.data) == bytes(expected.data):
+        return ""
+    wanted, found = _values(expected), _values(actual)
+    if len(wanted) != len(found):
+        return f"Output size doesn't match expected size: {len(found)} elements, expected {len(wanted)}"
+    if expected.datatype == "BYTES":
+        bad = np.array([a != b for a, b in zip(found, wanted, strict=True)])
+    elif tolerance == EXACT:
+        # compare bits: -0 differs from 0, and NaNs differ unless their bits are equal
+        bits = np.dtype(f"V{BY_NAME[expected.datatype].size}")
+        bad = np.frombuffer(actual.data, bits) != np.frombuffer(expected.data, bits)
+    else:
+        with np.errstate(invalid="ignore"):
+            bad = ~np.isclose(found, wanted, tolerance.relative, tolerance.absolute, equal_nan=True)
+    if not bad.any():
+        return ""
+    first = int(np.argmax(bad))
+    return (
+        f"Output doesn't match expected output: element {first} is {shown(found[first])}, expected "
+        f"{shown(wanted[first])} ({int(bad.sum())} of {len(bad)} differ)"
+    )
+
+
+def _values(tensor: Tensor) -> Array:
+    """Return a flat array; BF16 is converted to floats, and FP16 and FP32 to float64."""
+    if tensor.datatype == "BYTES":
+        elements = decode_strings(tensor.data)
+        out = np.empty(len(elements), dtype=np.object_)
+        out[:] = elements
+        return out
+    dtype = BY_NAME[tensor.datatype].numpy
+    flat: Array = np.frombuffer(tensor.data, dtype)
+    if tensor.datatype == "BF16":
+        return bf16_floats(flat)
+    return flat.astype(np.float64) if dtype.kind == "f" else flat

@@ -18,8 +18,7 @@ from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.levels import LATE_NS, LatePolicy
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, slots_ahead
-from tpx.perf.loads.pacing import Alarm, alarm
-from tpx.perf.loads.schedules import NEVER, Offsets, Timetable, at_once, listed, offsets
+from tpx.perf.loads.schedules import NEVER, Alarm, Offsets, Timetable, alarm, at_once, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import OpenLoop

@@ -15,8 +15,6 @@ from tpx.perf.measure.verdict import judge
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.records import (
     SUCCESS,
-    LevelRecords,
-    Recorder,
     Records,
     Rows,
     models_of,
@@ -57,27 +55,6 @@ class MetricsCollector:
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002
         await self._scraper.look()
         return {"metrics": self._scraper.figures((measured.first.time_ns, measured.last.time_ns))}
-
-
-class RecordingCollector:
-    """Implements Collector: passes the level's records to the recorder of single requests."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    async def begin(self, load: Load) -> None:
-        self._recorder.begin(load.records)
-
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        records = LevelRecords(
-            level=measured.level,
-            records=load.records,
-            borders_ns=tuple(border.time_ns for border in measured.borders),
-            indices=tuple(border.index for border in measured.borders),
-            failures=measured.ending.failures,
-        )
-        self._recorder.record(records)
-        return {}
 
 
 class RequestsCollector:

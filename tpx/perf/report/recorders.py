@@ -14,8 +14,11 @@ import numpy as np
 import orjson
 
 from tpx.errors import MeasurementError
+from tpx.perf.loads.base import Load
+from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.options import SessionSpec
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, LevelRecords, Piece, Recorder, Records
+from tpx.perf.results import Sections
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
@@ -117,8 +120,8 @@ _EXPORTED_KINDS = {"inprocess": "triton_c_api"}
 """perf_analyzer's names of service kinds, if they differ from ours."""
 
 
-class _All:
-    """Implements Recorder by forwarding to several.
+class Recorders:
+    """Implements Collector: passes each level to several recorders.
 
     A recorder that fails is dropped and its reason is added to the problems: a full disk costs a file,
     not the measurement.
@@ -128,16 +131,26 @@ class _All:
         self._recorders = list(recorders)
         self._problems = problems
 
-    def begin(self, records: Records) -> None:
-        self._each(lambda recorder: recorder.begin(records))
+    async def begin(self, load: Load) -> None:
+        self._each(lambda recorder: recorder.begin(load.records))
 
-    def record(self, level: LevelRecords) -> None:
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
+        level = LevelRecords(
+            level=measured.level,
+            records=load.records,
+            borders_ns=tuple(border.time_ns for border in measured.borders),
+            indices=tuple(border.index for border in measured.borders),
+            failures=measured.ending.failures,
+        )
         self._each(lambda recorder: recorder.record(level))
+        return {}
 
     def close(self) -> None:
+        """Complete the files."""
         self._each(lambda recorder: recorder.close())
 
     def abandon(self) -> None:
+        """Remove the incomplete files."""
         for recorder in self._recorders:
             recorder.abandon()
 
@@ -154,7 +167,7 @@ class _All:
 @contextmanager
 def open_recorders(
     config: SessionSpec, capture: "Capture | None", offset_ns: int, problems: list[str]
-) -> Iterator[Recorder]:
+) -> Iterator[Recorders]:
     """Open the recorders of a run.
 
     The files are complete when the context ends, except those listed in `problems`. If it ends with an
@@ -171,7 +184,7 @@ def open_recorders(
         recorders.append(JsonLines(config.output.jsonl, offset_ns))
     if config.output.hdr_log is not None:
         recorders.append(HdrLog(config.output.hdr_log, offset_ns))
-    every = _All(recorders, problems)
+    every = Recorders(recorders, problems)
     try:
         yield every
     except BaseException:
