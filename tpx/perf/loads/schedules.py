@@ -295,7 +295,6 @@ class LoopAlarm:
         self._approach.cancel()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
 
 Alarm = TimerfdAlarm | LoopAlarm

@@ -5,9 +5,8 @@ With a latency limit, it ends once an interval shows on which side of the limit 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -53,45 +52,40 @@ class LevelStatus:
     """Assessment of the latency limit, UNDECIDED until it is settled; None without a limit."""
 
 
-class StabilityRule(Protocol):
-    """Decides the status of a level."""
+class StabilityRule:
+    """Decides the status of a level; the subclasses are the rules."""
+
+    def __init__(self, settings: LevelSettings) -> None:
+        self._settings = settings
+        self._tolerance = settings.stability
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         """Return the status after at least one window; `samples` are those of the windows."""
+        raise NotImplementedError
 
 
 def rule_for(settings: LevelSettings) -> StabilityRule:
     """Return the rule that the settings select."""
-    rule: StabilityRule
-    if settings.request_count or settings.one_window:
-        rule = OneWindow()
-    else:
-        rules: dict[str, Callable[[LevelSettings], StabilityRule]] = {
-            "ci": Precision,
-            "pa": ThreeWindows,
-            "brief": Brief,
-        }
-        rule = rules[settings.rule](settings)
+    counted = settings.request_count or settings.one_window
+    kinds = {"ci": Precision, "pa": ThreeWindows, "brief": Brief}
+    rule = (OneWindow if counted else kinds[settings.rule])(settings)
     limit = settings.latency_limit
     return rule if limit is None else LatencyLimit(rule, limit, settings)
 
 
-class OneWindow:
-    """Implements StabilityRule for a counted run: its only window is the level, if any request succeeded."""
+class OneWindow(StabilityRule):
+    """The rule of a counted run: its only window is the level, if any request succeeded."""
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:  # noqa: ARG002
         return LevelStatus(kept=1, stable=windows[-1].latency is not None)
 
 
-class Brief:
-    """Implements StabilityRule for a trial that is repeated only if it is among the best.
+class Brief(StabilityRule):
+    """The rule of a trial that is repeated only if it is among the best.
 
     The 95% CI of throughput must reach at most half of the tolerance to either side, which usually
     takes one window.
     """
-
-    def __init__(self, settings: LevelSettings) -> None:
-        self._tolerance = settings.stability
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         if any(w.latency is None for w in windows):
@@ -104,8 +98,8 @@ class Brief:
         )
 
 
-class ThreeWindows:
-    """Implements StabilityRule like perf_analyzer: the last three windows resemble each other.
+class ThreeWindows(StabilityRule):
+    """perf_analyzer's rule: the last three windows resemble each other.
 
     With asynchronous calls a stable throughput suffices at the last window. A level with objectives or
     a latency limit may continue after three similar windows: its figures are then those of all windows
@@ -113,35 +107,32 @@ class ThreeWindows:
     """
 
     def __init__(self, settings: LevelSettings) -> None:
-        self._tolerance = settings.stability
+        super().__init__(settings)
         self._content_at = settings.max_windows if settings.asynchronous else 0
         self._accumulates = settings.latency_limit is not None or bool(settings.objectives)
         self._was_stable = False
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
-        found = self._of_last(windows)
-        if not self._accumulates or len(windows) <= STABILITY_WINDOWS:
+        count, stable = len(windows), is_stable(windows, self._tolerance)
+        moved = f"{STABILITY_WINDOWS} windows are needed, there were {count}"
+        if count >= STABILITY_WINDOWS:
+            moved = describe_spread(windows)
+        warning = ""
+        if not stable and 0 < self._content_at <= count:
+            stable = is_stable(windows, self._tolerance, latency=False)
+            warning = LATENCY_MOVES if stable else ""
+        kept = min(count, STABILITY_WINDOWS)
+        found = LevelStatus(kept=kept, stable=stable, moved=moved, warning=warning)
+        if not self._accumulates or count <= STABILITY_WINDOWS:
             self._was_stable = found.stable
             return found
         self._was_stable = self._was_stable or found.stable
         warmup = leading_warmup(windows, samples, self._tolerance)
-        return replace(found, kept=len(windows) - warmup, warmup=warmup, stable=self._was_stable)
-
-    def _of_last(self, windows: Sequence[Window]) -> LevelStatus:
-        kept = min(len(windows), STABILITY_WINDOWS)
-        if len(windows) < STABILITY_WINDOWS:
-            moved = f"{STABILITY_WINDOWS} windows are needed, there were {len(windows)}"
-        else:
-            moved = describe_spread(windows)
-        if is_stable(windows, self._tolerance):
-            return LevelStatus(kept=kept, stable=True, moved=moved)
-        if 0 < self._content_at <= len(windows) and is_stable(windows, self._tolerance, latency=False):
-            return LevelStatus(kept=kept, stable=True, moved=moved, warning=LATENCY_MOVES)
-        return LevelStatus(kept=kept, stable=False, moved=moved)
+        return replace(found, kept=count - warmup, warmup=warmup, stable=self._was_stable)
 
 
-class Precision:
-    """Implements StabilityRule: the 95% CIs of all windows after the warm-up are narrow enough.
+class Precision(StabilityRule):
+    """The rule that the 95% CIs of all windows after the warm-up are narrow enough.
 
     The intervals of throughput and of the stabilizing latency must reach at most half of the tolerance
     to either side.
@@ -152,16 +143,14 @@ class Precision:
     """
 
     def __init__(self, settings: LevelSettings) -> None:
-        self._tolerance = settings.stability
-        self._percentile = settings.percentile
-        self._max_windows = settings.max_windows
+        super().__init__(settings)
         self._next_look = STABILITY_WINDOWS
         self._narrow = False
         self._found = LevelStatus(kept=0, stable=False, moved=f"{STABILITY_WINDOWS} windows are needed")
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         count = len(windows)
-        if count - self._found.warmup < self._next_look and count < self._max_windows:
+        if count - self._found.warmup < self._next_look and count < self._settings.max_windows:
             return replace(self._found, kept=count - self._found.warmup)
         warmup = leading_warmup(windows, samples, self._tolerance)
         kept = count - warmup
@@ -170,7 +159,7 @@ class Precision:
             self._found = LevelStatus(kept=kept, warmup=warmup, stable=False, moved=moved)
         else:
             self._found = self._look(kept, warmup, joined(samples[warmup:]))
-            if count == self._max_windows:
+            if count == self._settings.max_windows:
                 # this look is due whatever the figures are, so it counts alone and biases nothing
                 self._found = replace(self._found, stable=self._narrow)
         return self._found
@@ -178,7 +167,7 @@ class Precision:
     def _look(self, kept: int, warmup: int, sample: Sample) -> LevelStatus:
         estimator = Estimator(sample)
         throughput = estimator.throughput(1)
-        latency = estimator.latency(self._percentile).interval
+        latency = estimator.latency(self._settings.percentile).interval
         limit = self._tolerance / 2
         before, self._narrow = self._narrow, throughput.within(limit) and latency.within(limit)
         self._next_look = math.ceil(kept * LOOK_GROWTH)
@@ -191,8 +180,8 @@ class Precision:
         )
 
 
-class LatencyLimit:
-    """Implements StabilityRule: another rule, plus the side of the latency limit on which the level
+class LatencyLimit(StabilityRule):
+    """Another rule, plus the side of the latency limit on which the level
     lies.
 
     The latency interval must lie on one side at two looks in a row, or at one look with confidence
@@ -200,9 +189,9 @@ class LatencyLimit:
     """
 
     def __init__(self, rule: StabilityRule, limit: Objective, settings: LevelSettings) -> None:
+        super().__init__(settings)
         self._rule = rule
         self._limit = limit
-        self._confidence = settings.safety
         self._last = 1 if settings.request_count or settings.one_window else settings.max_windows
         self._before = Outcome.UNDECIDED
 
@@ -218,7 +207,7 @@ class LatencyLimit:
         (surely,) = assess((self._limit,), sample, 1, SURE)
         if surely.outcome is not Outcome.UNDECIDED:
             return surely
-        (now,) = assess((self._limit,), sample, 1, self._confidence)
+        (now,) = assess((self._limit,), sample, 1, self._settings.safety)
         before, self._before = self._before, now.outcome
         return now if last or now.outcome is before else replace(now, outcome=Outcome.UNDECIDED)
 
