@@ -16,7 +16,7 @@ from tpx.perf.clients.model import (
     check_names,
 )
 from tpx.perf.inputs.dataset import open_data
-from tpx.perf.inputs.feed import Conversation, Feed, MixedFeed
+from tpx.perf.inputs.feed import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import TensorRegions, shared_tensors
 from tpx.perf.options import SessionSpec
@@ -55,18 +55,6 @@ class ConnectedModel:
     """Models that are measured at once, if several; `model` is then the first of them."""
     notices: tuple[str, ...] = ()
     """Assumptions about the server and the model's inputs, for the user."""
-
-    @property
-    def feed(self) -> Feed:
-        return self.requests.feed
-
-    @property
-    def timestamps_ns(self) -> tuple[int, ...]:
-        return self.requests.timestamps_ns
-
-    @property
-    def conversations(self) -> tuple[Conversation, ...]:
-        return self.requests.conversations
 
 
 @asynccontextmanager
@@ -146,20 +134,19 @@ async def _open_mix(
             for share in shares
         ]
         for each in opened:
-            if each.sequences or each.timestamps_ns or each.conversations:
+            if each.sequences or each.requests.timestamps_ns or each.requests.conversations:
                 raise UsageError(
                     f"--models: requests of '{each.model.name}' belong together, or to a schedule"
                 )
-        feed = MixedFeed([each.feed for each in opened], [s.weight for s in shares], spec.inputs.seed)
+        feed = MixedFeed(
+            [each.requests.feed for each in opened], [s.weight for s in shares], spec.inputs.seed
+        )
         members = tuple(
             MixMember(model=s.name, weight=s.weight, statistics=each.statistics)
             for s, each in zip(shares, opened, strict=True)
         )
-        yield ConnectedModel(
-            server=opened[0].server,
-            model=opened[0].model,
-            client=opened[0].client,
-            control=opened[0].control,
+        yield replace(
+            opened[0],
             requests=Requests(feed=feed, data=opened[0].requests.data),
             statistics=ServerStatistics(
                 opened[0].control,

@@ -48,8 +48,8 @@ async def _probe(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str
     Raises MeasurementError if there is no response within the timeout, or within a minute without one.
     """
     (slot,) = await connected.client.open(1)
-    connected.feed.begin(Level("concurrency", 1))
-    source = connected.feed.source(0)
+    connected.requests.feed.begin(Level("concurrency", 1))
+    source = connected.requests.feed.source(0)
     done: asyncio.Future[tuple[list[str], bool]] = asyncio.get_running_loop().create_future()
     start_ns = perf_counter_ns()
 
@@ -78,7 +78,7 @@ async def _probe(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str
 def _judged(
     connected: ConnectedModel, batch_size: int, response: Any, step: int, after: str
 ) -> tuple[list[str], bool]:
-    client, model, check = connected.client, connected.model, connected.feed.check
+    client, model, check = connected.client, connected.model, connected.requests.feed.check
     if response.status != client.success:
         failure = client.failure(response)
         return [f"Probe: failed after {after}: {failure.code}: {failure.message}"], False
@@ -140,11 +140,11 @@ def _data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
             length = f"of {sequences.length} requests +- {sequences.sequence_length_variation:g}%"
         ids = sequences.sequence_id_range
         yield f"Sequences: {length}, ids {ids.first} to before {ids.end}"
-    if connected.conversations:
-        yield f"Conversations: {len(connected.conversations)}, each sent once"
+    if connected.requests.conversations:
+        yield f"Conversations: {len(connected.requests.conversations)}, each sent once"
     if config.inputs.shared_memory != "none":
         yield f"Shared memory: {config.inputs.shared_memory}"
-    if connected.feed.check is not None:
+    if connected.requests.feed.check is not None:
         yield f"Outputs: compared with validation_data, {config.inputs.tolerance or 'exactly'}"
 
 

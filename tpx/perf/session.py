@@ -218,12 +218,12 @@ def _run_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings
     if spec.load.periodic_concurrency_range is not None:
         return replace(settings, request_count=spec.load.periodic_concurrency_range.end)
     if spec.load.session_concurrency is not None:
-        check_conversations(connected.conversations, spec.load.session_concurrency)
-        return replace(settings, request_count=sum(map(len, connected.conversations)))
+        check_conversations(connected.requests.conversations, spec.load.session_concurrency)
+        return replace(settings, request_count=sum(map(len, connected.requests.conversations)))
     if not spec.load.fixed_schedule:
         return settings
-    check_timestamps(connected.timestamps_ns)
-    left = len(connected.timestamps_ns) - settings.warmup_requests
+    check_timestamps(connected.requests.timestamps_ns)
+    left = len(connected.requests.timestamps_ns) - settings.warmup_requests
     if left <= 0:
         raise UsageError(
             "The warmup request count must be less than the total number of payloads in the dataset."

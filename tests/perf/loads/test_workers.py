@@ -14,13 +14,14 @@ from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import Level, LevelRange, PaceSpec
 from tpx.perf.loads.base import Loadable, LoadRequest, workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
-from tpx.perf.results import LevelResult
+from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.run import event_loop, run
 from tpx.perf.settings import LevelSettings
 
@@ -115,9 +116,7 @@ class Empty:
     """Implements Loadable, of no requests, which no dataset lets happen."""
 
     client = FakeClient()
-    feed = RoundRobin([])
-    timestamps_ns = ()
-    conversations = ()
+    requests = Requests(feed=RoundRobin([]), data=DataSummary())
 
 
 @asynccontextmanager

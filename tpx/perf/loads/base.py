@@ -13,7 +13,7 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Client, Failure
-from tpx.perf.inputs.feed import Conversation, Feed
+from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import ALL, Level, LevelRange, PaceSpec, Share
 from tpx.perf.records import Records
 from tpx.perf.settings import LevelSettings
@@ -68,17 +68,8 @@ class Loadable(Protocol):
 
     @property
     def client(self) -> Client: ...
-
     @property
-    def feed(self) -> Feed: ...
-
-    @property
-    def timestamps_ns(self) -> tuple[int, ...]:
-        """Due times of a fixed schedule's steps, from the start of the run."""
-
-    @property
-    def conversations(self) -> tuple[Conversation, ...]:
-        """Conversations in the order in which they begin."""
+    def requests(self) -> Requests: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +85,7 @@ class LoadRequest:
 
 async def open_load(target: Loadable, asked: LoadRequest) -> Load:
     """Open a load and its connections. Raises WireError if the server refuses connections."""
-    target.feed.begin(asked.level, asked.share)
+    target.requests.feed.begin(asked.level, asked.share)
     module, _, function = asked.level.kind.opener.partition(":")
     opener: Callable[[Loadable, LoadRequest], Awaitable[Load]] = getattr(
         import_module(f"tpx.perf.loads.{module}"), function

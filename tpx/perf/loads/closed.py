@@ -21,7 +21,7 @@ UNLIMITED = 1 << 62
 async def open_requests(target: Loadable, asked: LoadRequest) -> "ClosedLoop":
     """Open a level's requests in flight, or one worker's share of them."""
     slots = await target.client.open(asked.share.part(int(asked.level.value)))
-    return ClosedLoop(target.client, slots, target.feed, asked.settings.timeout_s)
+    return ClosedLoop(target.client, slots, target.requests.feed, asked.settings.timeout_s)
 
 
 class ClosedLoop(SlotLoad):
@@ -78,7 +78,7 @@ class ClosedLoop(SlotLoad):
 async def open_sessions(target: Loadable, asked: LoadRequest) -> "SessionLoad":
     """Open a level's concurrent conversations."""
     slots = await target.client.open(int(asked.level.value))
-    return SessionLoad(target.client, slots, target.conversations, asked.settings.timeout_s)
+    return SessionLoad(target.client, slots, target.requests.conversations, asked.settings.timeout_s)
 
 
 class _Conversations:

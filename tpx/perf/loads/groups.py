@@ -24,7 +24,7 @@ from tpx.perf.records import SUCCESS
 async def open_queries(target: Loadable, asked: LoadRequest) -> "QueryLoad":
     """Open a level's queries; its value is the number of requests per query."""
     slots = await target.client.open(int(asked.level.value))
-    return QueryLoad(target.client, slots, target.feed, asked.settings.timeout_s)
+    return QueryLoad(target.client, slots, target.requests.feed, asked.settings.timeout_s)
 
 
 class _PartSender(Sender):
@@ -160,7 +160,7 @@ async def open_periodic(target: Loadable, asked: LoadRequest) -> "PeriodicLoad":
     end = int(asked.level.value)
     plan = asked.settings.periodic or PeriodicRange(start=end, end=end)
     slots = await target.client.open(end)
-    return PeriodicLoad(target.client, slots, target.feed, plan, asked.settings.timeout_s)
+    return PeriodicLoad(target.client, slots, target.requests.feed, plan, asked.settings.timeout_s)
 
 
 class _StreamSender(Sender):

@@ -48,7 +48,7 @@ async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
 
     Steps sent to warm up are not sent again; the first remaining step is due immediately.
     """
-    times_ns, count = target.timestamps_ns, asked.settings.warmup_requests
+    times_ns, count = target.requests.timestamps_ns, asked.settings.warmup_requests
     if asked.warming:
         times_ns = times_ns[:count]
     elif count and times_ns[count:]:
@@ -65,7 +65,7 @@ async def _open(
     return RateLoad(
         client,
         await client.open(most if settings.sequences else ahead),
-        target.feed,
+        target.requests.feed,
         schedule,
         OpenLoopSettings(
             timeout_s=asked.settings.timeout_s,

@@ -181,8 +181,8 @@ async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place
     ring = RowRing(ring_name)
     try:
         async with open_target() as target:
-            if isinstance(target.feed, SequenceFeed):
-                target.feed.divide(place)
+            if isinstance(target.requests.feed, SequenceFeed):
+                target.requests.feed.divide(place)
             pipe.send(Ready())
             await Worker(target, ring, pipe).serve()
     except TpxError as exc:

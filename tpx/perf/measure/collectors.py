@@ -78,8 +78,8 @@ class RequestsCollector:
             sections["open_loop"] = open_loop_figures(rows, duration_ns, load)
         if connected.sequences:
             sections["sequences"] = ended_sequences(records, measured.kept, load.unfinished)
-        if connected.conversations:
-            sections["sessions"] = session_figures(rows, connected.conversations)
+        if connected.requests.conversations:
+            sections["sessions"] = session_figures(rows, connected.requests.conversations)
         if connected.members:
             sections["members"] = tuple(_members(connected.members, measured))
         if self._scenario:
