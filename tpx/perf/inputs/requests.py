@@ -70,23 +70,30 @@ async def make_requests(
     """
     maker = _RequestMaker(writer, model, settings)
     maker.share_outputs(data)
+    times: tuple[int, ...] = ()
+    turns: tuple[Conversation, ...] = ()
     if settings.sequences is not None:
         if settings.batch_size > 1:
             raise UsageError("can not specify batch size > 1 when using a sequence model")
         streams = await maker.sequences(data, settings.sequences)
         feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check())
-        return Requests(feed=feed, data=maker.summary(data), notices=maker.notices)
-    steps = data.steps
-    times, order = _schedule(steps) if settings.scheduled else ((), range(len(steps)))
-    requests = [
-        await maker.request(number, [steps[order[i % len(order)]] for i in batch])
-        for number, batch in enumerate(batches(len(order), settings.batch_size))
-    ]
+    else:
+        steps = data.steps
+        order: Sequence[int] = range(len(steps))
+        if settings.scheduled:
+            times, order = _schedule(steps)
+        requests = [
+            await maker.request(number, [steps[order[i % len(order)]] for i in batch])
+            for number, batch in enumerate(batches(len(order), settings.batch_size))
+        ]
+        feed = RoundRobin(requests, maker.check())
+        turns = conversations(data, requests) if settings.conversing else ()
+    count = sum(len(stream) for stream in data.streams)
     return Requests(
-        feed=RoundRobin(requests, maker.check()),
-        data=maker.summary(data),
+        feed=feed,
+        data=DataSummary(streams=len(data.streams), steps=count, tensors=maker.first),
         timestamps_ns=times,
-        conversations=conversations(data, requests) if settings.conversing else (),
+        conversations=turns,
         notices=maker.notices,
     )
 
@@ -111,7 +118,8 @@ class _RequestMaker:
         self._limit = 0
         """Maximum size of all requests in bytes; determined once they exceed ASKED_BYTES."""
         self._notices: list[str] = []
-        self._first: tuple[TensorDescription, ...] = ()
+        self.first: tuple[TensorDescription, ...] = ()
+        """Tensors of the first request."""
         self._expected: dict[int, Expectation] = {}
         self._outputs = settings.fields.outputs
 
@@ -121,12 +129,6 @@ class _RequestMaker:
             taken = f"{self._bytes / GIB:.1f} GiB of memory"
             self._notices.append(f"the requests, which are all made beforehand, take {taken}")
         return tuple(self._notices)
-
-    def summary(self, data: DataSet) -> DataSummary:
-        """Summarize data whose requests have been encoded."""
-        return DataSummary(
-            streams=len(data.streams), steps=sum(len(s) for s in data.streams), tensors=self._first
-        )
 
     def share_outputs(self, data: DataSet) -> None:
         """Place outputs in shared memory unless compared: concurrent requests overwrite them there."""
@@ -151,9 +153,7 @@ class _RequestMaker:
         return Validator(self._expected, tolerance or EXACT)
 
     async def request(self, number: int, steps: Sequence[Step]) -> Prepared:
-        self._expect(number, steps)
-        tensors = self._tensors(steps)
-        return await self._writer.prepare(tensors, self._fields(tensors))
+        return await self._writer.prepare(*self._contents(number, steps))
 
     async def sequences(self, data: DataSet, settings: SequenceSpec) -> list[SequenceStream]:
         out: list[SequenceStream] = []
@@ -161,54 +161,41 @@ class _RequestMaker:
         repeats = data.made or settings.fixed
         for stream in data.streams:
             count = len(stream)
-            steps = []
+            steps: list[dict[int, Template]] = []
             for i in range(count):
-                step = stream[i]
-                self._expect(first + i, [step])
-                steps.append(await self._templates(step, needed_flags(i, count, repeats=repeats)))
+                tensors, fields = self._contents(first + i, [stream[i]])
+                steps.append({})
+                for flags in needed_flags(i, count, repeats=repeats):
+                    start, end = bool(flags & START), bool(flags & END)
+                    each = replace(fields, sequence_start=start, sequence_end=end)
+                    steps[-1][flags] = await self._writer.template(tensors, each)
             out.append(SequenceStream(steps=steps, length=0 if repeats else count, first_step=first))
             first += count
         return out
 
-    async def _templates(self, step: Step, flags: Sequence[int]) -> dict[int, Template]:
-        tensors = self._tensors([step])
-        fields = self._fields(tensors)
-        return {
-            value: await self._writer.template(
-                tensors,
-                replace(fields, sequence_start=bool(value & START), sequence_end=bool(value & END)),
-            )
-            for value in flags
-        }
+    def _contents(self, number: int, steps: Sequence[Step]) -> tuple[list[Tensor], RequestFields]:
+        """Return the tensors of a request, and its other fields with the locations of shared tensors.
 
-    def _fields(self, tensors: Sequence[Tensor]) -> RequestFields:
-        """Return the fields of a request besides its tensors, with the locations of shared ones."""
+        Notes the outputs that its response is expected to have.
+        """
+        places = [step.where for step in steps]
         fields, shared = self._settings.fields, self._settings.shared
-        if shared is None:
-            return fields
-        return replace(fields, shared_inputs=shared.place_inputs(tensors), outputs=self._outputs)
-
-    def _expect(self, number: int, steps: Sequence[Step]) -> None:
-        if not any(step.expected for step in steps):
-            return
-        places = [step.where for step in steps]
-        outputs = self._stacked([step.expected for step in steps], self._model.outputs, places)
-        asked = [output.name for output in self._settings.fields.outputs]
-        for tensor in outputs:
-            if asked and tensor.name not in asked:
-                raise UsageError(
-                    f"{places[0]}: validation_data has '{tensor.name}', which --output leaves out"
-                )
-        self._expected[number] = Expectation(places[0], tuple(outputs))
-
-    def _tensors(self, steps: Sequence[Step]) -> list[Tensor]:
-        places = [step.where for step in steps]
+        if any(step.expected for step in steps):
+            outputs = self._stacked([step.expected for step in steps], self._model.outputs, places)
+            asked = [output.name for output in fields.outputs]
+            for tensor in outputs:
+                if asked and tensor.name not in asked:
+                    raise UsageError(
+                        f"{places[0]}: validation_data has '{tensor.name}', which --output leaves out"
+                    )
+            self._expected[number] = Expectation(places[0], tuple(outputs))
         tensors = self._stacked([step.inputs for step in steps], self._model.inputs, places)
-        if not self._first:
-            self._first = tuple(
-                TensorDescription(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors
-            )
-        return tensors
+        self.first = self.first or tuple(
+            TensorDescription(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors
+        )
+        if shared is not None:
+            fields = replace(fields, shared_inputs=shared.place_inputs(tensors), outputs=self._outputs)
+        return tensors, fields
 
     def _stacked(
         self, parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorDescription], places: Sequence[str]
