@@ -355,11 +355,6 @@ class Level:
     def kind(self) -> LoadKind:
         return KINDS[self.mode]
 
-    @property
-    def requests_of_row(self) -> int:
-        """Number of requests per row."""
-        return int(self.value) if self.kind.queries else 1
-
     def __str__(self) -> str:
         return f"{self.mode} {self.value:g}"
 

@@ -255,14 +255,10 @@ class LevelRecords:
     failures: Mapping[int, Failure]
     """Meaning of each failed status."""
 
-    @property
-    def span(self) -> range:
-        """Row numbers of all windows."""
-        return range(self.indices[0], self.indices[-1]) if self.indices else range(0)
-
     def pieces(self) -> Iterator["Piece"]:
         """Yield the rows of all windows in pieces: the output made of them is many times their size."""
-        span, records = self.span, self.records
+        records = self.records
+        span = range(self.indices[0], self.indices[-1]) if self.indices else range(0)
         before = int(records.between(0, span.start)["responses"].sum())
         for start in range(span.start, span.stop, PIECE_ROWS):
             numbers = range(start, min(start + PIECE_ROWS, span.stop))

@@ -357,10 +357,6 @@ class WakeUps:
     share: float
 
     @property
-    def dominate(self) -> bool:
-        return self.share >= DOMINANT_SHARE
-
-    @property
     def warning(self) -> str:
         """Warning for a level whose latency is dominated by wake-ups."""
         return (

@@ -109,7 +109,7 @@ class Session:
         settings = settings or self.settings
         if not self._collectors:
             await self._begin()
-        batch_size = self.spec.inputs.batch_size * level.requests_of_row
+        batch_size = self.spec.inputs.batch_size * (int(level.value) if level.kind.queries else 1)
         self._observer.level_started(level)
         awake = processors_awake(self.spec.address) if settings.pace.poll == "busy" else nullcontext()
         with quiet_memory(), waiting(settings.pace.poll), awake:

@@ -154,15 +154,17 @@ def infer_body(
     Raises UsageError for a tensor that JSON cannot represent.
     """
     head: JsonObject = {"id": fields.id} if fields.id else {}
-    parameters = fields.all_parameters
-    if wire.output_binary and not fields.outputs:
+    parameters, binary_outputs = fields.all_parameters, wire.output_tensor_format != "json"
+    if binary_outputs and not fields.outputs:
         parameters = {"binary_data_output": True} | parameters
     if parameters:
         head["parameters"] = parameters
     tail: list[Buffer] = []
-    head["inputs"] = [_input(tensor, fields, tail, binary=wire.input_binary) for tensor in tensors]
+    head["inputs"] = [
+        _input(tensor, fields, tail, binary=wire.input_tensor_format != "json") for tensor in tensors
+    ]
     if fields.outputs:
-        head["outputs"] = [_output(output, binary=wire.output_binary) for output in fields.outputs]
+        head["outputs"] = [_output(output, binary=binary_outputs) for output in fields.outputs]
     words = orjson.dumps(head)
     log.debug("request: %s, %d bytes of tensors behind it", brief(words), sum(map(len, tail)))
     return words, tail

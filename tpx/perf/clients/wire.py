@@ -136,12 +136,3 @@ class WireSpec:
     def compression(self) -> str:
         """Compression of gRPC messages: gzip or deflate; empty for none."""
         return "" if self.grpc_compression_algorithm == "none" else self.grpc_compression_algorithm
-
-    @property
-    def input_binary(self) -> bool:
-        """HTTP: True to send tensors as raw bytes after the JSON, False to send them in it."""
-        return self.input_tensor_format != "json"
-
-    @property
-    def output_binary(self) -> bool:
-        return self.output_tensor_format != "json"

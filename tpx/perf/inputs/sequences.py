@@ -42,22 +42,19 @@ class SequenceIds:
     def __init__(self, first: int, end: int, step: int = 1) -> None:
         self._all = range(first, end, step)
         self._turn = 0
-        self._open: set[int] = set()
+        self.open: set[int] = set()
+        """Ids of open sequences."""
 
     def exchange(self, old: int) -> int:
         """Release `old` and return an id that no open sequence has; return `old` if all ids are in use."""
         for _ in self._all:
             fresh = self._all[self._turn % len(self._all)]
             self._turn += 1
-            if fresh not in self._open:
-                self._open.discard(old)
-                self._open.add(fresh)
+            if fresh not in self.open:
+                self.open.discard(old)
+                self.open.add(fresh)
                 return fresh
         return old
-
-    def release_all(self) -> None:
-        """Mark all ids as free."""
-        self._open.clear()
 
 
 class SequenceFeed:
@@ -91,7 +88,7 @@ class SequenceFeed:
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         self._share = share
-        self.ids.release_all()
+        self.ids.open.clear()
         self.unfinished.clear()
         self._entropy = tuple(int(n) for n in level_seed(self._seed, level).generate_state(2))
 

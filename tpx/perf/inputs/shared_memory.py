@@ -178,7 +178,8 @@ class TensorRegions:
 
     def _reserved(self, part: str, size: int) -> SharedMemoryRange:
         if part not in self._memory:
-            self._memory[part] = open_memory(self._kind, self._names[part])
+            memory = CudaMemory if self._kind == "cuda" else SystemMemory
+            self._memory[part] = memory(self._names[part])
         offset = self._sizes[part]
         self._sizes[part] = offset + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         return SharedMemoryRange(region=self._names[part], offset=offset, byte_size=size)
@@ -199,13 +200,6 @@ async def shared_tensors(
         yield shared
     finally:
         await shared.close()
-
-
-def open_memory(kind: SharedMemoryKind, name: str) -> ShareableMemory:
-    """Allocate memory of a kind. Raises UsageError if this machine cannot provide it."""
-    if kind == "cuda":
-        return CudaMemory(name)
-    return SystemMemory(name)
 
 
 DEVICE = 0

@@ -137,7 +137,9 @@ def check_openable(
     level: Level, settings: LevelSettings, slots_per_connection: float, processes: int = 1
 ) -> None:
     """Raise UsageError, naming the limit, if a level needs more than this machine can open."""
-    slots = slots_needed(level, settings)
+    slots = int(level.value)
+    if level.kind.open_loop:
+        slots = settings.sequences or slots_ahead(level, settings.pace)
     connections = math.ceil(slots / slots_per_connection)
     for limit in connection_limits(processes):
         if connections > limit.most:
@@ -152,13 +154,6 @@ def check_openable(
             f"{level.mode}: {slots} requests in flight are more than this machine can hold: "
             f"{memory.most} ({memory.name})"
         )
-
-
-def slots_needed(level: Level, settings: LevelSettings) -> int:
-    """Return the number of slots that a level opens before it begins."""
-    if not level.kind.open_loop:
-        return int(level.value)
-    return settings.sequences or slots_ahead(level, settings.pace)
 
 
 def connection_limits(processes: int = 1, ports: Path = PORT_RANGE) -> Iterator[Limit]:

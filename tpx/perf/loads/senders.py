@@ -18,7 +18,6 @@ from tpx.perf.clients.base import (
     Failure,
     Prepared,
     Slot,
-    StreamedResponse,
     nobody_listens,
 )
 from tpx.perf.inputs.feed import Check, Feed, Source
@@ -104,11 +103,21 @@ class Sender:
             return
         self.start_ns = 0
         source = self.source
+        status, arrivals = SUCCESS, response.arrivals
         if response.status != self._success:
-            source.failed(source.sequence)
-        intended_ns = self.intended_ns or start_ns
-        self._load.append_streamed(
-            start_ns, intended_ns, self._sent_ns, response, source.step, source.sequence
+            status = self._failed(response)
+        self._load.records.arrivals.add(arrivals)
+        self._append(
+            start_ns,
+            self.intended_ns or start_ns,
+            self._sent_ns,
+            response.first_byte_ns,
+            response.end_ns,
+            status,
+            len(arrivals),
+            source.step,
+            source.sequence,
+            response.units,
         )
         self._ready(self)
 
@@ -251,23 +260,6 @@ class SlotLoad(ABC):
         task = asyncio.get_running_loop().create_task(self._renew(sender, call))
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)
-
-    def append_streamed(
-        self,
-        start_ns: int,
-        intended_ns: int,
-        sent_ns: int,
-        response: StreamedResponse,
-        step: int,
-        sequence: int,
-    ) -> None:
-        """Append the row of a request that may have several responses, and their arrival times."""
-        status = SUCCESS if response.status == self.success else self.count_failure(response)
-        arrivals, times = self.records.arrivals, response.arrivals
-        arrivals.add(times)
-        first_ns, end_ns = response.first_byte_ns, response.end_ns
-        count, units = len(times), response.units
-        self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, count, step, sequence, units)
 
     def append_refused(self, error: WireError, due_ns: int = 0) -> None:
         """Append the row of a request that was never sent, for lack of a connection; 0 means due now."""

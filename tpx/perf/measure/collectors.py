@@ -21,7 +21,16 @@ from tpx.perf.records import (
     response_times,
     succeeded,
 )
-from tpx.perf.results import Condition, MemberFigures, Sections, Streaming, Validity, Verdict, WakeUps
+from tpx.perf.results import (
+    DOMINANT_SHARE,
+    Condition,
+    MemberFigures,
+    Sections,
+    Streaming,
+    Validity,
+    Verdict,
+    WakeUps,
+)
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE, binomial_at_most
 from tpx.perf.statistics.summaries import summarize
@@ -146,7 +155,7 @@ def _wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
     if not may_dominate(measured.level, latency.at(50.0)) or judge(measured).verdict is Verdict.ERRORS:
         return None
     found = wake_ups(latency.at(50.0), local=is_local(address))
-    return found if found.dominate else None
+    return found if found.share >= DOMINANT_SHARE else None
 
 
 MOST_QUERIES = 2**40
