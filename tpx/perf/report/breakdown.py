@@ -128,26 +128,12 @@ class Breakdown:
     x_title: str
     rows: tuple[BarRow, ...]
     ticks: tuple[Tick, ...]
-
-    @property
-    def height(self) -> int:
-        """Height of the drawing in pixels."""
-        return self.bottom + BELOW
-
-    @property
-    def top(self) -> int:
-        """Upper end of the grid."""
-        return TOP
-
-    @property
-    def bottom(self) -> int:
-        """Lower end of the grid."""
-        return TOP + len(self.rows) * self.frame.row
-
-    @property
-    def description(self) -> str:
-        """Total of each bar, as text."""
-        return "; ".join(f"{row.name}: {row.total}" for row in self.rows)
+    description: str
+    """Total of each bar, as text."""
+    bottom: int
+    """Lower end of the grid, which begins at `top`."""
+    height: int
+    top: int = TOP
 
 
 def breakdown_picture(key: str, named: Sequence[tuple[str, Sequence[Part]]]) -> Picture | None:
@@ -192,6 +178,9 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
         frame=frame,
         x_title=f"Mean latency ({unit})",
         rows=tuple(rows),
+        description="; ".join(f"{row.name}: {row.total}" for row in rows),
+        bottom=TOP + len(rows) * frame.row,
+        height=TOP + len(rows) * frame.row + BELOW,
         ticks=tuple(Tick(x(mark * unit_ns), format_mark(mark)) for mark in scale.marks),
     )
 
