@@ -1,9 +1,7 @@
-"""The records of one level: its windows, its status after each, and the final figures; no clock, no
-network.
+"""The records of one level: its windows, its status after each, and its figures; no clock, no network.
 
-A request belongs to the window in which it ENDS; its latency counts from its intended start, which in a
-closed loop is its actual start. Windows are contiguous. A level's figures are computed over its last
-windows as one interval, which equals perf_analyzer's merge of their sums.
+A request belongs to the window in which it ENDS; its latency counts from its intended start. A level's
+figures are computed over its last windows as one interval: perf_analyzer's merge of their sums.
 """
 
 import logging
@@ -113,7 +111,7 @@ class LevelLedger:
         self._level = level
         self._batch_size = batch_size
         self._rule = rule_for(settings)
-        self._borders: list[WindowBorder] = []
+        self.borders: list[WindowBorder] = []
         self._samples: list[Sample] = []
         self.windows: list[Window] = []
         self._status = LevelStatus(kept=0, stable=False)
@@ -121,22 +119,18 @@ class LevelLedger:
         self._seen: list[Outcome] = []
         self._outcomes = [Outcome.UNDECIDED for _ in settings.objectives]
 
-    @property
-    def last_border(self) -> WindowBorder:
-        return self._borders[-1]
-
     def begin(self, border: WindowBorder) -> None:
         """Set the first border."""
-        self._borders.append(border)
+        self.borders.append(border)
 
     def index_at(self, end_ns: int) -> int:
         """Return the index of the first record after a border at `end_ns`."""
-        return index_after(self._records, self._borders[-1].index, end_ns)
+        return index_after(self._records, self.borders[-1].index, end_ns)
 
     def close(self, border: WindowBorder) -> None:
         """Close the current window at `border`."""
-        first = self._borders[-1]
-        self._borders.append(border)
+        first = self.borders[-1]
+        self.borders.append(border)
         window = self._window(first, border)
         self.windows.append(window)
         self._samples.append(sample_of(self._rows(first, border), window.start_ns, window.end_ns))
@@ -178,22 +172,23 @@ class LevelLedger:
         ]
         return self._outcomes
 
-    def last_server(self, between: Between) -> ServerBreakdown | None:
-        """Return the server's statistics for the last closed window; None before there is one."""
-        if len(self._borders) < 2:
-            return None
-        return between(self._borders[-2].server, self._borders[-1].server)
-
-    def kept_span_ns(self) -> tuple[int, int]:
-        """Return the start and end of the windows that the figures are computed over."""
-        return self._borders[-1 - self._status.kept].time_ns, self._borders[-1].time_ns
+    @property
+    def first_kept(self) -> WindowBorder:
+        """Start of the windows that the figures are computed over."""
+        return self.borders[-1 - self._status.kept]
 
     def measured(self, between: Between, ending: Ending) -> MeasuredLevel:
         """Return the finished level. Call it after `close`; nothing may follow."""
-        first, last = self._borders[-1 - self._status.kept], self._borders[-1]
+        first, last = self.first_kept, self.borders[-1]
         merged, rows = self._window(first, last), self._rows(first, last)
         sample = joined(self._samples[-self._status.kept :])
-        slo = self._assessments()
+        status = self._rows(self.borders[0], last)["status"]
+        failures = ending.failures
+        kinds = [
+            ErrorCount(code=failures[s].code, count=count, message=failures[s].message)
+            for s, count in sorted(Counter(status[status != SUCCESS].tolist()).items())
+            if s in failures
+        ]
         if self.settings.request_count:
             # a counted run lasts from its first request to its last, not from border to border
             sample = replace(sample, start_ns=merged.start_ns, end_ns=merged.end_ns)
@@ -202,21 +197,21 @@ class LevelLedger:
             settings=self.settings,
             batch_size=self._batch_size,
             records=self._records,
-            borders=tuple(self._borders),
+            borders=tuple(self.borders),
             windows=tuple(self.windows),
             status=self._status,
             merged=merged,
             rows=rows,
             sample=sample,
             ending=ending,
-            errors=self._errors(ending.failures),
+            errors=tuple(sorted(kinds, key=lambda e: -e.count)),
             server=between(first.server, last.server),
             check=ClientCheck(
                 cpu_share=merged.client_busy,
                 loop_lag_p99_ns=ending.loop_lag_p99_ns,
                 slip_p99_ns=p99(rows["start_ns"] - rows["intended_ns"]),
             ),
-            slo=slo,
+            slo=self._assessments(),
         )
 
     def _rows(self, first: WindowBorder, last: WindowBorder) -> Rows:
@@ -251,22 +246,9 @@ class LevelLedger:
         kept = joined(self._samples[-self._status.kept :])
         return assess(settings.objectives, kept, self._batch_size, settings.safety)
 
-    def _errors(self, failures: Mapping[int, Failure]) -> tuple[ErrorCount, ...]:
-        rows = self._rows(self._borders[0], self._borders[-1])
-        counts = Counter(rows["status"][rows["status"] != SUCCESS].tolist())
-        kinds = [
-            ErrorCount(code=failures[s].code, count=count, message=failures[s].message)
-            for s, count in sorted(counts.items())
-            if s in failures
-        ]
-        return tuple(sorted(kinds, key=lambda e: -e.count))
-
 
 def index_after(records: Records, since: int, time_ns: int) -> int:
-    """Return the index of the first record, from `since` on, that ended after `time_ns`.
-
-    It and the later records belong to the next window.
-    """
+    """Return the index of the first record from `since` on that ended after `time_ns`."""
     # rows of streamed requests may be out of order, and a binary search needs them sorted
     ends = np.maximum.accumulate(records.since(since)["end_ns"])
     return since + int(np.searchsorted(ends, time_ns, side="right"))
@@ -307,7 +289,6 @@ def p99(values: Array) -> int:
 
 
 def _described(window: Window) -> str:
-    """Return one log line about a window."""
     took = f"{window.duration_ns / 1e9:.3f} s, {window.requests} requests, {window.failed} failed"
     if window.latency is None:
         return took

@@ -16,6 +16,7 @@ from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import Ending, LevelLedger, MeasuredLevel, WindowBorder, full_at, p99
 from tpx.perf.observer import ProgressMeter
 from tpx.perf.records import SUCCESS
+from tpx.perf.results import ServerBreakdown
 from tpx.perf.server_statistics import ServerStatistics, Snapshot
 from tpx.perf.settings import LevelSettings
 
@@ -127,7 +128,7 @@ class LevelMeasurement:
             failed=load.failed,
             interrupted=stop.is_set(),
             lost=self._liveness.lost,
-            loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
+            loop_lag_p99_ns=self._probe.p99_ns(ledger.first_kept.time_ns, ledger.borders[-1].time_ns),
         )
         return ledger.measured(self._statistics.between, ending)
 
@@ -139,7 +140,7 @@ class LevelMeasurement:
 
     async def _window_end(self) -> int:
         """Wait for the end of the window; return its time."""
-        settings, begun = self._settings, self._ledger.last_border
+        settings, begun = self._settings, self._ledger.borders[-1]
         if settings.request_count:
             done = asyncio.ensure_future(self._load.finished())
             while not (done.done() or self._ends_early()):
@@ -169,12 +170,16 @@ class LevelMeasurement:
         """Sleep until `end_ns`, or until the level has to end."""
         while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early():
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
-            await self._load.settled(self._ledger.last_border.time_ns)
+            await self._load.settled(self._ledger.borders[-1].time_ns)
             self._report()
 
     def _report(self) -> None:
-        ledger = self._ledger
-        self._meter.report(len(ledger.windows) + 1, lambda: ledger.last_server(self._statistics.between))
+        def server() -> ServerBreakdown | None:
+            """Return the server's statistics for the last closed window."""
+            closed = self._ledger.borders[-2:]
+            return self._statistics.between(closed[0].server, closed[-1].server) if len(closed) > 1 else None
+
+        self._meter.report(len(self._ledger.windows) + 1, server)
 
     def _ends_early(self) -> bool:
         allowed = self._settings.max_errors.count
