@@ -30,7 +30,7 @@ from tpx.perf.records import Records
 from tpx.protocol import messages
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http1.client import HttpResponse
-from tpx.protocol.json_values import JsonObject, encode_values
+from tpx.protocol.json_values import encode_values
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2_protobuf import CONTENTS
 
@@ -87,22 +87,17 @@ def _from_json(body: Buffer, head_size: int) -> list[Tensor]:
         raise InvalidRequest(f"a response is not JSON: {exc}") from exc
     tensors, at = [], size
     for output in answer.get("outputs", ()):
-        raw = output.get("parameters", {}).get("binary_data_size")
-        if raw is None:
-            tensors.append(_json_tensor(output))
-            continue
-        data = view[at : at + raw]
-        at += raw
-        tensors.append(Tensor(output["name"], output["datatype"], output["shape"], data))
+        name, datatype, shape = output["name"], output["datatype"], output["shape"]
+        raw, values = output.get("parameters", {}).get("binary_data_size"), output.get("data")
+        if raw is not None:
+            tensors.append(Tensor(name, datatype, shape, view[at : at + raw]))
+            at += raw
+        elif values is None:  # the data is in shared memory
+            tensors.append(Tensor(name, datatype, (0,), b""))
+        else:
+            data = encode_values(name, datatype, math.prod(shape), values)
+            tensors.append(Tensor(name, datatype, shape, data))
     return tensors
-
-
-def _json_tensor(output: JsonObject) -> Tensor:
-    name, datatype, shape = output["name"], output["datatype"], output["shape"]
-    values = output.get("data")
-    if values is None:  # the data is in shared memory
-        return Tensor(name, datatype, (0,), b"")
-    return Tensor(name, datatype, shape, encode_values(name, datatype, math.prod(shape), values))
 
 
 def _from_grpc(body: Buffer, *, streamed: bool) -> list[Tensor]:

@@ -204,6 +204,12 @@ class ResponseTimes:
     times_ns: Times
     starts: Times
 
+    def of_row(self, row: int, offset_ns: int) -> list[int]:
+        """Return the times of one row, shifted by an offset."""
+        return cast(
+            "list[int]", (self.times_ns[self.starts[row] : self.starts[row + 1]] + offset_ns).tolist()
+        )
+
     def first_ns(self) -> Times:
         """Return the first response time of each row that has one."""
         return self.times_ns[self.starts[:-1][np.diff(self.starts) > 0]]

@@ -37,23 +37,17 @@ DATATYPES = {
 _NAMES = {number: name for name, number in DATATYPES.items()}
 
 
-def _read_schema() -> JsonObject:
-    """Return the message classes by name; a private pool avoids clashes with other copies of the schema."""
-    files = descriptor_pb2.FileDescriptorSet.FromString(
-        resources.files("tpx.perf.clients").joinpath("schema/tfserving.binpb").read_bytes()
+_SCHEMA = resources.files("tpx.perf.clients").joinpath("schema/tfserving.binpb").read_bytes()
+(_FILE,) = descriptor_pb2.FileDescriptorSet.FromString(_SCHEMA).file
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(_FILE)
+MESSAGES: JsonObject = {
+    message.name: message_factory.GetMessageClass(
+        _POOL.FindMessageTypeByName(f"{_FILE.package}.{message.name}")
     )
-    pool = descriptor_pool.DescriptorPool()
-    (file,) = files.file
-    pool.Add(file)
-    return {
-        message.name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"{file.package}.{message.name}")
-        )
-        for message in file.message_type
-    }
-
-
-MESSAGES = _read_schema()
+    for message in _FILE.message_type
+}
+"""Message classes by name; a private pool avoids clashes with other copies of the schema."""
 
 
 def connect(endpoint: Endpoint) -> Connections:

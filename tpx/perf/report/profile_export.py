@@ -14,8 +14,8 @@ from tpx import __version__
 from tpx.errors import InvalidRequest
 from tpx.perf.capture import Capture, read_outputs
 from tpx.perf.clients.openai import INPUT, sent
-from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE, Level
-from tpx.perf.records import SUCCESS, LevelRecords, Piece, Records, ResponseTimes
+from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE
+from tpx.perf.records import SUCCESS, LevelRecords, Records
 from tpx.perf.report.recorders import RecorderFile
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
@@ -43,13 +43,18 @@ class ProfileExport(RecorderFile):
         write = self.write
         write(b",{" if self._levels else b"{")
         self._levels += 1
-        write(b'"experiment":' + orjson.dumps(_experiment(level.level)) + b',"requests":[')
+        kind, value = level.level.kind, level.level.value
+        experiment: dict[str, object] = {"mode": "concurrency", "value": int(value)}
+        if kind is not CONCURRENCY:
+            # perf_analyzer has no value for a user's own schedule
+            experiment = {"mode": "request_rate", "value": float(value) if kind is REQUEST_RATE else 0.0}
+        write(b'"experiment":' + orjson.dumps(experiment) + b',"requests":[')
         separator = b""
         for request in self._requests(level):
             write(separator + request)
             separator = b","
         boundaries = [t + self.offset_ns for t in level.borders_ns]
-        if level.level.kind is PERIODIC_CONCURRENCY:
+        if kind is PERIODIC_CONCURRENCY:
             boundaries = list(WHOLE_TIME)
         write(b'],"window_boundaries":' + orjson.dumps(boundaries) + b"}")
 
@@ -62,36 +67,27 @@ class ProfileExport(RecorderFile):
 
     def _requests(self, level: LevelRecords) -> Iterator[bytes]:
         for piece in level.pieces():
-            yield from self._piece(piece)
-
-    def _piece(self, piece: Piece) -> Iterator[bytes]:
-        numbers, times = piece.numbers, piece.times
-        stored = self._capture.stored(numbers)
-        columns = (piece.rows[name].tolist() for name in ("status", "start_ns", "sequence"))
-        for i, (status, start_ns, sequence) in enumerate(zip(*columns, strict=True)):
-            if status != SUCCESS:
-                self._failed += 1
-                continue
-            key, place = stored.get(numbers[i], (-1, -1))
-            yield b"".join(
-                (
-                    b'{"timestamp":%d' % (start_ns + self.offset_ns),
-                    b',"sequence_id":%d' % sequence if sequence else b"",
-                    b',"request_inputs":',
-                    self._input(key),
-                    b',"response_timestamps":',
-                    orjson.dumps(self._arrivals(times, i)),
-                    b',"response_outputs":',
-                    self._outputs(place),
-                    b"}",
+            numbers, times = piece.numbers, piece.times
+            stored = self._capture.stored(numbers)
+            columns = (piece.rows[name].tolist() for name in ("status", "start_ns", "sequence"))
+            for i, (status, start_ns, sequence) in enumerate(zip(*columns, strict=True)):
+                if status != SUCCESS:
+                    self._failed += 1
+                    continue
+                key, place = stored.get(numbers[i], (-1, -1))
+                yield b"".join(
+                    (
+                        b'{"timestamp":%d' % (start_ns + self.offset_ns),
+                        b',"sequence_id":%d' % sequence if sequence else b"",
+                        b',"request_inputs":',
+                        self._input(key),
+                        b',"response_timestamps":',
+                        orjson.dumps(times.of_row(i, self.offset_ns)),
+                        b',"response_outputs":',
+                        self._outputs(place),
+                        b"}",
+                    )
                 )
-            )
-
-    def _arrivals(self, times: ResponseTimes, row: int) -> list[int]:
-        came: list[int] = (
-            times.times_ns[times.starts[row] : times.starts[row + 1]] + self.offset_ns
-        ).tolist()
-        return came
 
     def _input(self, key: int) -> bytes:
         """Return the inputs of a request as JSON, encoded once per distinct request."""
@@ -113,13 +109,6 @@ class ProfileExport(RecorderFile):
             return b"[" + b",".join(map(tensors_json, read_outputs(self._capture.read(place)))) + b"]"
         except InvalidRequest:
             return b"[]"  # keep the request of an unreadable response, without outputs
-
-
-def _experiment(level: Level) -> dict[str, object]:
-    if level.kind is CONCURRENCY:
-        return {"mode": "concurrency", "value": int(level.value)}
-    # perf_analyzer has no value for a user's own schedule
-    return {"mode": "request_rate", "value": float(level.value) if level.kind is REQUEST_RATE else 0.0}
 
 
 def tensors_json(tensors: Sequence[Tensor]) -> bytes:

@@ -106,8 +106,7 @@ class JsonLines(RecorderFile):
                 failure = level.failures.get(status)
                 line["error"] = failure.code if failure is not None else str(status)
             if len(level.records.arrivals):
-                arrived = times.times_ns[times.starts[i] : times.starts[i + 1]]
-                line["responses_ns"] = (arrived + self.offset_ns).tolist()
+                line["responses_ns"] = times.of_row(i, self.offset_ns)
             model, line["step"] = divmod(columns["step"][i], 1 << MODEL_SHIFT)
             if model:
                 line["model"] = model
