@@ -85,8 +85,7 @@ def _piece_values(name: str, piece: bytes) -> list[JsonValue]:
             values = json.loads(piece)
         except ValueError as other:
             raise _not_json(name, other) from other
-    out: list[JsonValue] = values
-    return out
+    return list(values)
 
 
 def check_at_most(name: str, most: int, count: int) -> None:
@@ -119,9 +118,12 @@ def _check_json_type(name: str, datatype: str) -> None:
 def encode_values(name: str, datatype: str, count: int, values: JsonValue) -> Buffer:
     """Return the raw bytes of `count` elements given as JSON values. Raises InvalidRequest."""
     _check_json_type(name, datatype)
+    if not isinstance(values, list):
+        raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
     flat = values
-    if datatype == "BYTES" or not (isinstance(values, list) and values and not isinstance(values[0], list)):
-        flat = _flatten(values)
+    if datatype == "BYTES" or not values or isinstance(values[0], list):
+        flat = []
+        _collect(values, flat, MAX_JSON_DEPTH)
     check_count(name, len(flat), count)
     return _encode(name, datatype, flat)
 
@@ -138,15 +140,6 @@ def _encode(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
         return encode_bytes(list(map(str.encode, flat)))
     except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
         raise InvalidRequest("Unable to parse 'data': a string is not Unicode text") from exc
-
-
-def _flatten(values: JsonValue) -> list[JsonValue]:
-    """Return the leaves of nested lists in row-major order."""
-    if not isinstance(values, list):
-        raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
-    leaves: list[JsonValue] = []
-    _collect(values, leaves, MAX_JSON_DEPTH)
-    return leaves
 
 
 def _collect(values: list[JsonValue], leaves: list[JsonValue], depth: int) -> None:
@@ -230,14 +223,9 @@ def json_pieces(tensor: Tensor) -> Iterator[bytes]:
         return
     array = as_array(tensor.data, tensor.datatype, (count,))
     for at in range(0, count, _ELEMENTS_AT_ONCE):
-        yield _json_numbers(array[at : at + _ELEMENTS_AT_ONCE])
-
-
-def _json_numbers(array: Array) -> bytes:
-    text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
-    if array.dtype.kind == "f" and b"null" in text:
-        text = _with_words(text, array)
-    return text[1:-1]
+        piece = array[at : at + _ELEMENTS_AT_ONCE]
+        text = orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)
+        yield (_with_words(text, piece) if piece.dtype.kind == "f" and b"null" in text else text)[1:-1]
 
 
 def _with_words(text: bytes, array: Array) -> bytes:

@@ -46,8 +46,6 @@ class Connection(Protocol):
 class WriteWatch:
     """Measures for how long a client has accepted none of the bytes sent to it."""
 
-    __slots__ = ("_since", "_taken", "owing")
-
     def __init__(self) -> None:
         self.owing = False
         """True if some bytes were unacknowledged at the last check."""
@@ -58,22 +56,17 @@ class WriteWatch:
         """Return the seconds without progress; call once per second. `written`: total bytes ever written."""
         left = transport.get_write_buffer_size()
         if left or transport.get_extra_info("sslcontext") is not None:
-            # a TLS transport does not report the bytes below it, but the kernel's queue is not empty then
-            left += _in_kernel(transport)
+            # bytes that the peer has not acknowledged tell a slow client from a dead one; a TLS transport
+            # does not report the bytes below it, but the kernel's queue is not empty then
+            descriptor = _descriptor(transport)
+            if descriptor >= 0:
+                left += int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         self.owing = left > 0
         taken = written - left
         if not left or taken != self._taken:
             self._since = tick
         self._taken = taken
         return tick - self._since
-
-
-def _in_kernel(transport: asyncio.Transport) -> int:
-    """Return the bytes in the kernel that the peer has not acknowledged: they tell slow clients from dead."""
-    descriptor = _descriptor(transport)
-    if descriptor < 0:
-        return 0
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def _descriptor(transport: asyncio.Transport) -> int:
@@ -88,12 +81,6 @@ def has_left(transport: asyncio.Transport) -> bool:
         return True
     state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     return bool(state != _TCP_ESTABLISHED)
-
-
-def _is_local(transport: asyncio.BaseTransport) -> bool:
-    """Return True if the peer is on this machine."""
-    here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-    return not (isinstance(here, tuple) and isinstance(there, tuple)) or bool(here[0] == there[0])
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
@@ -180,7 +167,9 @@ class Listener:
     def coalescing_of(self, transport: asyncio.BaseTransport) -> WriteCoalescing:
         """Return the connections whose writes are coalesced with this one's. Remote peers are excluded: their
         wake-up costs us nothing."""
-        return self._coalescing if _is_local(transport) else WriteCoalescing()
+        here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        remote = isinstance(here, tuple) and isinstance(there, tuple) and here[0] != there[0]
+        return WriteCoalescing() if remote else self._coalescing
 
     def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
         """Register a connection; refuse it if it is over a limit."""

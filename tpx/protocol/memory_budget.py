@@ -7,7 +7,8 @@ greedy ones leave memory to others; a small request of a connection that holds n
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 _RELIEVED = 7 / 8
 """Fraction of the budget that may stay in use after responses were dropped."""
@@ -29,16 +30,14 @@ class AccountHolder(Protocol):
         """Refuse the requests that have stalled midway."""
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """Bytes that one connection holds."""
 
-    __slots__ = ("answers", "budget", "holder", "requests")
-
-    def __init__(self, budget: "MemoryBudget", holder: AccountHolder) -> None:
-        self.budget = budget
-        self.holder = holder
-        self.requests = 0
-        self.answers = 0
+    budget: "MemoryBudget"
+    holder: AccountHolder
+    requests: int = 0
+    answers: int = 0
 
     @property
     def full(self) -> bool:
@@ -69,16 +68,11 @@ class Account:
         self.budget.forget(self)
 
 
-class _Waiter:
-    __slots__ = ("go_on", "ready", "refuse", "since")
-
-    def __init__(
-        self, ready: Callable[[], bool], go_on: Callable[[], None], refuse: Callable[[], None], since: int
-    ) -> None:
-        self.ready = ready
-        self.go_on = go_on
-        self.refuse = refuse
-        self.since = since
+class _Waiter(NamedTuple):
+    ready: Callable[[], bool]
+    go_on: Callable[[], None]
+    refuse: Callable[[], None]
+    since: int
 
 
 class MemoryBudget:

@@ -8,7 +8,9 @@ avoids that and needs no generated code, so it works with every protobuf runtime
     request = messages.ModelInferRequest(model_name="mnist")
 """
 
+from collections.abc import Callable
 from importlib import resources
+from typing import TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
@@ -36,6 +38,7 @@ def _read() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
     return pool, out
 
 
+_T = TypeVar("_T")
 _pool, _classes = _read()
 
 
@@ -49,26 +52,24 @@ def __getattr__(name: str) -> object:
 
 def message_named(name: str) -> Descriptor:
     """Return the descriptor of a message by its full name. Raises NotFound."""
-    try:
-        return _pool.FindMessageTypeByName(name)
-    except KeyError as exc:
-        raise NotFound(f"the schema has no message '{name}'") from exc
+    return _found("message", name, _pool.FindMessageTypeByName)
 
 
 def enum_named(name: str) -> EnumDescriptor:
     """Return the descriptor of an enum by its full name. Raises NotFound."""
-    try:
-        return _pool.FindEnumTypeByName(name)
-    except KeyError as exc:
-        raise NotFound(f"the schema has no enum '{name}'") from exc
+    return _found("enum", name, _pool.FindEnumTypeByName)
 
 
 def file_named(name: str) -> FileDescriptor:
     """Return the descriptor of a schema file. Raises NotFound."""
+    return _found("file", name, _pool.FindFileByName)
+
+
+def _found(what: str, name: str, find: Callable[[str], _T]) -> _T:
     try:
-        return _pool.FindFileByName(name)
+        return find(name)
     except KeyError as exc:
-        raise NotFound(f"the schema has no file '{name}'") from exc
+        raise NotFound(f"the schema has no {what} '{name}'") from exc
 
 
 def file_of_symbol(symbol: str) -> FileDescriptor:

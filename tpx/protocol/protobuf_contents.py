@@ -5,7 +5,6 @@ meanwhile. Each piece of an InferTensorContents message is such a message too, a
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
@@ -25,16 +24,8 @@ _MAX_REST_BYTES = 4 << 20
 """Maximum size of names, shapes and parameters."""
 
 
-@dataclass(slots=True)
-class Contents:
-    """Contents of one input, in the message's order."""
-
-    parts: list[memoryview] = field(default_factory=list)
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield serialized InferTensorContents of some elements each. Raises IndexError if malformed."""
-        for part in self.parts:
-            yield from _pieces(part)
+Contents = list[memoryview]
+"""Contents of one input, in the message's order."""
 
 
 def encode_varint(value: int) -> bytes:
@@ -129,25 +120,27 @@ def _cut_input(view: memoryview) -> tuple[bytes, Contents | None, int]:
     size = 0
     for tag, start, stop in _fields(view):
         if tag == _CONTENTS_TAG:
-            contents = contents or Contents()
-            contents.parts.append(_payload(view, start, stop))
+            contents = contents or []
+            contents.append(_payload(view, start, stop))
         elif size <= _MAX_REST_BYTES:  # over the limit it is refused anyway
             rest.append(view[start:stop])
             size += stop - start
     return b"".join(rest), contents, len(rest)
 
 
-def _pieces(view: memoryview) -> Iterator[bytes]:
-    began = 0
-    for tag, start, stop in _fields(view):
-        if stop - start > _PIECE_BYTES and tag & 7 == 2 and tag >> 3 != 8:
-            yield bytes(view[began:start])
-            yield from _packed(tag, _payload(view, start, stop))
-            began = stop
-        elif stop - began > _PIECE_BYTES:
-            yield bytes(view[began:stop])
-            began = stop
-    yield bytes(view[began:])
+def contents_in_pieces(contents: Contents) -> Iterator[bytes]:
+    """Yield serialized InferTensorContents of some elements each. Raises IndexError if malformed."""
+    for view in contents:
+        began = 0
+        for tag, start, stop in _fields(view):
+            if stop - start > _PIECE_BYTES and tag & 7 == 2 and tag >> 3 != 8:
+                yield bytes(view[began:start])
+                yield from _packed(tag, _payload(view, start, stop))
+                began = stop
+            elif stop - began > _PIECE_BYTES:
+                yield bytes(view[began:stop])
+                began = stop
+        yield bytes(view[began:])
 
 
 def _packed(tag: int, numbers: memoryview) -> Iterator[bytes]:

@@ -77,13 +77,15 @@ SHARED_MEMORY_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "sha
 
 
 def shared_memory_range(
-    tensor: str, parameters: Mapping[str, object], mistyped: Callable[[str, str, type], InvalidRequest]
+    tensor: str,
+    parameters: Mapping[str, object],
+    mistyped: Callable[[str, str, type], InvalidRequest],
+    numbers: range,
 ) -> SharedMemoryRange | None:
-    """Return the range named by a tensor's parameters, or None if they name no region. The range itself
-    is not checked here.
+    """Return the range named by a tensor's parameters, or None if they name no region.
 
-    `mistyped(tensor, key, type)` creates the error for a parameter of the wrong type. Raises
-    InvalidRequest.
+    `mistyped(tensor, key, type)` creates the error for a parameter of the wrong type, or a number that the
+    protocol cannot represent (outside `numbers`); the range is checked later. Raises InvalidRequest.
     """
     if "shared_memory_region" not in parameters:
         for key in SHARED_MEMORY_PARAMETERS[1:]:
@@ -104,7 +106,7 @@ def shared_memory_range(
     sizes = []
     for key in SHARED_MEMORY_PARAMETERS[1:]:
         value = parameters.get(key, 0)
-        if not isinstance(value, int) or isinstance(value, bool):
+        if not isinstance(value, int) or isinstance(value, bool) or value not in numbers:
             raise mistyped(tensor, key, int)
         sizes.append(value)
     return SharedMemoryRange(region=region, offset=sizes[0], byte_size=sizes[1])

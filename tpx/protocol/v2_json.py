@@ -77,12 +77,11 @@ def decode_infer_request(
     one.
     """
     head = body if head_size is None else body[:head_size]
-    request, lists = _parse_head(head)
+    request, lists = _parse(head)
     decoded = DecodedRequest(model_name=model, request_id=checked_text("id", request.id))
     default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
     decoded.parameters = _parameters(request.parameters)
-    if decoded.parameters:
-        _check_meanings(decoded.parameters)
+    _check_meanings(decoded.parameters)
     decoded.default_binary = default_binary
     offset = len(head)
     all_raw = True
@@ -92,7 +91,9 @@ def decode_infer_request(
         count = _check_size(item, max_bytes if place is None else MAX_ELEMENTS)
         data: Buffer = b""
         if source == "binary_data_size":
-            size = _binary_size(item)
+            size = item.parameters["binary_data_size"]
+            if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
+                raise InvalidRequest(f"Unable to parse 'binary_data_size': {_no('unsigned-integer')}")
             missing = offset + size - len(body)
             if missing > 0:
                 raise InvalidRequest(
@@ -118,39 +119,29 @@ def decode_infer_request(
     return decoded
 
 
-def _parse_head(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
+def _parse(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
     """Parse the JSON of a request. Returns it with the long lists that were cut out."""
-    if len(head) <= LARGE_BYTES:
-        return _parse(head), ()
-    rest, lists = cut_lists(head)
-    if len(rest) > LARGE_BYTES:
-        check_request(rest)
-    return _parse(rest), lists
-
-
-def _parse(head: Buffer) -> _Request:
+    lists: Sequence[Buffer] = ()
+    if len(head) > LARGE_BYTES:
+        head, lists = cut_lists(head)
+        if len(head) > LARGE_BYTES:
+            check_request(head)
     try:
-        return _decode(head)
+        try:
+            return _decode(head), lists
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # the standard lacks NaN and Infinity, but Triton accepts them
+            text = bytes(head)
+            if b"NaN" not in text and b"Infinity" not in text:
+                raise
+            return msgspec.convert(json.loads(text), _Request), lists
     except RecursionError:
         raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})") from None
     except msgspec.ValidationError as exc:
         raise InvalidRequest(_field_message(str(exc))) from exc
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        text = bytes(head)
-        if b"NaN" not in text and b"Infinity" not in text:
-            raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
-    return _parse_with_nan(text)
-
-
-def _parse_with_nan(text: bytes) -> _Request:
-    """Parse JSON with NaN and Infinity, which the standard lacks but Triton accepts."""
-    try:
-        return msgspec.convert(json.loads(text), _Request)
-    except RecursionError:
-        raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})") from None
-    except msgspec.ValidationError as exc:
-        raise InvalidRequest(_field_message(str(exc))) from exc
-    except ValueError as exc:
+    except (msgspec.DecodeError, ValueError) as exc:
         raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
 
 
@@ -231,13 +222,6 @@ def _source(item: _Input, *, has_tail: bool) -> str:
     return there[0]
 
 
-def _binary_size(item: _Input) -> int:
-    size = item.parameters["binary_data_size"]
-    if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
-        raise InvalidRequest(f"Unable to parse 'binary_data_size': {_no('unsigned-integer')}")
-    return size
-
-
 def element_count(name: str, shape: Sequence[int]) -> int:
     """Return the number of elements of a tensor. Raises InvalidRequest for an impossible shape."""
     if len(shape) > MAX_DIMENSIONS:
@@ -256,7 +240,7 @@ def element_count(name: str, shape: Sequence[int]) -> int:
 def _refuse_shape(name: str, shape: Sequence[int]) -> NoReturn:
     """Raise InvalidRequest with the reason that a shape is impossible."""
     count = 1
-    what = f"invalid shape for input '{name}': shape {_brackets(shape)}"
+    what = f"invalid shape for input '{name}': shape {str(list(shape)).replace(' ', '')}"
     for dim in shape:
         if dim < 0:
             raise InvalidRequest(f"{what} contains one or more invalid dimensions")
@@ -266,10 +250,6 @@ def _refuse_shape(name: str, shape: Sequence[int]) -> NoReturn:
                 f"{what} causes total element count to exceed maximum size of {MAX_ELEMENTS}"
             )
     raise InvalidRequest(f"byte size overflow for input '{name}'")
-
-
-def _brackets(shape: Sequence[int]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
 
 
 def _output(item: _Output) -> RequestedOutput:
@@ -295,12 +275,7 @@ def _output(item: _Output) -> RequestedOutput:
 
 def _place(item: _Input | _Output) -> SharedMemoryRange | None:
     """Return the shared memory range of a tensor, or None. Its numbers must be unsigned."""
-    place = shared_memory_range(item.name, item.parameters, _mistyped)
-    if place is not None:
-        for key, value in zip(SHARED_MEMORY_PARAMETERS[1:], (place.offset, place.byte_size), strict=True):
-            if value < 0:
-                raise _mistyped(item.name, key, int)
-    return place
+    return shared_memory_range(item.name, item.parameters, _mistyped, range(1 << 64))
 
 
 def _mistyped(_: str, key: str, kind: type) -> InvalidRequest:

@@ -15,7 +15,14 @@ from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import LARGE_BYTES
 from tpx.protocol.messages import InferParameter
-from tpx.protocol.protobuf_contents import MAX_FIELDS, NO_REQUEST, Contents, cut_contents, split_raw_inputs
+from tpx.protocol.protobuf_contents import (
+    MAX_FIELDS,
+    NO_REQUEST,
+    Contents,
+    contents_in_pieces,
+    cut_contents,
+    split_raw_inputs,
+)
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import (
     SHARED_MEMORY_PARAMETERS,
@@ -61,14 +68,7 @@ def decode_infer_request(
 ) -> DecodedRequest:
     """Decode a serialized ModelInferRequest; pass `split` if it was split already. Raises InvalidRequest."""
     head_size, raw = split or split_raw_inputs(data, 0)
-    head: Buffer = memoryview(data)[:head_size]
-    contents: list[Contents | None] = []
-    try:
-        if head_size > LARGE_BYTES:
-            head, contents = cut_contents(head, MAX_FIELDS)
-        message = messages.ModelInferRequest.FromString(bytes(head))
-    except (DecodeError, IndexError) as exc:
-        raise InvalidRequest(NO_REQUEST) from exc
+    message, contents = _parse_head(memoryview(data)[:head_size])
     tensors: list[Buffer] = [*message.raw_input_contents, *raw]
     decoded = DecodedRequest(
         model_name=message.model_name,
@@ -99,14 +99,20 @@ def decode_infer_request(
 def request_id_of(data: Buffer) -> str:
     """Return the ID of a request that was refused, or "" if it cannot be read."""
     try:
-        head_size, _ = split_raw_inputs(data, 0)
-        head: Buffer = memoryview(data)[:head_size]
-        if head_size > LARGE_BYTES:
-            head, _ = cut_contents(head, MAX_FIELDS)
-        message = messages.ModelInferRequest.FromString(bytes(head))
-    except (DecodeError, IndexError, InvalidRequest):
+        return str(_parse_head(memoryview(data)[: split_raw_inputs(data, 0)[0]])[0].id)
+    except InvalidRequest:
         return ""
-    return str(message.id)
+
+
+def _parse_head(head: Buffer) -> tuple[messages.ModelInferRequest, list[Contents | None]]:
+    """Parse a message without its raw tensors. Returns it with the contents cut out if it is large."""
+    contents: list[Contents | None] = []
+    try:
+        if len(head) > LARGE_BYTES:
+            head, contents = cut_contents(head, MAX_FIELDS)
+        return messages.ModelInferRequest.FromString(bytes(head)), contents
+    except (DecodeError, IndexError) as exc:
+        raise InvalidRequest(NO_REQUEST) from exc
 
 
 # quoted: nested messages are classes only in protobuf's stubs
@@ -140,8 +146,16 @@ class _Inputs:
             place = _place(item, _parameters(item.parameters)) if item.parameters else None
             has_contents = cut is not None or item.HasField("contents")
             data: Buffer = b""
-            if place is None:
-                data = self._contents(item, datatype, cut) if has_contents else self._next_raw(item)
+            if place is None and has_contents:
+                data = self._contents(item, datatype, cut)
+            elif place is None:
+                raw = next(self._raw, None)
+                if raw is None:
+                    raise InvalidRequest(
+                        f"unable to find data for input tensor '{item.name}' for model '{self._model}' in "
+                        "request."
+                    )
+                data = raw
             elif has_contents:
                 raise InvalidRequest(
                     f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' "
@@ -158,14 +172,6 @@ class _Inputs:
             )
         return out
 
-    def _next_raw(self, item: _Input) -> Buffer:
-        data = next(self._raw, None)
-        if data is None:
-            raise InvalidRequest(
-                f"unable to find data for input tensor '{item.name}' for model '{self._model}' in request."
-            )
-        return data
-
     def _contents(self, item: _Input, datatype: str, cut: Contents | None) -> Buffer:
         """Return the raw bytes of a tensor given as numbers or strings in the message."""
         if self._count:
@@ -179,7 +185,7 @@ class _Inputs:
         parts = []
         strings = 0
         try:
-            for piece in cut.pieces():
+            for piece in contents_in_pieces(cut):
                 contents = messages.InferTensorContents.FromString(piece)
                 strings += len(contents.bytes_contents)
                 check_string_count(item.name, strings, self._max_strings)
@@ -234,12 +240,7 @@ def _output(item: _Output) -> RequestedOutput:
 
 def _place(item: "_Input | _Output", parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
     """Return the shared memory range of a tensor, or None. Its numbers must be int64_param, as in Triton."""
-    place = shared_memory_range(item.name, parameters, _mistyped)
-    if place is not None:
-        for key, value in zip(SHARED_MEMORY_PARAMETERS[1:], (place.offset, place.byte_size), strict=True):
-            if value > _MAX_INT64:
-                raise _mistyped(item.name, key, int)
-    return place
+    return shared_memory_range(item.name, parameters, _mistyped, range(-(2**63), 2**63))
 
 
 def _mistyped(tensor: str, key: str, kind: type) -> InvalidRequest:

@@ -122,17 +122,6 @@ class Shared:
 class Intake:
     """Request side of one call: turns DATA into messages."""
 
-    __slots__ = (
-        "_call",
-        "_shared",
-        "_unpacking",
-        "on_drain",
-        "on_stall",
-        "paused",
-        "reader",
-        "stalled",
-    )
-
     def __init__(self, call: IncomingCall, shared: Shared, reader: MessageReader) -> None:
         self._call = call
         self._shared = shared

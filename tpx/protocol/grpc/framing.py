@@ -51,19 +51,6 @@ class Packed(NamedTuple):
 class MessageReader:
     """Assembles the messages of one stream. Long compressed messages are returned as `Packed`."""
 
-    __slots__ = (
-        "_begun",
-        "_buffer",
-        "_compressed",
-        "_encoding",
-        "_filled",
-        "_limit",
-        "_prefix",
-        "_reserve",
-        "_tensor_offset",
-        "at",
-    )
-
     def __init__(
         self, limit: int, encoding: str, tensor_offset: int = 0, reserve: Callable[[int], None] | None = None
     ) -> None:

@@ -32,9 +32,13 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
             item = paths.setdefault(path, {})
             for verb in each.verbs:
                 key = verb.decode(), path
-                operation = told.get(key, {"operationId": _anonymous(*key), "tag": each.category})
+                anonymous = re.sub(r"\W+", "_", " ".join(key).lower())
+                operation = told.get(key, {"operationId": anonymous, "tag": each.category})
                 item[verb.decode().lower()] = _operation(path, operation)
-    parameters = {name: _parameter(name, parameter) for name, parameter in words["parameters"].items()}
+    parameters = {
+        name: {"name": name, "in": "path", "required": True, **more}
+        for name, more in words["parameters"].items()
+    }
     if models:
         parameters["model"]["examples"] = {name: {"value": name} for name in models}
     return {
@@ -87,10 +91,6 @@ def described() -> dict[tuple[str, str], JsonObject]:
     return out
 
 
-def _anonymous(method: str, path: str) -> str:
-    return re.sub(r"\W+", "_", f"{method} {path}".lower())
-
-
 def _operation(path: str, told: JsonObject) -> JsonObject:
     operation: JsonObject = {"operationId": told["operationId"], "tags": [told["tag"]]}
     operation |= {key: told[key] for key in ("summary", "description") if key in told}
@@ -130,10 +130,6 @@ def _error(text: str, other_content: str = "") -> JsonObject:
     if other_content:
         content[other_content] = {"schema": {"type": "string"}}
     return {"description": text, "content": content}
-
-
-def _parameter(name: str, told: JsonObject) -> JsonObject:
-    return {"name": name, "in": "path", "required": True, **told}
 
 
 def _ref(schema: str) -> dict[str, str]:

@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.tensors import Array, Tensor, encode_bytes
+from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES
 from tpx.serving.request import BoundOutput, InferRequest, RequestHead
 
@@ -29,19 +28,17 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
     labels = bound.spec.labels
     elements = []
     for row in rows:
-        for index in _descending(row)[:count]:
+        # by descending value; ties keep their order, NaN comes last
+        if row.dtype.kind == "f":
+            order = np.argsort(-row, kind="stable")
+        else:
+            order = (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1]
+        for index in order[:count]:
             value = f"{row[index]:f}" if row.dtype.kind == "f" else str(row[index])
             label = f":{labels[index]}" if index < len(labels) and labels[index] else ""
             elements.append(f"{value}:{index}{label}".encode())
     shape = (len(rows), count) if batched else (count,)
     return Tensor(tensor.name, "BYTES", shape, encode_bytes(elements))
-
-
-def _descending(row: Array) -> npt.NDArray[np.intp]:
-    """Return indices by descending value; ties keep their order, NaN comes last."""
-    if row.dtype.kind == "f":
-        return np.argsort(-row, kind="stable")
-    return (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1]
 
 
 def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
