@@ -4,7 +4,7 @@ import pytest
 
 from tpx.errors import AlreadyExists, InvalidRequest
 from tpx.serving.custom_metrics import CustomMetrics
-from tpx.serving.frontends.metrics.endpoint import CustomFamilies
+from tpx.serving.frontends.metrics.endpoint import custom_families
 from tpx.serving.frontends.metrics.text import render
 
 
@@ -29,7 +29,7 @@ def test_a_series_keeps_its_family_and_its_value() -> None:
     metrics.drop_family(family)
     series.value = 7
     assert metrics.hold_series(family, {"a": "1", "b": "2"}, [])[1] is series
-    assert 'level{a="1",b="2"} 7' in "".join(render(CustomFamilies(metrics).families()))
+    assert 'level{a="1",b="2"} 7' in "".join(render(custom_families(metrics)))
     metrics.drop_series(family, key)
     metrics.drop_series(family, key)
     assert not metrics.families
@@ -55,9 +55,7 @@ def test_a_histogram_without_bounds_counts_everything_in_one_bucket(bounds: list
     family = metrics.hold_family("sizes", "", "histogram")
     _, series = metrics.hold_series(family, {}, bounds)
     series.observe(3)
-    buckets = [
-        line for line in "".join(render(CustomFamilies(metrics).families())).splitlines() if "_bucket" in line
-    ]
+    buckets = [line for line in "".join(render(custom_families(metrics))).splitlines() if "_bucket" in line]
     assert buckets == ['sizes_bucket{le="+Inf"} 1']
 
 
@@ -75,7 +73,7 @@ def test_an_observation_belongs_to_the_first_bound_that_is_not_below_it() -> Non
     _, series = metrics.hold_series(family, {}, [1, 2.5])
     for value in (1, 1.5, 2.5, 3):
         series.observe(value)
-    page = "".join(render(CustomFamilies(metrics).families()))
+    page = "".join(render(custom_families(metrics)))
     assert "# HELP sizes a\\\\b\\nc\n" in page
     for line in ("sizes_count 4", "sizes_sum 8", 'le="1"} 1', 'le="2.5"} 3', 'le="+Inf"} 4'):
         assert line in page

@@ -292,7 +292,16 @@ def outer_fields(text: str) -> list[FieldText]:
     at = 0
     while at < len(tokens) and tokens[at].kind == "word":
         named = tokens[at]
-        at = _behind_value(tokens, at + 1)
+        at, depth = at + 1, 0
+        while at < len(tokens):
+            token = tokens[at]
+            at += 1
+            if token.kind == "mark":
+                depth += (token.text in "{[<") - (token.text in "}]>")
+            # adjacent strings are one value
+            goes_on = token.kind == "string" and at < len(tokens) and tokens[at].kind == "string"
+            if depth <= 0 and token.text != ":" and not goes_on:
+                break
         stop = tokens[at - 1].end
         at += at < len(tokens) and tokens[at].text in (",", ";")
         out.append(FieldText(name=named.text, start=named.offset, stop=stop, end=tokens[at - 1].end))
@@ -325,7 +334,15 @@ def locate(text: str, complaint: str) -> ConfigPart | None:
     that the message mentions.
     """
     parts = read_parts(text)
-    words = _fields_in(complaint)
+    mentioned = re.findall(r"[a-z_]{3,}", complaint)
+    pairs = {f"{one}_{other}" for one, other in pairwise(mentioned)}
+    tensors = {"input", "output"} if "tensor" in mentioned else set()
+    words = {
+        *mentioned,
+        *pairs,
+        *tensors,
+        *(_OTHER_WORDS[word] for word in mentioned if word in _OTHER_WORDS),
+    }
     quoted = set(re.findall(r"'([^']*)'", complaint)) | set(re.findall(r"[\w.-]+", complaint))
     named = [part for part in _all(parts) if _name_of(part) in quoted and part.name in words]
     if named:
@@ -337,14 +354,6 @@ def _spoken_of(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | Non
     """Return the deepest field that the message mentions; the last of several."""
     found = [part for part in _all(parts) if part.name in words - {"name", "input", "output"}]
     return max(reversed(found), key=lambda part: part.path.count("."), default=None)
-
-
-def _fields_in(complaint: str) -> set[str]:
-    """Return the fields that a message mentions, by name or by synonym."""
-    words = re.findall(r"[a-z_]{3,}", complaint)
-    pairs = {f"{one}_{other}" for one, other in pairwise(words)}
-    tensors = {"input", "output"} if "tensor" in words else set()
-    return {*words, *pairs, *tensors, *(_OTHER_WORDS[word] for word in words if word in _OTHER_WORDS)}
 
 
 def _name_of(part: ConfigPart) -> str | None:
@@ -404,20 +413,6 @@ def _place_of(message: Descriptor, name: str) -> str:
 def is_repeated(kind: Any) -> bool:
     """Return True for a list or map field; older protobuf versions mark it with a label."""
     return bool(kind.is_repeated if hasattr(kind, "is_repeated") else kind.label == kind.LABEL_REPEATED)
-
-
-def _behind_value(tokens: Sequence[_Token], at: int) -> int:
-    """Return the index of the token after a value; adjacent strings are one value."""
-    depth = 0
-    while at < len(tokens):
-        token = tokens[at]
-        at += 1
-        if token.kind == "mark":
-            depth += (token.text in "{[<") - (token.text in "}]>")
-        goes_on = token.kind == "string" and at < len(tokens) and tokens[at].kind == "string"
-        if depth <= 0 and token.text != ":" and not goes_on:
-            break
-    return at
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -11,10 +11,13 @@ the loop (its turn); then it pauses reading and continues in a later iteration.
 """
 
 import asyncio
+import ssl
 import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
+
+from tpx.errors import WireError
 
 LARGE_BYTES = 64 << 10
 """Remaining bytes that make a message worth a buffer of its own; also the size of a read after which
@@ -155,3 +158,20 @@ class _IntoBuffers(asyncio.BufferedProtocol):
             self._connection.data_received(bytes(self._scratch[:nbytes]))
         else:
             self._connection.landed(nbytes)
+
+
+async def dial(
+    protocol: Callable[[], BufferedReader],
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None,
+    timeout_s: float,
+) -> None:
+    """Open a client's connection. Raises WireError naming the address."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().create_connection(protocol, host, port, ssl=tls)
+    except (OSError, TimeoutError) as exc:
+        reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
+        raise WireError(f"cannot connect to {host}:{port}: {reason}") from exc

@@ -19,11 +19,11 @@ from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
-from tpx.serving.frontends.metrics.endpoint import CacheFamilies, CustomFamilies, MetricsFrontend
+from tpx.serving.frontends.metrics.endpoint import MetricsFrontend, cache_families, custom_families
 from tpx.serving.frontends.metrics.gpu import open_gpus
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.text import FamilySource, MetricsProbe
+from tpx.serving.frontends.metrics.text import MetricsProbe
 from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
@@ -217,11 +217,12 @@ class InferenceServer:
         models = ModelFamilies(
             parse_latency_settings(config.metrics.metrics_config), {} if gpus is None else gpus.uuids
         )
-        sources: list[FamilySource] = [self._sampler, CustomFamilies(self.control.metrics)]
-        if self._cache is not None:
-            sources.append(CacheFamilies(self._cache))
+        sources = [self._sampler.families, lambda: custom_families(self.control.metrics)]
+        cache = self._cache
+        if cache is not None:
+            sources.append(lambda: cache_families(cache))
         if self._hub is not None:
-            sources.append(self._hub)
+            sources.append(self._hub.families)
         return MetricsFrontend(self.plane, models, sources)
 
 

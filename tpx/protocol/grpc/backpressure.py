@@ -16,7 +16,7 @@ from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.connection import Http2Connection
-from tpx.protocol.http2.sender import FrameSender, Stream
+from tpx.protocol.http2.sender import Stream
 from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 
@@ -45,60 +45,10 @@ class IncomingCall(Stream):
         """End the call with an error that its method did not raise."""
 
 
-class Room:
-    """Response backlog of one connection; calls wait in order of arrival until it has room."""
-
-    def __init__(self, sender: FrameSender, account: Account) -> None:
-        self._sender = sender
-        self._account = account
-        self._waiting: dict[int, IncomingCall] = {}
-        sender.watch(self._freed)
-
-    @property
-    def full(self) -> bool:
-        return self._sender.queued > UNREAD_BYTES or self._account.full
-
-    def wait(self, call: IncomingCall) -> None:
-        """Resume `call` once the client has read most of the connection's responses."""
-        self._waiting[call.id] = call
-        self._sender.notify(UNREAD_BYTES // 2)
-        self._wait_for_memory()
-
-    def _wait_for_memory(self) -> None:
-        account = self._account
-        if account.full:
-            account.budget.wait(account, lambda: not account.full, self._let_in, self._refuse)
-
-    def _refuse(self) -> None:
-        """Fail the waiting calls: memory was short for too long."""
-        waiting, self._waiting = self._waiting, {}
-        for call in waiting.values():
-            call.give_up(Status.UNAVAILABLE, self._account.budget.refusal)
-
-    def wait_for_own(self, stream: Stream) -> None:
-        """Call the stream's `eased` once the client has read most of that call's responses."""
-        self._sender.notify(CALL_UNREAD_BYTES // 2, stream)
-
-    def clear(self) -> None:
-        """Forget the waiting calls: the connection is gone."""
-        self._waiting.clear()
-
-    def _freed(self, stream: Stream | None) -> None:
-        # called in the middle of sending, so only schedule what follows
-        asyncio.get_running_loop().call_soon(self._let_in if stream is None else stream.eased)
-
-    def _let_in(self) -> None:
-        while self._waiting and not self.full:
-            self._waiting.pop(next(iter(self._waiting))).read_on()
-        if self._waiting:
-            self._sender.notify(UNREAD_BYTES // 2)
-            self._wait_for_memory()
-
-
 class Shared:
-    """State shared by all calls of one connection."""
-
-    __slots__ = ("account", "connection", "inflater", "limits", "read_ns", "room", "sender")
+    """State shared by all calls of one connection, and its response backlog: calls wait in order of arrival
+    until there is room.
+    """
 
     def __init__(
         self, connection: Http2Connection, account: Account, limits: GrpcLimits, inflater: Inflater
@@ -109,14 +59,46 @@ class Shared:
         self.account = account
         self.limits = limits
         self.inflater = inflater
-        self.room = Room(self.sender, account)
         self.read_ns = 0
         """Time of the last read; set only if the listener has an observer."""
+        self.waiting: dict[int, IncomingCall] = {}
+        self.sender.watch(self._freed)
 
     def received(self, count: int) -> None:
         """Count DATA bytes read (negative: deferred)."""
         self.connection.received(count)
         self.account.hold_request(-count)
+
+    @property
+    def full(self) -> bool:
+        return self.sender.queued > UNREAD_BYTES or self.account.full
+
+    def wait(self, call: IncomingCall) -> None:
+        """Resume `call` once the client has read most of the connection's responses."""
+        self.waiting[call.id] = call
+        self._await_room()
+
+    def _await_room(self) -> None:
+        self.sender.notify(UNREAD_BYTES // 2)
+        account = self.account
+        if account.full:
+            account.budget.wait(account, lambda: not account.full, self._let_in, self._refuse)
+
+    def _refuse(self) -> None:
+        """Fail the waiting calls: memory was short for too long."""
+        waiting, self.waiting = self.waiting, {}
+        for call in waiting.values():
+            call.give_up(Status.UNAVAILABLE, self.account.budget.refusal)
+
+    def _freed(self, stream: Stream | None) -> None:
+        # called in the middle of sending, so only schedule what follows
+        asyncio.get_running_loop().call_soon(self._let_in if stream is None else stream.eased)
+
+    def _let_in(self) -> None:
+        while self.waiting and not self.full:
+            self.waiting.pop(next(iter(self.waiting))).read_on()
+        if self.waiting:
+            self._await_room()
 
 
 class Intake:
@@ -213,14 +195,14 @@ class Intake:
     def _must_wait(self) -> bool:
         shared = self._shared
         held = self.stalled or self.paused or self._unpacking is not None
-        return held or shared.room.full or shared.connection.turn_over
+        return held or shared.full or shared.connection.turn_over
 
     def _wait(self) -> None:
         if self.stalled or self.paused or self._unpacking is not None:
             return
         shared = self._shared
-        if shared.room.full:
-            shared.room.wait(self._call)
+        if shared.full:
+            shared.wait(self._call)
         else:
             shared.connection.await_turn(self._call)
 

@@ -39,6 +39,7 @@ from tpx.protocol.http2.frames import (
     Setting,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
+from tpx.protocol.read_buffer import dial
 from tpx.protocol.tensors import Buffer, new_scratch
 
 _LAST_WORDS_S = 0.5
@@ -402,11 +403,5 @@ async def connect(
     if tls is not None:
         tls.set_alpn_protocols(["h2"])
     connection = GrpcClientConnection(new_scratch(), f"{host}:{port}", tls=tls is not None)
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: connection.http2, host, port, ssl=tls)
-    except (OSError, TimeoutError) as exc:
-        reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
-        raise WireError(f"cannot connect to {host}:{port}: {reason}") from exc
+    await dial(lambda: connection.http2, host, port, tls=tls, timeout_s=timeout_s)
     return connection

@@ -30,10 +30,8 @@ def frame_message(message: Buffer, encoding: str = "") -> bytes:
 
 def whole_message(data: bytes, start: int, stop: int) -> bool:
     """Return True if DATA holds exactly one uncompressed message."""
-    if stop - start < PREFIX_BYTES:
-        return False
-    flag, size = unpack_prefix(data, start)
-    return not flag and size == stop - start - PREFIX_BYTES
+    size = stop - start - PREFIX_BYTES
+    return size >= 0 and unpack_prefix(data, start) == (0, size)
 
 
 class Packed(NamedTuple):

@@ -313,7 +313,7 @@ class GrpcServerConnection:
         self.http2.discard()
         calls = list(self._calls.values())
         self._calls.clear()
-        self._shared.room.clear()
+        self._shared.waiting.clear()
         for call in calls:
             call.gone()
 

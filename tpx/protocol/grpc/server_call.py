@@ -13,7 +13,7 @@ from typing import Protocol
 from tpx.errors import Overloaded
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, IncomingCall, Intake, Shared
-from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, whole_message
+from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
 from tpx.protocol.http2 import frames
@@ -170,11 +170,11 @@ class ServerCall(IncomingCall):
                 return
         elif intake is None and self.method.unary is not None:
             # the hot path: a whole request in one frame goes to the method without an intake
-            shared = self._shared
+            shared, size = self._shared, stop - start - PREFIX_BYTES
             if (
-                stop - start <= shared.limits.max_message_bytes + PREFIX_BYTES
-                and (not shared.sender.queued or not shared.room.full)
-                and whole_message(data, start, stop)
+                0 <= size <= shared.limits.max_message_bytes
+                and (not shared.sender.queued or not shared.full)
+                and unpack_prefix(data, start) == (0, size)
             ):
                 self.method.unary(self, data[start + PREFIX_BYTES : stop])
                 return
@@ -368,7 +368,7 @@ class ServerCall(IncomingCall):
         else:
             sender.queue(self, (pack_prefix(0, size), *parts))
         if self._sink is not None and self.queued > CALL_UNREAD_BYTES and self.intake is not None:
-            self._shared.room.wait_for_own(self)
+            sender.notify(CALL_UNREAD_BYTES // 2, self)
             self.intake.stall(True)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:

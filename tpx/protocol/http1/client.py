@@ -9,6 +9,7 @@ from copy import copy
 from tpx.errors import WireError
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_response_head
+from tpx.protocol.read_buffer import dial
 from tpx.protocol.tensors import Buffer, new_scratch
 from tpx.protocol.write_buffer import direct_write
 
@@ -200,18 +201,8 @@ class HttpConnector:
 
     async def connect(self, timeout_s: float = 10.0) -> HttpClientConnection:
         """Open a connection. Raises WireError naming the address."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: self._kind(self._heads, self._scratch),
-                    self.host,
-                    self.port,
-                    ssl=self._tls,
-                )
-        except (OSError, TimeoutError) as exc:
-            reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
-            raise WireError(f"cannot connect to {self.host}:{self.port}: {reason}") from exc
+        connection = self._kind(self._heads, self._scratch)
+        await dial(lambda: connection, self.host, self.port, tls=self._tls, timeout_s=timeout_s)
         if self._at_once:
             connection.write_at_once()
         return connection

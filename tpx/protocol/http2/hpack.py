@@ -42,6 +42,12 @@ _STATIC_NAMES = {
     b"user-agent": 58,
 }
 
+_STATIC_FIELDS = {
+    (b":method", b"POST"): 0x83,
+    (b":scheme", b"http"): 0x86,
+    (b":scheme", b"https"): 0x87,
+    (b":status", b"200"): 0x88,
+}
 DEFAULT_TABLE_BYTES = 4096
 _TABLE_ENTRIES = DEFAULT_TABLE_BYTES // _FIELD_BYTES
 """Maximum number of entries in a dynamic table."""
@@ -169,21 +175,13 @@ def encode_stateless(headers: Iterable[Header]) -> bytes:
     """Encode headers as literals without indexing (RFC 7541 section 6.2.2), valid on every stream."""
     out = bytearray()
     for name, value in headers:
-        if (name, value) == (b":method", b"POST"):
-            out.append(0x83)
-        elif (name, value) == (b":scheme", b"http"):
-            out.append(0x86)
-        elif (name, value) == (b":scheme", b"https"):
-            out.append(0x87)
-        elif (name, value) == (b":status", b"200"):
-            out.append(0x88)
-        else:
-            index = _STATIC_NAMES.get(name)
-            if index is None:
-                out += b"\x00" + _integer(len(name), 7) + name
-            else:
-                out += _integer(index, 4)
-            out += _integer(len(value), 7) + value
+        indexed = _STATIC_FIELDS.get((name, value))
+        if indexed is not None:
+            out.append(indexed)
+            continue
+        index = _STATIC_NAMES.get(name)
+        out += b"\x00" + _integer(len(name), 7) + name if index is None else _integer(index, 4)
+        out += _integer(len(value), 7) + value
     return bytes(out)
 
 

@@ -30,15 +30,8 @@ class AccessLog:
 
 
 def _answered_http(request: HttpRequest, peer: str, status: int) -> None:
-    head = request.head
-    log.debug(
-        "HTTP request: %s %s %d %d us %s",
-        head.method.decode("latin-1"),
-        head.path.decode("latin-1"),
-        status,
-        _micros(request.began_ns),
-        peer,
-    )
+    method, path = (part.decode("latin-1") for part in (request.head.method, request.head.path))
+    log.debug("HTTP request: %s %s %d %d us %s", method, path, status, _micros(request.began_ns), peer)
 
 
 def _answered_grpc(call: ServerCall, peer: str, status: Status) -> None:

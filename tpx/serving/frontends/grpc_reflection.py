@@ -62,39 +62,31 @@ def _answer(
 ) -> messages.ServerReflectionResponse:
     """Return a ServerReflectionResponse. A failed lookup is reported in it and does not end the stream."""
     response = messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
+    question = request.WhichOneof("message_request")
     try:
-        _fill(response, request, services)
+        if question == "list_services":
+            for service in services:
+                response.list_services_response.service.add(name=service)
+        elif question == "file_by_filename":
+            _add_files(response, messages.file_named(request.file_by_filename))
+        elif question == "file_containing_symbol":
+            _add_files(response, messages.file_of_symbol(request.file_containing_symbol))
+        elif question == "file_containing_extension":
+            extension = request.file_containing_extension
+            raise NotFound(
+                f"'{extension.containing_type}' has no extension {extension.extension_number}: the v2 "
+                "protocol has none"
+            )
+        elif question == "all_extension_numbers_of_type":
+            name = request.all_extension_numbers_of_type
+            messages.file_of_symbol(name)
+            response.all_extension_numbers_response.base_type_name = name
+        else:
+            raise InvalidRequest("the request asks nothing: set one member of 'message_request'")
     except RequestError as exc:
         response.error_response.error_code = from_code(exc.code).value
         response.error_response.error_message = exc.message
     return response
-
-
-def _fill(
-    response: messages.ServerReflectionResponse,
-    request: messages.ServerReflectionRequest,
-    services: list[str],
-) -> None:
-    question = request.WhichOneof("message_request")
-    if question == "list_services":
-        for service in services:
-            response.list_services_response.service.add(name=service)
-    elif question == "file_by_filename":
-        _add_files(response, messages.file_named(request.file_by_filename))
-    elif question == "file_containing_symbol":
-        _add_files(response, messages.file_of_symbol(request.file_containing_symbol))
-    elif question == "file_containing_extension":
-        extension = request.file_containing_extension
-        raise NotFound(
-            f"'{extension.containing_type}' has no extension {extension.extension_number}: the v2 protocol "
-            "has none"
-        )
-    elif question == "all_extension_numbers_of_type":
-        name = request.all_extension_numbers_of_type
-        messages.file_of_symbol(name)
-        response.all_extension_numbers_response.base_type_name = name
-    else:
-        raise InvalidRequest("the request asks nothing: set one member of 'message_request'")
 
 
 def _add_files(response: messages.ServerReflectionResponse, file: FileDescriptor) -> None:

@@ -144,7 +144,7 @@ class FrontendHub:
         peer.channel.send(FrameKind.STATE, meta=wire.encode(state))
 
     def families(self) -> Sequence[Family]:
-        """Return the metrics of frontends, as a FamilySource."""
+        """Return the metrics of frontends."""
         connections = Family(
             name="tpx_frontend_connections",
             kind="gauge",

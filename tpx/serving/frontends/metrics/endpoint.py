@@ -1,7 +1,7 @@
 """GET /metrics: the page, and the families of the response cache and of custom metrics."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 
 from tpx.protocol.http1.server import HttpRequest
@@ -10,25 +10,21 @@ from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_verbs import answer_when_done
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.text import Family, FamilySource, Line, bound, labels, render, single
+from tpx.serving.frontends.metrics.text import Family, Line, bound, labels, render, single
 from tpx.serving.offload import Coalesced, in_steps
 
 
-class CustomFamilies:
-    """Families of metrics that models define (implements FamilySource)."""
-
-    def __init__(self, metrics: CustomMetrics) -> None:
-        self._metrics = metrics
-
-    def families(self) -> Sequence[Family]:
-        return [
-            Family(name=family.name, kind=family.kind, help=_help(family.help), lines=_lines(family))
-            for _, family in sorted(self._metrics.families.items())
-        ]
-
-
-def _help(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")
+def custom_families(metrics: CustomMetrics) -> Sequence[Family]:
+    """Return the families of metrics that models define."""
+    return [
+        Family(
+            name=family.name,
+            kind=family.kind,
+            help=family.help.replace("\\", r"\\").replace("\n", r"\n"),
+            lines=_lines(family),
+        )
+        for _, family in sorted(metrics.families.items())
+    ]
 
 
 def _lines(family: CustomFamily) -> list[Line]:
@@ -48,32 +44,27 @@ def _lines(family: CustomFamily) -> list[Line]:
     return lines
 
 
-class CacheFamilies:
-    """Gauges of the cache as a whole; each model has its own counters."""
-
-    def __init__(self, cache: ResponseCache) -> None:
-        self._cache = cache
-
-    def families(self) -> Sequence[Family]:
-        cache = self._cache
-        lookup_us, insertion_us = cache.lookup_ns // 1000, cache.insertion_ns // 1000
-        lookups, used = cache.hits + cache.misses, cache.used_bytes / cache.size_bytes
-        return [
-            single("nv_cache_util", "Cache utilization [0.0 - 1.0]", used),
-            single("nv_cache_num_entries", "Number of responses stored in response cache", len(cache)),
-            single("nv_cache_num_lookups", "Number of cache lookups in response cache", lookups),
-            single("nv_cache_num_hits", "Number of cache hits in response cache", cache.hits),
-            single("nv_cache_num_misses", "Number of cache misses in response cache", cache.misses),
-            single("nv_cache_num_evictions", "Number of cache evictions in response cache", cache.evictions),
-            single(
-                "nv_cache_lookup_duration",
-                "Total cache lookup duration (hit and miss), in microseconds",
-                lookup_us,
-            ),
-            single(
-                "nv_cache_insertion_duration", "Total cache insertion duration, in microseconds", insertion_us
-            ),
-        ]
+def cache_families(cache: ResponseCache) -> Sequence[Family]:
+    """Return gauges of the cache as a whole; each model has its own counters."""
+    values = (
+        ("util", "Cache utilization [0.0 - 1.0]", cache.used_bytes / cache.size_bytes),
+        ("num_entries", "Number of responses stored in response cache", len(cache)),
+        ("num_lookups", "Number of cache lookups in response cache", cache.hits + cache.misses),
+        ("num_hits", "Number of cache hits in response cache", cache.hits),
+        ("num_misses", "Number of cache misses in response cache", cache.misses),
+        ("num_evictions", "Number of cache evictions in response cache", cache.evictions),
+        (
+            "lookup_duration",
+            "Total cache lookup duration (hit and miss), in microseconds",
+            cache.lookup_ns // 1000,
+        ),
+        (
+            "insertion_duration",
+            "Total cache insertion duration, in microseconds",
+            cache.insertion_ns // 1000,
+        ),
+    )
+    return [single(f"nv_cache_{name}", text, value) for name, text, value in values]
 
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
@@ -83,7 +74,9 @@ _PATHS = (b"/metrics", b"/metrics/")
 class MetricsFrontend:
     """Serves the counters of the models and all other metric sources."""
 
-    def __init__(self, plane: DataPlane, models: ModelFamilies, sources: Sequence[FamilySource] = ()) -> None:
+    def __init__(
+        self, plane: DataPlane, models: ModelFamilies, sources: Sequence[Callable[[], Sequence[Family]]] = ()
+    ) -> None:
         self._plane = plane
         self._models = models
         self._sources = sources
@@ -106,6 +99,6 @@ class MetricsFrontend:
     async def _make_page(self) -> bytes:
         """Render all families as text."""
         rows = await in_steps(self._models.rows(self._plane.served()))
-        others = (family for source in self._sources for family in source.families())
+        others = (family for source in self._sources for family in source())
         families = chain(self._models.of(rows, time.perf_counter_ns()), others)
         return "".join(await in_steps(render(families))).encode()

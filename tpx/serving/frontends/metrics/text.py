@@ -83,12 +83,6 @@ def _label_name(name: str) -> str:
     return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
 
 
-class FamilySource(Protocol):
-    """Source of metric families. Called on the event loop, so it must not block."""
-
-    def families(self) -> Sequence[Family]: ...
-
-
 class MetricsProbe(Protocol):
     """Measurement of the machine, sampled periodically by one thread."""
 
