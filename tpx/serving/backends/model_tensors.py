@@ -18,6 +18,9 @@ from tpx.protocol.model_config import TensorConfig
 from tpx.protocol.tensors import Array
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
+NUMPY_NAMES = {each.numpy.name: name for name, each in BY_NAME.items() if name not in ("BYTES", "BF16")}
+"""Datatypes by the names of numpy, which most runtimes share: float32, int8."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensor:

@@ -89,70 +89,31 @@ _FIELD = "model_operations.op_library_filename"
 PREFIXES = ("session.", "optimization.", "ep.", "mlas.")
 """Prefixes of model parameters that are passed on unchanged."""
 
-_SESSION = (
-    "allow_released_opsets_only",
-    "collect_node_memory_stats_to_file",
-    "compile_only",
-    "debug_layout_transformation",
-    "disable_aot_function_inlining",
-    "disable_cpu_ep_fallback",
-    "disable_double_qdq_remover",
-    "disable_model_compile",
-    "disable_prepacking",
-    "disable_qdq_constant_folding",
-    "disable_quant_qdq",
-    "dynamic_block_base",
-    "enable_dq_matmulnbits_fusion",
-    "enable_quant_qdq_cleanup",
-    "fail_on_suboptimal_compiled_model",
-    "force_spinning_stop",
-    "graph_optimizations_loop_level",
-    "inter_op.allow_spinning",
-    "inter_op.spin_backoff_max",
-    "inter_op.spin_duration_us",
-    "intra_op.allow_spinning",
-    "intra_op.spin_backoff_max",
-    "intra_op.spin_duration_us",
-    "intra_op_thread_affinities",
-    "load_model_format",
-    "model_external_initializers_file_folder_path",
-    "node_partition_config_file",
-    "optimized_model_external_initializers_file_name",
-    "optimized_model_external_initializers_min_size_in_bytes",
-    "prepack.enable_parallel",
-    "qdq_matmulnbits_accuracy_level",
-    "qdq_matmulnbits_block_size",
-    "qdqisint8allowed",
-    "record_ep_graph_assignment_info",
-    "resource_cuda_partitioning_settings",
-    "save_external_prepacked_constant_initializers",
-    "save_model_format",
-    "set_denormal_as_zero",
-    "strict_shape_type_inference",
-    "use_device_allocator_for_initializers",
-    "use_env_allocators",
-    "use_memory_mapped_ort_model",
-    "use_ort_model_bytes_directly",
-    "use_ort_model_bytes_for_initializers",
-    "x64quantprecision",
-)
-_OTHERS = (
-    "ep.context_embed_mode",
-    "ep.context_enable",
-    "ep.context_file_path",
-    "ep.context_model_external_initializers_file_name",
-    "ep.context_node_name_prefix",
-    "ep.share_ep_contexts",
-    "ep.stop_share_ep_contexts",
-    "mlas.enable_gemm_fastmath_arm64_bfloat16",
-    "mlas.use_lut_gemm",
-    "optimization.constant_folding_max_output_size_in_bytes",
-    "optimization.disable_specified_optimizers",
-    "optimization.enable_cast_chain_elimination",
-    "optimization.enable_gelu_approximation",
-    "optimization.minimal_build_optimizations",
-)
-ENTRIES = (*(f"session.{name}" for name in _SESSION), *_OTHERS)
+_SESSION = """
+allow_released_opsets_only collect_node_memory_stats_to_file compile_only debug_layout_transformation
+disable_aot_function_inlining disable_cpu_ep_fallback disable_double_qdq_remover disable_model_compile
+disable_prepacking disable_qdq_constant_folding disable_quant_qdq dynamic_block_base
+enable_dq_matmulnbits_fusion enable_quant_qdq_cleanup fail_on_suboptimal_compiled_model
+force_spinning_stop graph_optimizations_loop_level inter_op.allow_spinning inter_op.spin_backoff_max
+inter_op.spin_duration_us intra_op.allow_spinning intra_op.spin_backoff_max intra_op.spin_duration_us
+intra_op_thread_affinities load_model_format model_external_initializers_file_folder_path
+node_partition_config_file optimized_model_external_initializers_file_name
+optimized_model_external_initializers_min_size_in_bytes prepack.enable_parallel
+qdq_matmulnbits_accuracy_level qdq_matmulnbits_block_size qdqisint8allowed record_ep_graph_assignment_info
+resource_cuda_partitioning_settings save_external_prepacked_constant_initializers save_model_format
+set_denormal_as_zero strict_shape_type_inference use_device_allocator_for_initializers use_env_allocators
+use_memory_mapped_ort_model use_ort_model_bytes_directly use_ort_model_bytes_for_initializers
+x64quantprecision
+"""
+_OTHERS = """
+ep.context_embed_mode ep.context_enable ep.context_file_path
+ep.context_model_external_initializers_file_name ep.context_node_name_prefix ep.share_ep_contexts
+ep.stop_share_ep_contexts mlas.enable_gemm_fastmath_arm64_bfloat16 mlas.use_lut_gemm
+optimization.constant_folding_max_output_size_in_bytes optimization.disable_specified_optimizers
+optimization.enable_cast_chain_elimination optimization.enable_gelu_approximation
+optimization.minimal_build_optimizations
+"""
+ENTRIES = (*(f"session.{name}" for name in _SESSION.split()), *_OTHERS.split())
 
 
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"

@@ -25,39 +25,20 @@ CUDA_PARAMETERS = {
     "use_ep_level_unified_stream": None,
 }
 """Model parameters for instances on GPUs, with the meanings of their values; None passes the value on."""
-_CUDA_OPTIONS = (
-    *CUDA_PARAMETERS,
-    "cudnn_conv1d_pad_to_nc1d",
-    "enable_cuda_graph",
-    "enable_skip_layer_norm_strict_mode",
-    "fuse_conv_bias",
-    "prefer_nhwc",
-    "sdpa_kernel",
-    "tunable_op_enable",
-    "tunable_op_max_tuning_duration_ms",
-    "tunable_op_tuning_enable",
-    "use_tf32",
-)
+_CUDA_OPTIONS = """
+cudnn_conv1d_pad_to_nc1d enable_cuda_graph enable_skip_layer_norm_strict_mode fuse_conv_bias prefer_nhwc
+sdpa_kernel tunable_op_enable tunable_op_max_tuning_duration_ms tunable_op_tuning_enable use_tf32
+"""
 _TENSORRT_NAMES = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
 _PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
-_OPENVINO_OPTIONS = (
-    "device_type",
-    "precision",
-    "num_of_threads",
-    "num_streams",
-    "cache_dir",
-    "load_config",
-    "enable_qdq_optimizer",
-    "enable_opencl_throttling",
-    "disable_dynamic_shapes",
-    "model_priority",
-    "reshape_input",
-    "layout",
-)
+_OPENVINO_OPTIONS = """
+device_type precision num_of_threads num_streams cache_dir load_config enable_qdq_optimizer
+enable_opencl_throttling disable_dynamic_shapes model_priority reshape_input layout
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +139,7 @@ def _of_gpu(config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]
         if item.name == "tensorrt":
             out.append(replace(TENSORRT, options={**_tensorrt(given), **device}))
         elif item.name == "cuda":
-            given.warn_of_others(_CUDA_OPTIONS, _PASSED_ON)
+            given.warn_of_others((*CUDA_PARAMETERS, *_CUDA_OPTIONS.split()), _PASSED_ON)
             cuda = {**given.words, **cuda}
         else:
             raise _unknown(config, item, _ON_GPU)
@@ -171,7 +152,7 @@ def _of_cpu(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
         if item.name != "openvino":
             raise _unknown(config, item, _ON_CPU)
         given = _parameters(config, item)
-        given.warn_of_others(_OPENVINO_OPTIONS, _PASSED_ON)
+        given.warn_of_others(_OPENVINO_OPTIONS.split(), _PASSED_ON)
         out.append(replace(OPENVINO, options={"device_type": "CPU", **given.words}))
     return out
 

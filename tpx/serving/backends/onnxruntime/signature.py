@@ -10,25 +10,12 @@ from typing import Any
 
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, complete_empty, dims_of
+from tpx.serving.backends.model_tensors import NUMPY_NAMES, ModelTensor, complete_empty, dims_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
-_DATATYPES = {
-    "tensor(bool)": "BOOL",
-    "tensor(uint8)": "UINT8",
-    "tensor(uint16)": "UINT16",
-    "tensor(uint32)": "UINT32",
-    "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8",
-    "tensor(int16)": "INT16",
-    "tensor(int32)": "INT32",
-    "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    "tensor(string)": "BYTES",
-    "tensor(bfloat16)": "BF16",
-}
+_DATATYPES = {f"tensor({kind})": name for kind, name in NUMPY_NAMES.items()}
+_DATATYPES |= {"tensor(float)": "FP32", "tensor(double)": "FP64"}
+_DATATYPES |= {"tensor(string)": "BYTES", "tensor(bfloat16)": "BF16"}
 _TENSORS = ": it has tensors alone, let the graph take and give those"
 _ADVICE = {
     "map(": ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain "

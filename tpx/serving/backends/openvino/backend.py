@@ -17,6 +17,7 @@ from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import inputs_and_outputs
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import (
+    NUMPY_NAMES,
     ModelTensor,
     check_all_required,
     check_signature,
@@ -33,20 +34,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _DATATYPES = {
-    "boolean": "BOOL",
-    "u8": "UINT8",
-    "u16": "UINT16",
-    "u32": "UINT32",
-    "u64": "UINT64",
-    "i8": "INT8",
-    "i16": "INT16",
-    "i32": "INT32",
-    "i64": "INT64",
-    "f16": "FP16",
-    "f32": "FP32",
-    "f64": "FP64",
-    "bf16": "BF16",
-}
+    kind.replace("bool", "boolean").replace("uint", "u").replace("int", "i").replace("float", "f"): name
+    for kind, name in NUMPY_NAMES.items()
+} | {"bf16": "BF16"}
 _TOLD = (
     "NUM_STREAMS",
     "INFERENCE_NUM_THREADS",

@@ -82,21 +82,11 @@ def merge(config: ModelConfig, completed: JsonObject) -> None:
         config.model_transaction_policy.CopyFrom(given.model_transaction_policy)
 
 
-_SETTINGS = frozenset(
-    (
-        "shm-default-byte-size",
-        "shm-growth-byte-size",
-        "shm-region-prefix-name",
-        "shm_message_queue_size",
-        "thread-pool-size",
-        "python-runtime",
-        "stub-timeout-seconds",
-        "stub-health-check-interval",
-        "default-max-batch-size",
-        "spin-microseconds",
-        "cmdline",
-    )
-)
+_SETTINGS = """
+shm-default-byte-size shm-growth-byte-size shm-region-prefix-name shm_message_queue_size thread-pool-size
+python-runtime stub-timeout-seconds stub-health-check-interval default-max-batch-size spin-microseconds
+cmdline
+"""
 _END_TIMEOUT_S = 30
 _SPIN_US = 100
 
@@ -159,11 +149,10 @@ class PythonModel:
             merge(config, completed)
 
     def check(self, config: ModelConfig) -> None:
+        known = sorted(_SETTINGS.split())
         for key in self._files.settings:
-            if key not in _SETTINGS:
-                raise ConfigError(
-                    f"--backend-config python has no key '{key}' (has: {', '.join(sorted(_SETTINGS))})"
-                )
+            if key not in known:
+                raise ConfigError(f"--backend-config python has no key '{key}' (has: {', '.join(known)})")
         key = "FORCE_CPU_ONLY_INPUT_TENSORS"
         text = config.parameters[key].string_value if key in config.parameters else "yes"
         if text not in ("yes", "no"):

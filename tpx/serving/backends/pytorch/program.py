@@ -11,6 +11,7 @@ import torch
 from tpx.errors import Code, LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import ModelFiles, inside
+from tpx.serving.backends.model_tensors import NUMPY_NAMES
 
 RUNTIME = "model.py"
 """Value of `runtime` for a model whose class is in a Python file."""
@@ -89,21 +90,8 @@ def _archive(path: Path) -> Format | None:
     raise LoadError(f"'{path}' is an archive, but of no model that PyTorch wrote (it has: {names[:8]})")
 
 
-DTYPES = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "UINT16": torch.uint16,
-    "UINT32": torch.uint32,
-    "UINT64": torch.uint64,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
-    "BF16": torch.bfloat16,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, kind) for kind, name in NUMPY_NAMES.items()}
+DTYPES["BF16"] = torch.bfloat16
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 

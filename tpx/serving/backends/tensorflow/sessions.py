@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import config_pb2
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, inside
-from tpx.serving.backends.model_tensors import ModelTensor
+from tpx.serving.backends.model_tensors import NUMPY_NAMES, ModelTensor
 from tpx.serving.backends.parameters import GivenParameters
 
 JitLevel = Literal["OFF", "DEFAULT", "ON_1", "ON_2"]
@@ -219,22 +219,8 @@ def _config(settings: TensorFlowSettings, spec: InstanceSpec) -> Any:
     return config
 
 
-DATATYPES = {
-    1: "FP32",
-    2: "FP64",
-    3: "INT32",
-    4: "UINT8",
-    5: "INT16",
-    6: "INT8",
-    7: "BYTES",
-    9: "INT64",
-    10: "BOOL",
-    14: "BF16",
-    17: "UINT16",
-    19: "FP16",
-    22: "UINT32",
-    23: "UINT64",
-}
+DATATYPES = {tf.as_dtype(kind).as_datatype_enum: name for kind, name in NUMPY_NAMES.items()}
+DATATYPES |= {tf.string.as_datatype_enum: "BYTES", tf.bfloat16.as_datatype_enum: "BF16"}
 """Datatype names by TensorFlow's DataType (tensorflow/core/framework/types.proto)."""
 
 _DEFAULT = "serving_default"

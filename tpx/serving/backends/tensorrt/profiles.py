@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     import tensorrt
 
 
-_DATATYPES = {
-    "FLOAT": "FP32",
-    "HALF": "FP16",
-    "BF16": "BF16",
-    "INT8": "INT8",
-    "INT32": "INT32",
-    "INT64": "INT64",
-    "UINT8": "UINT8",
-    "BOOL": "BOOL",
-}
+_DATATYPES = {name: name for name in ("BF16", "INT8", "INT32", "INT64", "UINT8", "BOOL")}
+_DATATYPES |= {"FLOAT": "FP32", "HALF": "FP16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,19 +17,14 @@ from tpx.serving.backends.python.worker.frames import Buffer
 Array = npt.NDArray[Any]
 """An array of any datatype."""
 
+_SIZES = {"UINT": (1, 2, 4, 8), "INT": (1, 2, 4, 8), "FP": (2, 4, 8)}
 NUMPY_OF = {
     "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
+    **{
+        f"{word}{8 * size}": np.dtype(f"{word[0].lower()}{size}")
+        for word, sizes in _SIZES.items()
+        for size in sizes
+    },
     "BYTES": np.dtype(np.object_),
 }
 """Numpy types by the wire's name; BF16 has none."""
