@@ -10,7 +10,7 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.serving.backends.contract import Arrays, Executor, InstanceSpec, ModelFiles
-from tpx.serving.backends.identity import IdentityModel
+from tpx.serving.backends.models_in_code import IdentityModel
 from tpx.serving.backends.table import BACKENDS
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.serving.frontends.streams import REPEAT, repeat, request, stream
 from tests.serving.live import Live, serving
-from tpx.serving.backends.repeat import RepeatExecutor
+from tpx.serving.backends.models_in_code import RepeatExecutor
 
 
 class Sent:

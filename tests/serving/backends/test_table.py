@@ -97,8 +97,8 @@ def test_a_package_adds_a_backend(site: Path) -> None:
 
 def test_a_package_is_not_looked_at_for_a_backend_of_the_table(site: Path) -> None:
     _add(site, "raise RuntimeError", name="identity")
-    assert type(backend("identity")).__module__ == "tpx.serving.backends.identity"
-    assert whereabouts("identity") == "tpx.serving.backends.identity"
+    assert type(backend("identity")).__module__ == "tpx.serving.backends.models_in_code"
+    assert whereabouts("identity") == "tpx.serving.backends.models_in_code"
 
 
 def test_a_python_based_backend_stands_before_a_package(site: Path, tmp_path: Path) -> None:

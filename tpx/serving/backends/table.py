@@ -16,12 +16,12 @@ KNOWN: Mapping[str, Known] = {
     "onnxruntime": Known(
         "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend", "onnxruntime", "pip install 'tpx[onnx]'"
     ),
-    "identity": Known("tpx.serving.backends.identity:IdentityBackend"),
+    "identity": Known("tpx.serving.backends.models_in_code:IdentityBackend"),
     "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
     "pytorch": Known(
         "tpx.serving.backends.pytorch.backend:PytorchBackend", "torch", "pip install 'tpx[torch]'"
     ),
-    "repeat": Known("tpx.serving.backends.repeat:RepeatBackend"),
+    "repeat": Known("tpx.serving.backends.models_in_code:RepeatBackend"),
     "dali": Known("tpx.serving.backends.dali.backend:DaliBackend", "nvidia.dali", "pip install 'tpx[dali]'"),
     "openvino": Known(
         "tpx.serving.backends.openvino.backend:OpenVinoBackend", "openvino", "pip install 'tpx[openvino]'"

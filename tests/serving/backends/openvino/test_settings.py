@@ -6,7 +6,7 @@ import pytest
 
 from tests.serving.backends.openvino.models import config, parameters
 from tpx.errors import ConfigError
-from tpx.serving.backends.openvino.settings import settings_of
+from tpx.serving.backends.openvino.execution import settings_of
 
 
 def properties(**settings: str) -> dict[str, str]:

@@ -9,8 +9,7 @@ from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.execution import Conversions
-from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
-from tpx.serving.backends.onnxruntime.signature import OnnxTensor
+from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _SHAPES_KEPT = 16
 """Maximum number of cached buffers per input, for recurring shapes such as batch sizes."""

@@ -14,8 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.tensors import Array, aligned
 from tpx.serving.backends.contract import Arrays
-from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
-from tpx.serving.backends.onnxruntime.signature import OnnxTensor
+from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
 _LENT_BYTES = 32 << 20

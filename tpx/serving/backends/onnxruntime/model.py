@@ -22,7 +22,6 @@ from tpx.serving.backends.contract import Description, Executor, InstanceSpec, M
 from tpx.serving.backends.model_tensors import check_signature
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
-from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.options import Threads, run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import (
     CPU,
@@ -33,7 +32,7 @@ from tpx.serving.backends.onnxruntime.providers import (
     check_started,
     providers_of,
 )
-from tpx.serving.backends.onnxruntime.signature import OnnxTensor, complete_signature, ranked_by
+from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor, complete_signature, ranked_by
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.stacking.added import taken_outputs
 

@@ -12,8 +12,8 @@ from tpx.errors import ConfigError, LoadError
 from tpx.processors import schedulable_processors
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, ModelFiles
-from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.providers import CUDA_PARAMETERS
+from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS
 from tpx.serving.backends.parameters import GivenParameters, Libraries, instance_specs
 
 INTRA, INTER, GLOBAL = "intra_op_thread_count", "inter_op_thread_count", "enable-global-threadpool"

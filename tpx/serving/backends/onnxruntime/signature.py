@@ -1,4 +1,4 @@
-"""Inputs and outputs of an ONNX file, and completing a configuration from them.
+"""Inputs and outputs of an ONNX file, completing a configuration from them, and ONNX Runtime's exceptions.
 
 The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a configuration means the same
 in both.
@@ -8,10 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from onnxruntime.capi import onnxruntime_pybind11_state
+
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.model_tensors import NUMPY_NAMES, ModelTensor, complete_empty, dims_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    *(
+        kind
+        for kind in vars(onnxruntime_pybind11_state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 
 _DATATYPES = {f"tensor({kind})": name for kind, name in NUMPY_NAMES.items()}
 _DATATYPES |= {"tensor(float)": "FP32", "tensor(double)": "FP64"}

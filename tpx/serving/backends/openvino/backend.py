@@ -24,8 +24,13 @@ from tpx.serving.backends.model_tensors import (
     complete_tensors,
     dims_of,
 )
-from tpx.serving.backends.openvino.execution import ERRORS, BatchRows, InferRequestExecutor, reason
-from tpx.serving.backends.openvino.settings import settings_of
+from tpx.serving.backends.openvino.execution import (
+    ERRORS,
+    BatchRows,
+    InferRequestExecutor,
+    reason,
+    settings_of,
+)
 from tpx.serving.backends.parameters import Libraries
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 

@@ -1,0 +1,148 @@
+"""Test models that need no file, like Triton's `identity` and `repeat` backends.
+
+Every output of `identity` equals the input at the same position; it accepts any datatypes and shapes, with
+or without batching, and the parameter `execute_delay_ms` sets the duration of each execution.
+
+`repeat` is decoupled: one response per element of an input. Inputs are IN [n] INT32, DELAY [n] UINT32 and
+WAIT [1] UINT32; outputs are OUT [1] INT32 and IDX [1] UINT32. Response i follows the previous one after
+DELAY[i] ms; the request is released WAIT ms after the last one.
+"""
+
+import time
+
+import numpy as np
+
+from tpx.errors import ConfigError, ExecutionError, LoadError
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.messages import ModelConfig
+from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles, ResponseSender
+
+_DELAY = "execute_delay_ms"
+
+
+class IdentityBackend:
+    """The `identity` backend; there is no file to open."""
+
+    default_filename = ""
+
+    def open(self, files: ModelFiles, config: ModelConfig) -> "IdentityModel":  # noqa: ARG002 (the seam's signature)
+        return IdentityModel(config)
+
+
+class IdentityModel:
+    """An identity model, whose inputs and outputs come from the configuration."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        for key in config.parameters.keys() - {_DELAY}:
+            raise ConfigError(
+                f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})"
+            )
+        text = config.parameters[_DELAY].string_value if _DELAY in config.parameters else "0"
+        try:
+            delay_ms = float(text)
+        except ValueError:
+            delay_ms = -1
+        if not 0 <= delay_ms < 1e9:
+            raise ConfigError(
+                f"model '{config.name}': parameter '{_DELAY}' must be milliseconds, got '{text}'"
+            )
+        self._delay_s = delay_ms / 1000
+        self.inline = not self._delay_s
+
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
+        """Do nothing: only the configuration defines the tensors."""
+
+    def check(self, config: ModelConfig) -> None:
+        if len(config.input) != len(config.output):
+            raise ConfigError(
+                f"model '{config.name}': the identity backend needs as many outputs as inputs, the "
+                f"configuration has {len(config.output)} and {len(config.input)}"
+            )
+        for given, output in zip(config.input, config.output, strict=True):
+            if (given.data_type, list(given.dims)) != (output.data_type, list(output.dims)):
+                raise ConfigError(
+                    f"model '{config.name}': output '{output.name}' must have the data_type and dims of "
+                    f"input '{given.name}'"
+                )
+
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "IdentityExecutor":
+        if spec.kind == "KIND_GPU":
+            raise LoadError(f"model '{config.name}': the identity backend needs instance_group kind KIND_CPU")
+        pairs = [(given.name, output.name) for given, output in zip(config.input, config.output, strict=True)]
+        return IdentityExecutor(pairs, self._delay_s)
+
+    def close(self) -> None:
+        """Do nothing: there are no resources."""
+
+
+class IdentityExecutor:
+    """Returns the inputs as outputs, after a delay."""
+
+    def __init__(self, pairs: list[tuple[str, str]], delay_s: float) -> None:
+        self._pairs = pairs
+        self._delay_s = delay_s
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        return {output: inputs[given] for given, output in self._pairs if given in inputs}
+
+    def close(self) -> None:
+        """Do nothing: there are no resources."""
+
+
+_INPUTS = (("IN", "INT32", -1), ("DELAY", "UINT32", -1), ("WAIT", "UINT32", 1))
+_OUTPUTS = (("OUT", "INT32", 1), ("IDX", "UINT32", 1))
+
+
+class RepeatBackend:
+    """The `repeat` backend; there is no file to open."""
+
+    default_filename = ""
+
+    def open(self, files: ModelFiles, config: ModelConfig) -> "RepeatModel":  # noqa: ARG002 (the seam's signature)
+        return RepeatModel()
+
+
+class RepeatModel:
+    """A repeat model, whose inputs and outputs are fixed."""
+
+    inline = False
+
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+        for target, tensors in ((config.input, _INPUTS), (config.output, _OUTPUTS)):
+            if not target:
+                for name, datatype, dim in tensors:
+                    target.add(name=name, data_type=BY_NAME[datatype].number, dims=[dim])
+        config.model_transaction_policy.decoupled = True
+
+    def check(self, config: ModelConfig) -> None:
+        if not config.model_transaction_policy.decoupled or config.max_batch_size:
+            raise ConfigError(
+                f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0"
+            )
+
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "RepeatExecutor":
+        if spec.kind == "KIND_GPU":
+            raise LoadError(f"model '{config.name}': the repeat backend needs instance_group kind KIND_CPU")
+        return RepeatExecutor()
+
+    def close(self) -> None:
+        """Do nothing: there are no resources."""
+
+
+class RepeatExecutor:
+    """Sends one response per element."""
+
+    def respond(self, inputs: Arrays, responses: ResponseSender) -> None:
+        elements, delays = inputs["IN"], inputs["DELAY"]
+        if elements.shape != delays.shape:
+            raise ExecutionError(f"IN has shape {list(elements.shape)}, DELAY {list(delays.shape)}")
+        for index, (element, delay) in enumerate(zip(elements, delays, strict=True)):
+            out = {"OUT": np.array([element], np.int32), "IDX": np.array([index], np.uint32)}
+            if not responses.wait(int(delay) / 1000) or not responses.send(out):
+                return
+        responses.wait(int(inputs["WAIT"][0]) / 1000)
+
+    def close(self) -> None:
+        """Do nothing: there are no resources."""
