@@ -33,6 +33,15 @@ OPSET = 17
 """Opset old enough for every ONNX Runtime of recent years, including the one in Triton 2.51."""
 
 
+def text_file(name: str, text: str) -> Callable[[Path], None]:
+    """Return a function that writes a text file into the model directory."""
+
+    def write(directory: Path) -> None:
+        (directory / name).write_text(text, encoding="utf-8")
+
+    return write
+
+
 def float_tensor(name: str, *shape: int | str) -> "ValueInfoProto":
     """Return an FP32 input or output of a graph; a name in `shape` is a dimension of any size."""
     from onnx import TensorProto, helper

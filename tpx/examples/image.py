@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpx.examples.example import Example, float_tensor, save_model
+from tpx.examples.example import Example, float_tensor, save_model, text_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -211,14 +211,8 @@ def _write_segmentation(directory: Path) -> None:
     )
 
 
-def _write_nothing(directory: Path) -> None:
-    """Write nothing: an ensemble has no files, only its version directory (which git would not keep)."""
-    (directory / "1" / "README").write_text("An ensemble needs a version directory and no model file.\n")
-
-
-def _write_pipeline(directory: Path) -> None:
-    (directory / "1" / "dali.py").write_text(_DECODE, encoding="utf-8")
-
+# git would not keep an empty version directory
+_write_nothing = text_file("1/README", "An ensemble needs a version directory and no model file.\n")
 
 IMAGE = (
     Example(
@@ -267,7 +261,7 @@ PHOTO = (
         config=_DECODE_CONFIG,
         size_bytes=8 * 1024,
         needs="nvidia.dali",
-        write_files=_write_pipeline,
+        write_files=text_file("1/dali.py", _DECODE),
     ),
     Example(
         name="photo_ensemble",

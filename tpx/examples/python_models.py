@@ -1,9 +1,6 @@
 """`word_count` and `mnist_vote`: models written in Python, one of which calls another model."""
 
-from collections.abc import Callable
-from pathlib import Path
-
-from tpx.examples.example import Example
+from tpx.examples.example import Example, text_file
 
 WORD_COUNT_CONFIG = """\
 # COUNT is how many words are in each element of TEXT.
@@ -89,20 +86,13 @@ class TritonPythonModel:
 '''
 
 
-def _writing(code: str) -> Callable[[Path], None]:
-    def write(directory: Path) -> None:
-        (directory / "1" / "model.py").write_text(code, encoding="utf-8")
-
-    return write
-
-
 PYTHON = (
     Example(
         name="word_count",
         description="counts words: a model that is a Python file, with a metric of its own",
         config=WORD_COUNT_CONFIG,
         size_bytes=20 * 1024,
-        write_files=_writing(WORD_COUNT),
+        write_files=text_file("1/model.py", WORD_COUNT),
     ),
     Example(
         name="mnist_vote",
@@ -110,6 +100,6 @@ PYTHON = (
         config=MNIST_VOTE_CONFIG,
         size_bytes=20 * 1024,
         calls=("mnist",),
-        write_files=_writing(MNIST_VOTE),
+        write_files=text_file("1/model.py", MNIST_VOTE),
     ),
 )

@@ -12,28 +12,21 @@ from tpx.errors import Code, LoadError
 from tpx.serving.backends.contract import Backend
 from tpx.serving.extensions import ExtensionKind, Known, imported, make, names, offer_of, unknown
 
+_ALL = {
+    "onnxruntime": ("onnxruntime:OnnxRuntimeBackend", "onnxruntime", "onnx"),
+    "identity": ("models_in_code:IdentityBackend", "", ""),
+    "python": ("python.backend:PythonBackend", "", ""),
+    "pytorch": ("pytorch.backend:PytorchBackend", "torch", "torch"),
+    "repeat": ("models_in_code:RepeatBackend", "", ""),
+    "dali": ("dali.backend:DaliBackend", "nvidia.dali", "dali"),
+    "openvino": ("openvino.backend:OpenVinoBackend", "openvino", "openvino"),
+    "tensorflow": ("tensorflow.backend:TensorFlowBackend", "tensorflow", "tensorflow"),
+    "tensorrt": ("tensorrt.backend:TensorRtBackend", "tensorrt", "tensorrt"),
+}
+"""Class, package that it needs, and extra that installs it."""
 KNOWN: Mapping[str, Known] = {
-    "onnxruntime": Known(
-        "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend", "onnxruntime", "pip install 'tpx[onnx]'"
-    ),
-    "identity": Known("tpx.serving.backends.models_in_code:IdentityBackend"),
-    "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
-    "pytorch": Known(
-        "tpx.serving.backends.pytorch.backend:PytorchBackend", "torch", "pip install 'tpx[torch]'"
-    ),
-    "repeat": Known("tpx.serving.backends.models_in_code:RepeatBackend"),
-    "dali": Known("tpx.serving.backends.dali.backend:DaliBackend", "nvidia.dali", "pip install 'tpx[dali]'"),
-    "openvino": Known(
-        "tpx.serving.backends.openvino.backend:OpenVinoBackend", "openvino", "pip install 'tpx[openvino]'"
-    ),
-    "tensorflow": Known(
-        "tpx.serving.backends.tensorflow.backend:TensorFlowBackend",
-        "tensorflow",
-        "pip install 'tpx[tensorflow]'",
-    ),
-    "tensorrt": Known(
-        "tpx.serving.backends.tensorrt.backend:TensorRtBackend", "tensorrt", "pip install 'tpx[tensorrt]'"
-    ),
+    name: Known(f"tpx.serving.backends.{target}", package, f"pip install 'tpx[{extra}]'" if extra else "")
+    for name, (target, package, extra) in _ALL.items()
 }
 
 PLATFORM_OF_BACKEND = {

@@ -65,27 +65,16 @@ class CudaStream:
         """Stream handle as an integer, for TensorRT."""
         return self._handle.value or 0
 
-    def copy_in(self, address: int, array: Array) -> None:
-        """Start copying a contiguous array to the device."""
-        if array.nbytes:
-            self._driver.call(
-                "cuMemcpyHtoDAsync_v2",
-                ctypes.c_uint64(address),
-                ctypes.c_void_p(array.ctypes.data),
-                ctypes.c_size_t(array.nbytes),
-                self._handle,
-            )
-
-    def copy_out(self, array: Array, address: int) -> None:
-        """Start copying from the device to a contiguous array."""
-        if array.nbytes:
-            self._driver.call(
-                "cuMemcpyDtoHAsync_v2",
-                ctypes.c_void_p(array.ctypes.data),
-                ctypes.c_uint64(address),
-                ctypes.c_size_t(array.nbytes),
-                self._handle,
-            )
+    def copy(self, array: Array, address: int, *, to_device: bool) -> None:
+        """Start copying a contiguous array to the device, or from it."""
+        if not array.nbytes:
+            return
+        host, device = ctypes.c_void_p(array.ctypes.data), ctypes.c_uint64(address)
+        size = ctypes.c_size_t(array.nbytes)
+        if to_device:
+            self._driver.call("cuMemcpyHtoDAsync_v2", device, host, size, self._handle)
+        else:
+            self._driver.call("cuMemcpyDtoHAsync_v2", host, device, size, self._handle)
 
     def wait(self) -> None:
         self._driver.call("cuStreamSynchronize", self._handle)
@@ -191,7 +180,7 @@ class EngineExecutor:
             address = array.ctypes.data
         else:
             address = self._buffers[each.name].hold(array.nbytes)
-            self._stream.copy_in(address, array)
+            self._stream.copy(array, address, to_device=True)
         if not context.set_tensor_address(each.name, address):
             raise self._failed(f"take the memory of input '{each.name}'")
 
@@ -218,7 +207,7 @@ class EngineExecutor:
                 raise self._failed(f"tell the shape of output '{each.name}'")
             array = np.empty(shape, BY_NAME[each.datatype].numpy)
         if not each.is_shape:
-            self._stream.copy_out(array, self._buffers[each.name].address)
+            self._stream.copy(array, self._buffers[each.name].address, to_device=False)
         return array
 
     def _failed(self, what: str) -> ExecutionError:

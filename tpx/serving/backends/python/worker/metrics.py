@@ -24,24 +24,13 @@ class MetricKind(enum.IntEnum):
     COUNTER, GAUGE, HISTOGRAM = range(3)
 
 
-class _Series:
-    """One label set of a family, identified by a number on the server."""
-
-    __slots__ = ("deleted", "kind", "number")
-
-    def __init__(self, kind: MetricKind) -> None:
-        self.kind = kind
-        self.number = next(_IDS)
-        self.deleted = False
-
-
 class Metric:
     """One series of a family. It stays on the metrics page until its family is deleted."""
 
-    __slots__ = ("_series",)
+    __slots__ = ("_deleted", "_kind", "_number")
 
-    def __init__(self, series: _Series) -> None:
-        self._series = series
+    def __init__(self, kind: MetricKind) -> None:
+        self._kind, self._number, self._deleted = kind, next(_IDS), False
 
     def increment(self, value: float) -> None:
         """Increase a counter or a gauge. Raises TritonModelException."""
@@ -70,12 +59,11 @@ class Metric:
         return float(RUNTIME.calls.ask("value", id=number))
 
     def _of(self, doing: str, operation: str, *kinds: MetricKind) -> tuple[int, MetricKind]:
-        series = self._series
-        if series.deleted:
+        if self._deleted:
             raise _failed(doing, _DELETED)
-        if series.kind not in kinds:
-            raise _failed(doing, f"{_name(series.kind)} does not support {operation}")
-        return series.number, series.kind
+        if self._kind not in kinds:
+            raise _failed(doing, f"{_name(self._kind)} does not support {operation}")
+        return self._number, self._kind
 
 
 class MetricFamily:
@@ -85,7 +73,7 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         """Create a family. Raises TritonModelException if the name is invalid or has another kind."""
-        self._series: dict[str, _Series] = {}
+        self._series: dict[str, Metric] = {}
         self._kind = arguments.member(kind, "MetricFamily(): kind", MetricKind)
         number = next(_IDS)
         name = arguments.text(name, "MetricFamily(): name")
@@ -107,11 +95,11 @@ class MetricFamily:
         key = repr((sorted(texts.items()), bounds))
         series = self._series.get(key)
         if series is None:
-            series = _Series(self._kind)
+            series = Metric(self._kind)
             words = {"family": self._number, "labels": texts, "buckets": bounds}
-            _create("Metric", "metric", id=series.number, **words)
+            _create("Metric", "metric", id=series._number, **words)
             self._series[key] = series
-        return Metric(series)
+        return series
 
     def _check_buckets(self, buckets: Any) -> None:
         if self._kind is not MetricKind.HISTOGRAM:
@@ -127,9 +115,9 @@ class MetricFamily:
         if number is None or not RUNTIME.connected:
             return
         for series in self._series.values():
-            series.deleted = True
+            series._deleted = True
         with suppress(Exception):  # the server and its metrics have gone
-            numbers = [series.number for series in self._series.values()]
+            numbers = [series._number for series in self._series.values()]
             RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
 
 
