@@ -26,7 +26,6 @@ from tpx.serving.backends.model_tensors import (
 )
 from tpx.serving.backends.openvino.execution import (
     ERRORS,
-    BatchRows,
     InferRequestExecutor,
     reason,
     settings_of,
@@ -142,7 +141,8 @@ class OpenVinoModel:
             self._compiled.create_infer_request(),
             {tensor.name: (index, tensor) for index, tensor in enumerate(inputs)},
             {tensor.name: (index, tensor) for index, tensor in enumerate(outputs) if tensor.name in used},
-            BatchRows(fixed, padded=self._settings.padded),
+            rows=fixed,
+            padded=self._settings.padded,
             narrow=self._settings.device == "CPU",
         )
 

@@ -117,28 +117,6 @@ ERRORS = (RuntimeError, TypeError, ValueError, KeyError)
 _KEPT_BELOW_BYTES = 64 << 10
 
 
-class BatchRows:
-    """Number of rows of an execution: that of its requests, or the one that the model was compiled for."""
-
-    def __init__(self, fixed: int, *, padded: bool) -> None:
-        """`fixed` is the compiled number of rows, 0 if it is variable."""
-        self._fixed = fixed
-        self._padded = padded
-
-    def missing(self, inputs: Arrays) -> int:
-        """Return the number of rows to add. Raises ExecutionError if padding is disabled."""
-        if not self._fixed:
-            return 0
-        rows = max(len(array) for array in inputs.values())
-        if rows != self._fixed and not self._padded:
-            raise ExecutionError(
-                f"expected requests with batch size '{self._fixed}', got '{rows}'... this error can be "
-                "avoided by setting 'ENABLE_BATCH_PADDING' parameter in model configuration to 'YES' at a "
-                "performance cost."
-            )
-        return self._fixed - rows
-
-
 class InferRequestExecutor:
     """Computes with one infer request. Outputs are copied, because the next run overwrites them."""
 
@@ -147,14 +125,17 @@ class InferRequestExecutor:
         request: ov.InferRequest,
         inputs: Mapping[str, tuple[int, ModelTensor]],
         outputs: Mapping[str, tuple[int, ModelTensor]],
-        rows: BatchRows,
         *,
+        rows: int,
+        padded: bool,
         narrow: bool,
     ) -> None:
+        """`rows` is the number that the model was compiled for, 0 if it is variable."""
         self._request = request
         self._inputs = inputs
         self._outputs = outputs
         self._rows = rows
+        self._padded = padded
         self._narrow = [
             name for name, (_, tensor) in inputs.items() if narrow and tensor.datatype in ("INT64", "UINT64")
         ]
@@ -162,7 +143,14 @@ class InferRequestExecutor:
         """Initial input tensors, restored after a run with a large input so that its memory can be freed."""
 
     def execute(self, inputs: Arrays) -> Arrays:
-        missing = self._rows.missing(inputs)
+        given = max(len(array) for array in inputs.values()) if self._rows else 0
+        missing = self._rows - given
+        if missing and not self._padded:
+            raise ExecutionError(
+                f"expected requests with batch size '{self._rows}', got '{given}'... this error can be "
+                "avoided by setting 'ENABLE_BATCH_PADDING' parameter in model configuration to 'YES' at a "
+                "performance cost."
+            )
         if missing:
             inputs = {name: _padded(array, missing) for name, array in inputs.items()}
         for name in self._narrow:  # OpenVINO's CPU device computes 64-bit integers in 32 bits

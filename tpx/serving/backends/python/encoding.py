@@ -28,22 +28,17 @@ class SequenceTensors:
 
     def __init__(
         self,
-        controls: Sequence[ControlTensor] = (),
-        states: Sequence[SequenceState] = (),
+        stacking: Stacking | None = None,
         *,
         batched: bool = False,
     ) -> None:
-        self._controls = controls
-        self._batched = batched
-        self.states = states
-        self.any = bool(controls or states)
-
-    @classmethod
-    def of(cls, stacking: Stacking, *, batched: bool) -> "SequenceTensors":
-        """Return the controls and states for models whose batches are stacked this way."""
+        """Take the controls and states of models whose batches are stacked this way."""
+        self._controls: Sequence[ControlTensor] = ()
+        self.states: Sequence[SequenceState] = ()
         if isinstance(stacking, SequenceStacking):
-            return cls(stacking.controls, stacking.states, batched=batched)
-        return cls()
+            self._controls, self.states = stacking.controls, stacking.states
+        self._batched = batched
+        self.any = bool(self._controls or self.states)
 
     def added(self, request: InferRequest) -> list[Tensor]:
         """Return the inputs added by the server."""

@@ -232,7 +232,7 @@ class PythonExecutor:
     # work
 
     def use(self, stacking: Stacking) -> None:
-        self._sequences = SequenceTensors.of(stacking, batched=self._settings.batched)
+        self._sequences = SequenceTensors(stacking, batched=self._settings.batched)
         self._answers = AnswerDecoder(self._sequences)
 
     def submit(self, batch: Batch, sink: CompletionSink) -> None:

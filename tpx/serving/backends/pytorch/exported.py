@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,20 +29,13 @@ Key = int | str
 _DICTS = ("builtins.dict", "collections.OrderedDict")
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Position of a tensor in nested arguments or results, as the keys that lead to it."""
+Leaf = tuple[Key, ...]
+"""Position of a tensor in nested arguments or results, as the keys that lead to it."""
 
-    path: tuple[Key, ...]
 
-    @property
-    def argument_label(self) -> str:
-        """Triton's name for an input; the first key selects args or kwargs."""
-        return ("KWARGS" if self.path[0] else "ARGS") + _brackets(self.path[1:])
-
-    @property
-    def result_label(self) -> str:
-        return "RESULT" + _brackets(self.path)
+def _argument_label(leaf: Leaf) -> str:
+    """Return Triton's name for an input; the first key selects args or kwargs."""
+    return ("KWARGS" if leaf[0] else "ARGS") + _brackets(leaf[1:])
 
 
 def leaves_of(specification: str) -> list[Leaf]:
@@ -54,9 +46,9 @@ def leaves_of(specification: str) -> list[Leaf]:
     return leaves
 
 
-def _collect(node: JsonValue, path: tuple[Key, ...], leaves: list[Leaf]) -> None:
+def _collect(node: JsonValue, path: Leaf, leaves: list[Leaf]) -> None:
     if node["type"] is None:
-        leaves.append(Leaf(path))
+        leaves.append(path)
         return
     children = node["children_spec"]
     keys: list[Key] = list(range(len(children)))
@@ -67,7 +59,7 @@ def _collect(node: JsonValue, path: tuple[Key, ...], leaves: list[Leaf]) -> None
         _collect(child, (*path, key), leaves)
 
 
-def _brackets(path: tuple[Key, ...]) -> str:
+def _brackets(path: Leaf) -> str:
     return "".join(f"[{key}]" for key in path)
 
 
@@ -158,11 +150,16 @@ def _interface(
     signature = program.graph_signature
     names = _argument_names(program, inputs)
     arguments = [
-        _slot(names[place], inputs[place].argument_label, values[signature.user_inputs[place]], model)
+        _slot(names[place], _argument_label(inputs[place]), values[signature.user_inputs[place]], model)
         for place in places
     ]
     results = [
-        _slot(_key(outputs[place]), outputs[place].result_label, values[signature.user_outputs[place]], model)
+        _slot(
+            _key(outputs[place]),
+            "RESULT" + _brackets(outputs[place]),
+            values[signature.user_outputs[place]],
+            model,
+        )
         for place in kept
     ]
     given = [values[signature.user_inputs[place]] for place in places]
@@ -180,13 +177,13 @@ def _interface(
 def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -> list[str]:
     """Return the names of forward's arguments; if a single argument is a dict, its keys."""
     forward = program.module_call_graph[0].signature.forward_arg_names or []
-    alone = len({leaf.path[:2] for leaf in leaves}) == 1
+    alone = len({leaf[:2] for leaf in leaves}) == 1
     names = []
     for leaf in leaves:
-        which, argument, *keys = leaf.path
+        which, argument, *keys = leaf
         name = str(argument)
         if not which:
-            name = forward[int(argument)] if int(argument) < len(forward) else leaf.argument_label
+            name = forward[int(argument)] if int(argument) < len(forward) else _argument_label(leaf)
         dict_key = keys[0] if alone and len(keys) == 1 else None
         names.append(dict_key if isinstance(dict_key, str) else name + _brackets(tuple(keys)))
     return names
@@ -194,9 +191,9 @@ def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -
 
 def _key(leaf: Leaf) -> str:
     """Return the name of a result in a dict, an empty string for any other result."""
-    if not leaf.path or not isinstance(leaf.path[0], str):
+    if not leaf or not isinstance(leaf[0], str):
         return ""
-    return leaf.path[0] + _brackets(leaf.path[1:])
+    return leaf[0] + _brackets(leaf[1:])
 
 
 def _slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
@@ -261,8 +258,8 @@ class InductorProgram(Program):
             )
         given, made = (leaves_of(text) for text in loader.get_call_spec())
         self.interface = Interface(
-            arguments=tuple(TensorSlot(name="", label=leaf.argument_label) for leaf in given),
-            results=tuple(TensorSlot(name="", label=leaf.result_label) for leaf in made),
+            arguments=tuple(TensorSlot(name="", label=_argument_label(leaf)) for leaf in given),
+            results=tuple(TensorSlot(name="", label="RESULT" + _brackets(leaf)) for leaf in made),
         )
         self._run = loader.boxed_run
 

@@ -20,7 +20,7 @@ from tpx.serving.backends.contract import Description, Executor, InstanceSpec, M
 from tpx.serving.backends.model_tensors import check_all_required, check_signature, complete_tensors, dims_of
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.engines import Engines, settings_of
-from tpx.serving.backends.tensorrt.execution import EngineDevice, EngineExecutor
+from tpx.serving.backends.tensorrt.execution import EngineExecutor
 from tpx.serving.backends.tensorrt.profiles import check_dims, facts_of, max_batch_size, profiles_of
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class TensorRtModel:
     """False, because waiting for a device could block the event loop."""
 
     def __init__(self, trt: ModuleType, driver: CudaDriver, files: ModelFiles, config: ModelConfig) -> None:
-        self._trt, self._driver = trt, driver
+        self._driver = driver
         self._name, self._directory = files.model_name, files.directory
         self._settings = settings_of(config, files.settings)
         specs = instance_specs(config)
@@ -116,16 +116,9 @@ class TensorRtModel:
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         _check_devices(self._name, [spec], self._driver)
-        place = EngineDevice(
-            trt=self._trt,
-            driver=self._driver,
-            device=spec.device_id,
-            profiles=profiles_of(self._name, spec.profiles, self._facts.profiles),
-            settings=self._settings,
-            model=self._name,
-            logger=self._engines.logger,
-        )
-        return EngineExecutor(self._engine(spec.device_id, config), self._facts, place)
+        self._engine(spec.device_id, config)
+        profiles = profiles_of(self._name, spec.profiles, self._facts.profiles)
+        return EngineExecutor(self._engines, self._facts, spec.device_id, profiles)
 
     def close(self) -> None:
         self._engines.close()

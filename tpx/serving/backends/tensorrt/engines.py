@@ -92,13 +92,13 @@ class Engines:
 
     def __init__(self, trt: ModuleType, driver: CudaDriver, model: str, settings: TensorRtSettings) -> None:
         """Load the plugins. `trt` is the tensorrt module. Raises LoadError if a plugin cannot be loaded."""
-        self._trt = trt
-        self._driver = driver
-        self._model = model
-        self._settings = settings
+        self.trt = trt
+        self.driver = driver
+        self.model = model
+        self.settings = settings
         self.logger = _logger(trt)
         self._runtimes: dict[int, Any] = {}
-        self._engines: dict[int, Any] = {}
+        self.loaded: dict[int, Any] = {}
         trt.init_libnvinfer_plugins(self.logger, "")
         for path in settings.plugins:
             try:
@@ -108,32 +108,32 @@ class Engines:
 
     def engine(self, device: int, path: Path) -> Any:
         """Return the engine on a device, loaded on first use. Raises LoadError with the probable reason."""
-        if device in self._engines:
-            return self._engines[device]
+        if device in self.loaded:
+            return self.loaded[device]
         try:
             plan = path.read_bytes()
         except OSError as exc:
-            raise LoadError(f"cannot read '{path}' of model '{self._model}': {exc.strerror}") from exc
-        with _one_at_a_time, self._driver.on(device):
+            raise LoadError(f"cannot read '{path}' of model '{self.model}': {exc.strerror}") from exc
+        with _one_at_a_time, self.driver.on(device):
             self.logger.last = ""
-            runtime = self._trt.Runtime(self.logger)
-            if self._settings.version_compatible:
+            runtime = self.trt.Runtime(self.logger)
+            if self.settings.version_compatible:
                 runtime.engine_host_code_allowed = True
             engine = runtime.deserialize_cuda_engine(plan)
             if engine is None:
-                version = self._trt.__version__
+                version = self.trt.__version__
                 raise LoadError(
-                    f"tensorrt {version} cannot load '{path}' of model '{self._model}' on GPU {device}: "
+                    f"tensorrt {version} cannot load '{path}' of model '{self.model}' on GPU {device}: "
                     f"{self.logger.last or 'no reason given'}{mismatch(plan, version)}"
                 )
-            self._runtimes[device], self._engines[device] = runtime, engine
+            self._runtimes[device], self.loaded[device] = runtime, engine
         return engine
 
     def close(self) -> None:
         """Release the engines, each before the runtime that created it."""
-        for device in list(self._engines):
-            with self._driver.on(device):
-                del self._engines[device]
+        for device in list(self.loaded):
+            with self.driver.on(device):
+                del self.loaded[device]
                 del self._runtimes[device]
 
 

@@ -3,8 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.model_tensors import to_model
-from tpx.serving.backends.tensorrt.engines import Priority, TensorRtSettings
+from tpx.serving.backends.tensorrt.engines import Engines, Priority
 from tpx.serving.backends.tensorrt.profiles import EngineFacts, EngineTensor, check_values, suiting
 
 if TYPE_CHECKING:
@@ -83,45 +82,32 @@ class CudaStream:
         self._driver.call("cuStreamDestroy_v2", self._handle)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineDevice:
-    """Device, profiles and settings of an instance."""
-
-    trt: ModuleType
-    """The tensorrt module."""
-    driver: CudaDriver
-    device: int
-    profiles: tuple[int, ...]
-    settings: TensorRtSettings
-    model: str
-    logger: "tensorrt.ILogger"
-    """TensorRT's logger, which keeps the last error."""
-
-
 class EngineExecutor:
     """Computes on one device; used by one thread at a time."""
 
-    def __init__(self, engine: "tensorrt.ICudaEngine", facts: EngineFacts, place: EngineDevice) -> None:
-        self._facts = facts
-        self._place = place
+    def __init__(self, engines: Engines, facts: EngineFacts, device: int, profiles: tuple[int, ...]) -> None:
+        """Use the engine that is loaded on the device. Raises LoadError."""
+        self._facts, self._model, self._profiles = facts, engines.model, profiles
+        self._logger = engines.logger
+        self._current = partial(engines.driver.on, device)
         self._inputs = {each.name: each for each in facts.inputs}
-        self._buffers = {each.name: DeviceBuffer(place.driver) for each in (*facts.inputs, *facts.outputs)}
+        self._buffers = {each.name: DeviceBuffer(engines.driver) for each in (*facts.inputs, *facts.outputs)}
         self._allocators = {
-            each.name: _allocator(place.trt, self._buffers[each.name]) for each in facts.outputs
+            each.name: _allocator(engines.trt, self._buffers[each.name]) for each in facts.outputs
         }
         self._contexts: dict[int, Any] = {}
-        with place.driver.on(place.device):
+        with self._current():
             try:
-                self._stream = CudaStream(place.driver, place.settings.priority)
+                self._stream = CudaStream(engines.driver, engines.settings.priority)
             except CudaError as exc:
                 raise LoadError(
-                    f"model '{place.model}' has no stream on GPU {place.device}: {exc.message}"
+                    f"model '{self._model}' has no stream on GPU {device}: {exc.message}"
                 ) from exc
             with ExitStack() as undoing:
                 undoing.callback(self._stream.close)
                 undoing.callback(self._contexts.clear)
-                for profile in place.profiles:
-                    self._contexts[profile] = self._context(engine, profile)
+                for profile in profiles:
+                    self._contexts[profile] = self._context(engines, device, profile)
                 self._stream.wait()
                 undoing.pop_all()
 
@@ -130,9 +116,9 @@ class EngineExecutor:
             name: np.ascontiguousarray(to_model(array, self._inputs[name])) for name, array in inputs.items()
         }
         shapes = {name: array.shape for name, array in given.items()}
-        profile = suiting(self._facts, self._place.profiles, shapes, self._place.model)
+        profile = suiting(self._facts, self._profiles, shapes, self._model)
         context = self._contexts[profile]
-        with self._place.driver.on(self._place.device):
+        with self._current():
             try:
                 for each in self._facts.inputs:
                     self._feed(context, profile, each, given[each.name])
@@ -152,20 +138,21 @@ class EngineExecutor:
         return {name: np.atleast_1d(array) for name, array in outputs.items()}
 
     def close(self) -> None:
-        with self._place.driver.on(self._place.device):
+        with self._current():
             self._contexts.clear()
             for buffer in self._buffers.values():
                 with suppress(CudaError):  # the instance may have failed already
                     buffer.free()
             self._stream.close()
 
-    def _context(self, engine: "tensorrt.ICudaEngine", profile: int) -> Any:
-        strategies = self._place.trt.ExecutionContextAllocationStrategy
-        context = engine.create_execution_context(getattr(strategies, self._place.settings.strategy))
+    def _context(self, engines: Engines, device: int, profile: int) -> Any:
+        strategies = engines.trt.ExecutionContextAllocationStrategy
+        strategy = getattr(strategies, engines.settings.strategy)
+        context = engines.loaded[device].create_execution_context(strategy)
         if context is None or not context.set_optimization_profile_async(profile, self._stream.handle):
             raise LoadError(
-                f"tensorrt cannot create an execution context of model '{self._place.model}' for profile "
-                f"{profile}: {self._place.logger.last or 'no reason given (is there enough memory?)'}"
+                f"tensorrt cannot create an execution context of model '{self._model}' for profile "
+                f"{profile}: {self._logger.last or 'no reason given (is there enough memory?)'}"
             )
         return context
 
@@ -176,7 +163,7 @@ class EngineExecutor:
         if -1 in each.shape and not context.set_input_shape(each.name, tuple(array.shape)):
             raise self._failed(f"take input '{each.name}' with shape {list(array.shape)}")
         if each.is_shape:
-            check_values(each, profile, array.reshape(-1).tolist(), self._place.model)
+            check_values(each, profile, array.reshape(-1).tolist(), self._model)
             address = array.ctypes.data
         else:
             address = self._buffers[each.name].hold(array.nbytes)
@@ -211,7 +198,7 @@ class EngineExecutor:
         return array
 
     def _failed(self, what: str) -> ExecutionError:
-        logger = self._place.logger
+        logger = self._logger
         why, logger.last = logger.last or "no reason given", ""
         return ExecutionError(f"tensorrt cannot {what}: {why}")
 
