@@ -133,7 +133,7 @@ COMMANDS: dict[Path, Command] = {
         examples=("tpx analyze report -e results -n mnist_config_3 -o html,pdf",),
     ),
     ("analyze", "compare"): Command(
-        run="tpx.cli.analyze_compare:compare",
+        run="tpx.cli.analyze_report:compare",
         config="tpx.cli.comparing:AnalyzeCompareConfig",
         summary="Compare two runs; exit 5 if anything regressed.",
         examples=("tpx analyze compare main branch",),
