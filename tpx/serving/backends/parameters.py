@@ -13,7 +13,7 @@ from pathlib import Path
 from tpx.errors import ConfigError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
 from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
-from tpx.serving.backends.contract import GLOBAL, InstanceSpec, Needs, inside
+from tpx.serving.backends.contract import GLOBAL, InstanceSpec, ModelFiles, Needs, inside
 
 log = logging.getLogger(__name__)
 
@@ -84,46 +84,31 @@ class GivenParameters:
                 self.warn(key, effect, known)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Libraries:
-    """Lookup of custom operator libraries for one version of a model.
+def find_library(files: ModelFiles, name: str, *, field: str, option: str) -> Path:
+    """Return the path of a library of custom operators that the configuration's `field` names.
 
-    Clients may be allowed to load models with their own configuration, so a library must be in the
-    model's directory or in a directory allowed on the command line.
+    Clients may be allowed to load models with their own configuration, so a library must be in the directory
+    of the version or model, or in one that the command line allows: `option` is the backend and key of
+    --backend-config with such directories, separated by colons. Raises ConfigError.
     """
-
-    model: str
-    directory: Path
-    """Directory of the version."""
-    field: str
-    """Configuration field that names the libraries."""
-    backend: str
-    key: str
-    """--backend-config key with further directories, separated by colons."""
-    settings: Mapping[str, str]
-
-    def find(self, name: str) -> Path:
-        """Return its path, in the directory of the version, of the model, or allowed. Raises ConfigError."""
-        allowed = [Path(place) for place in self.settings.get(self.key, "").split(":") if place]
-        given = Path(name)
-        if given.is_absolute():
-            below = ".." not in given.parts and any(given.is_relative_to(place) for place in allowed)
-            if below and given.is_file():
-                return given
-            raise ConfigError(
-                f"{self.field} '{name}' of model '{self.model}' is outside of the model's directory: put it "
-                f"there, or start with --backend-config={self.backend},{self.key}={given.parent}"
-            )
-        places = [
-            inside(place, name, self.field) for place in (self.directory, self.directory.parent, *allowed)
-        ]
-        for place in places:
-            if place.is_file():
-                return place
+    allowed = [Path(place) for place in files.settings.get(option.partition(",")[2], "").split(":") if place]
+    given = Path(name)
+    if given.is_absolute():
+        below = ".." not in given.parts and any(given.is_relative_to(place) for place in allowed)
+        if below and given.is_file():
+            return given
         raise ConfigError(
-            f"model '{self.model}' has no library of operators '{name}' ({self.field}); looked for "
-            f"{', '.join(map(str, places))}"
+            f"{field} '{name}' of model '{files.model_name}' is outside of the model's directory: put it "
+            f"there, or start with --backend-config={option}={given.parent}"
         )
+    places = [inside(place, name, field) for place in (files.directory, files.directory.parent, *allowed)]
+    for place in places:
+        if place.is_file():
+            return place
+    raise ConfigError(
+        f"model '{files.model_name}' has no library of operators '{name}' ({field}); looked for "
+        f"{', '.join(map(str, places))}"
+    )
 
 
 def instance_specs(config: ModelConfig) -> list[InstanceSpec]:

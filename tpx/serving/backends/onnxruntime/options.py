@@ -14,7 +14,7 @@ from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, ModelFiles
 from tpx.serving.backends.onnxruntime.providers import CUDA_PARAMETERS
 from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS
-from tpx.serving.backends.parameters import GivenParameters, Libraries, instance_specs
+from tpx.serving.backends.parameters import GivenParameters, find_library, instance_specs
 
 INTRA, INTER, GLOBAL = "intra_op_thread_count", "inter_op_thread_count", "enable-global-threadpool"
 COMMAND_LINE = "--backend-config onnxruntime"
@@ -170,16 +170,8 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
                 options.add_session_config_entry(key, word)
             except ORT_ERRORS as exc:
                 raise ConfigError(f"parameter '{key}' of {given.where}: {exc}") from exc
-    libraries = Libraries(
-        model=config.name,
-        directory=files.directory,
-        field=_FIELD,
-        backend="onnxruntime",
-        key=DIRECTORIES,
-        settings=files.settings,
-    )
     for name in config.model_operations.op_library_filename:
-        library = libraries.find(name)
+        library = find_library(files, name, field=_FIELD, option=f"onnxruntime,{DIRECTORIES}")
         try:
             options.register_custom_ops_library(str(library.absolute()))
         except ORT_ERRORS as exc:

@@ -30,7 +30,7 @@ from tpx.serving.backends.openvino.execution import (
     reason,
     settings_of,
 )
-from tpx.serving.backends.parameters import Libraries
+from tpx.serving.backends.parameters import find_library
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 T = TypeVar("T")
@@ -81,15 +81,10 @@ class OpenVinoModel:
         self._core = ov.Core()
         self._compiled: ov.CompiledModel | None = None
         if self._settings.extension:
-            libraries = Libraries(
-                model=self._name,
-                directory=files.directory,
-                field="CPU_EXTENSION_PATH",
-                backend="openvino",
-                key="extension-directories",
-                settings=files.settings,
+            option = "openvino,extension-directories"
+            extension = find_library(
+                files, self._settings.extension, field="CPU_EXTENSION_PATH", option=option
             )
-            extension = libraries.find(self._settings.extension)
             self._try(f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension)))
         self._model = self._try(f"read '{path}'", lambda: self._core.read_model(path))
 

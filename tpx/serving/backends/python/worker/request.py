@@ -64,24 +64,15 @@ class InferenceTrace:
 class InferenceRequest:
     """A request received by the model, or one made by it to another model."""
 
-    __slots__ = (
-        "__weakref__",
-        "_correlation_id",
-        "_execution",
-        "_flags",
-        "_handle",
-        "_inputs",
-        "_model_name",
-        "_model_version",
-        "_outputs",
-        "_parameters",
-        "_preferred",
-        "_release",
-        "_request_id",
-        "_sender",
-        "_timeout",
-        "_trace",
-    )
+    # what most received requests share
+    _execution: Execution | None = None
+    _handle = 0
+    _model_name = ""
+    _model_version = -1
+    _preferred = _IN_HOST_MEMORY
+    _release = TRITONSERVER_REQUEST_RELEASE_ALL
+    _sender: InferenceResponseSender | None = None
+    _trace: InferenceTrace | None = None
 
     def __init__(  # noqa: PLR0913 (the signature is Triton's)
         self,
@@ -119,10 +110,6 @@ class InferenceRequest:
         self._preferred = preferred_memory
         self._trace = trace
         self._parameters = parameters_of(parameters)
-        self._release = TRITONSERVER_REQUEST_RELEASE_ALL
-        self._handle = 0
-        self._execution: Execution | None = None
-        self._sender: InferenceResponseSender | None = None
         self.set_flags(flags)
 
     @classmethod
@@ -140,13 +127,8 @@ class InferenceRequest:
         self._timeout = extra.get("timeout", 0)
         self._parameters = extra.get("parameters", "{}")
         self._outputs = extra["outputs"]
-        self._model_name = ""
-        self._preferred = _IN_HOST_MEMORY
-        self._trace = self._sender = None
         if "context" in extra:
             self._trace = InferenceTrace(handle, extra["context"])
-        self._model_version = -1
-        self._release = TRITONSERVER_REQUEST_RELEASE_ALL
         return self
 
     def inputs(self) -> list[Tensor]:
