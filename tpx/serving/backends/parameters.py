@@ -9,12 +9,14 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tpx.errors import ConfigError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
 from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
 from tpx.serving.backends.contract import GLOBAL, InstanceSpec, ModelFiles, Needs, inside
 
+D = TypeVar("D", bool, None)
 log = logging.getLogger(__name__)
 
 MAX_INSTANCES = 1024
@@ -52,19 +54,14 @@ class GivenParameters:
             raise self.wrong(key, "less than 2^31")
         return int(text)
 
-    def maybe(self, key: str) -> bool | None:
-        """Return a boolean, None if not set. Raises ConfigError."""
+    def switch(self, key: str, *, default: D) -> bool | D:
+        """Return a boolean, or `default` if not set. Raises ConfigError."""
         text = self.words.get(key)
         if text is None:
-            return None
+            return default
         if text.lower() not in TRUE_WORDS | FALSE_WORDS:
             raise self.wrong(key, "true or false")
         return text.lower() in TRUE_WORDS
-
-    def switch(self, key: str, *, default: bool) -> bool:
-        """Return a boolean, or `default` if not set. Raises ConfigError."""
-        found = self.maybe(key)
-        return default if found is None else found
 
     def one_of(self, key: str, meanings: Mapping[str, str]) -> str | None:
         """Return the meaning of the value, None if not set. Raises ConfigError."""

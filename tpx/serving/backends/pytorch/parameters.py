@@ -61,9 +61,9 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
             raise ConfigError(f"model '{config.name}': parameter {key} is not supported: {reason}")
     settings = PytorchSettings(
         optimized_execution=not given.switch("DISABLE_OPTIMIZED_EXECUTION", default=False),
-        jit_executor=given.maybe("ENABLE_JIT_EXECUTOR"),
-        jit_profiling=given.maybe("ENABLE_JIT_PROFILING"),
-        tensor_fuser=given.maybe("ENABLE_TENSOR_FUSER"),
+        jit_executor=given.switch("ENABLE_JIT_EXECUTOR", default=None),
+        jit_profiling=given.switch("ENABLE_JIT_PROFILING", default=None),
+        tensor_fuser=given.switch("ENABLE_TENSOR_FUSER", default=None),
         inference_mode=given.switch("INFERENCE_MODE", default=True),
         cudnn=not given.switch("DISABLE_CUDNN", default=False),
         weight_sharing=given.switch("ENABLE_WEIGHT_SHARING", default=False),

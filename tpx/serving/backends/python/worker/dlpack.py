@@ -57,11 +57,6 @@ _set_name = ctypes.pythonapi.PyCapsule_SetName
 _set_name.restype, _set_name.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-def is_capsule(value: Any) -> bool:
-    """True for a PyCapsule, which has no class that could be imported."""
-    return type(value).__name__ == "PyCapsule"
-
-
 class Capsule:
     """A tensor handed over in a DLPack capsule; the consumer frees it."""
 

@@ -13,6 +13,7 @@ import enum
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from tpx.serving.backends.python.worker import arguments
@@ -72,44 +73,29 @@ class _LogLevel(enum.IntEnum):
     INFO, WARNING, ERROR, VERBOSE = range(4)
 
 
-class Logger:
-    """The server's log. A message that is not text, or a level that is not a LogLevel, raises TypeError."""
-
-    LogLevel = _LogLevel
-    INFO, WARNING, ERROR, VERBOSE = _LogLevel
-
-    @staticmethod
-    def log(message: str, level: _LogLevel = INFO) -> None:
-        """Write a log line with the caller's source position."""
-        _write(message, level)
-
-    @staticmethod
-    def log_info(message: str) -> None:
-        _write(message, Logger.INFO)
-
-    @staticmethod
-    def log_warn(message: str) -> None:
-        _write(message, Logger.WARNING)
-
-    @staticmethod
-    def log_error(message: str) -> None:
-        _write(message, Logger.ERROR)
-
-    @staticmethod
-    def log_verbose(message: str) -> None:
-        _write(message, Logger.VERBOSE)
-
-
-def _write(message: str, level: _LogLevel) -> None:
+def _write(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
+    """Write a log line with the caller's source position."""
     message = arguments.text(message, "Logger: message")
     level = arguments.member(level, "Logger.log(): level", _LogLevel)
-    caller = sys._getframe(2)
+    caller = sys._getframe(1)
     if not RUNTIME.connected:
         sys.stderr.write(f"{message}\n")
         return
     RUNTIME.calls.tell(
         "log", level=level, file=caller.f_code.co_filename, line=caller.f_lineno, message=message
     )
+
+
+class Logger:
+    """The server's log. A message that is not text, or a level that is not a LogLevel, raises TypeError."""
+
+    LogLevel = _LogLevel
+    INFO, WARNING, ERROR, VERBOSE = _LogLevel
+    log = staticmethod(_write)
+    log_info = staticmethod(partial(_write, level=INFO))
+    log_warn = staticmethod(partial(_write, level=WARNING))
+    log_error = staticmethod(partial(_write, level=ERROR))
+    log_verbose = staticmethod(partial(_write, level=VERBOSE))
 
 
 _INTERVAL_S = 10.0

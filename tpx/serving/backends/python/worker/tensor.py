@@ -14,7 +14,7 @@ from tpx.serving.backends.python.worker.datatypes import (
     encode_strings,
     name_of,
 )
-from tpx.serving.backends.python.worker.dlpack import Capsule, is_capsule
+from tpx.serving.backends.python.worker.dlpack import Capsule
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.frames import Buffer, TensorHead
 
@@ -65,7 +65,7 @@ class Tensor:
         self = Tensor.__new__(Tensor)
         self._name = name
         self._array = self._data = self._foreign = None
-        if is_capsule(dlpack):
+        if type(dlpack).__name__ == "PyCapsule":  # it has no class that could be imported
             capsule = Capsule(dlpack)
             if not capsule.contiguous:
                 raise TritonModelException(
