@@ -62,20 +62,6 @@ def _read(argv: Sequence[str]) -> ReportConfig:
     return build(ReportConfig, given)
 
 
-def _check_names(run: Run, names: Sequence[str]) -> None:
-    """Raise UsageError for a configuration that was not measured, or for configurations of several models."""
-    models = {v.variant.name: model.model for model in run.models for v in model.measured}
-    for name in names:
-        if name not in models:
-            near = nearest(name, models)
-            raise UsageError(f"--report-model-configs: the run has not measured '{name}'{near}")
-    concerned = sorted({models[name] for name in names})
-    if len(concerned) > 1:
-        raise UsageError(
-            f"--report-model-configs: configurations of one model at a time, not of {', '.join(concerned)}"
-        )
-
-
 def _only(run: Run, name: str) -> Run:
     """Return the part of the run about one configuration and the default it is compared with."""
     models = []
@@ -110,7 +96,16 @@ def _write_whole(view: ReportView, config: ReportConfig) -> None:
 
 def _write_detailed(view: ReportView, config: ReportConfig) -> None:
     """Write a report of each configuration in these formats."""
-    _check_names(view.run, [wanted.name for wanted in config.report_model_configs])
+    models = {v.variant.name: model.model for model in view.run.models for v in model.measured}
+    for wanted in config.report_model_configs:
+        if wanted.name not in models:
+            near = nearest(wanted.name, models)
+            raise UsageError(f"--report-model-configs: the run has not measured '{wanted.name}'{near}")
+    concerned = sorted({models[wanted.name] for wanted in config.report_model_configs})
+    if len(concerned) > 1:
+        raise UsageError(
+            f"--report-model-configs: configurations of one model at a time, not of {', '.join(concerned)}"
+        )
     lacking = sorted(set(config.output_formats) - {"html", "pdf", "csv"})
     if lacking:
         raise UsageError(

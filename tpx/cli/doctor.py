@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from enum import Enum
 from pathlib import Path
 
 from rich.console import Console
@@ -49,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         complain(f"error: {exc}")
         return 1
     if config.json:
-        print(json.dumps(_plain(asdict(found)), indent=2))
+        print(json.dumps(asdict(found), indent=2, default=lambda state: state.value))
     else:
         remedies = [each for each in (*found.backends, *found.features) if each.remedy]
         show(
@@ -74,16 +73,6 @@ def _fault(found: Inspection, name: str) -> str:
         return ""
     help_ = f"; {finding.remedy}" if finding.remedy else ""
     return f"{name} is required and {finding.state.value}: {finding.why}{help_}"
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _machine_table(machine: Machine) -> Table:
