@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
 from tpx.options import build
@@ -26,7 +27,7 @@ from tpx.perf.clients.model import (
 )
 from tpx.protocol import model_config
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import DecodedRequest, Parameter
+from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.options import ServeConfig
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
@@ -51,10 +52,7 @@ class InProcessEngine:
             ServeConfig,
             {
                 "model_repository": endpoint.service.model_repository,
-                "allow_http": False,
-                "allow_grpc": False,
-                "allow_metrics": False,
-                "exit_on_error": False,
+                **dict.fromkeys(("allow_http", "allow_grpc", "allow_metrics", "exit_on_error"), False),
             },
         )
         self._server: InferenceServer | None = None
@@ -76,14 +74,11 @@ class InProcessEngine:
             await server.stop()
 
 
-class EngineRequest:
+class EngineRequest(NamedTuple):
     """A validated request bound to its model."""
 
-    __slots__ = ("buffers", "head")
-
-    def __init__(self, head: RequestHead, buffers: list[Buffer]) -> None:
-        self.head = head
-        self.buffers = buffers
+    head: RequestHead
+    buffers: list[Buffer]
 
 
 class EngineSequence:
@@ -91,11 +86,10 @@ class EngineSequence:
 
     def __init__(self, request: EngineRequest) -> None:
         self._request = request
-        self._parameters: dict[str, Parameter] = request.head.parameters
 
     def fill(self, sequence: int) -> EngineRequest:
-        head = self._request.head.with_parameters({**self._parameters, "sequence_id": sequence})
-        return EngineRequest(head, self._request.buffers)
+        head, buffers = self._request
+        return EngineRequest(head.with_parameters({**head.parameters, "sequence_id": sequence}), buffers)
 
 
 class Answer:

@@ -184,17 +184,18 @@ class OnnxModel:
     def _session_of(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
         """Return the shared session, the one created by opening, or a new one."""
         first, self._first = self._first, None
-        if first is not None and (first[0].kind, first[0].device_id) != (spec.kind, spec.device_id):
-            first = None
-        if self._shared is not None and self._shares(spec, config):
+        # runs compute in the calling thread or in the shared pools
+        in_the_caller = self._threads.common or self._threads.intra_op == 1
+        shares = in_the_caller and providers_of(config, spec) == [CPU]
+        if self._shared is not None and shares:
             return self._shared
-        session = first[1] if first is not None else self._open_session(spec, config)
-        if self._shares(spec, config):
+        if first is not None and (first[0].kind, first[0].device_id) == (spec.kind, spec.device_id):
+            session = first[1]
+        else:
+            session = self._open_session(spec, config)
+        if shares:
             self._shared = session
         return session
-
-    def _shares(self, spec: InstanceSpec, config: ModelConfig) -> bool:
-        return self._threads.in_the_caller and providers_of(config, spec) == [CPU]
 
     def _open_session(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
         providers = providers_of(config, spec)

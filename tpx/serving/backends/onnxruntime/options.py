@@ -50,19 +50,6 @@ class Threads:
             inter_op=model.whole(INTER) or told.whole(INTER) or 1,
         )
 
-    @property
-    def in_the_caller(self) -> bool:
-        """True if runs compute in the calling thread or the shared pools; sessions can then be shared."""
-        return self.common or self.intra_op == 1
-
-    def apply(self, options: ort.SessionOptions) -> None:
-        """Apply the counts to a session's options."""
-        if self.common:
-            options.use_per_session_threads = False
-            return
-        options.intra_op_num_threads = self.intra_op
-        options.inter_op_num_threads = self.inter_op
-
 
 @cache
 def _make_pools_once(threads: Threads) -> None:
@@ -152,7 +139,11 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
     """Return session options from the configuration and --backend-config. Raises ConfigError, LoadError."""
     given = GivenParameters.of_model(config)
     options = ort.SessionOptions()
-    threads.apply(options)
+    if threads.common:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = threads.intra_op
+        options.inter_op_num_threads = threads.inter_op
     options.graph_optimization_level = _GRAPH_LEVELS.get(
         config.optimization.graph.level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     )

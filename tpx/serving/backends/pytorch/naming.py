@@ -155,7 +155,7 @@ def _check_states(config: ModelConfig, field: str, known: Mapping[str, int], *, 
 def _check_count(config: ModelConfig, positions: Mapping[str, int], arguments: Sequence[TensorSlot]) -> None:
     given = set(positions.values())
     required = [index for index, slot in enumerate(arguments) if slot.required]
-    if len(positions) <= len(arguments) and given.issuperset(required):
+    if len(positions) < len(arguments) and given.issuperset(required):
         return
     if len(positions) == len(arguments):
         return  # duplicate or invalid positions are reported by name later

@@ -8,6 +8,8 @@ import struct
 import threading
 import time
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tpx.serving.backends.python.worker import frames
@@ -128,15 +130,10 @@ class Execution:
 
     def _is_kept(self, began_ns: int, computed_ns: int, *, more: bool) -> bool:
         self._short = self._short + 1 if computed_ns - began_ns < _SHORT_NS else 0
-        if not more or self._short < _SHORT_IN_A_ROW:
-            self._kept_since_ns = 0
-            return False
-        if not self._kept_since_ns:
-            self._kept_since_ns = computed_ns
-        if computed_ns - self._kept_since_ns > _KEPT_NS:
-            self._kept_since_ns = 0
-            return False
-        return True
+        since_ns = self._kept_since_ns or computed_ns
+        kept = more and self._short >= _SHORT_IN_A_ROW and computed_ns - since_ns <= _KEPT_NS
+        self._kept_since_ns = since_ns if kept else 0
+        return kept
 
     def _entries(self, returned: Any, requests: list[InferenceRequest]) -> list[Entry]:
         if self._decoupled:
@@ -178,11 +175,11 @@ class Execution:
                 "Expected an 'InferenceResponse' object in the execute function return list, found type "
                 f"'{type(response)}'."
             )
-        if request._sender is not None and request._sender._sent:
-            raise _WrongReturn(
-                "Unable to send response. Non-decoupled model cannot send more than one response."
-            )
         if request._sender is not None:
+            if request._sender._sent:
+                raise _WrongReturn(
+                    "Unable to send response. Non-decoupled model cannot send more than one response."
+                )
             request._sender._close()
         return self._encoded(response)
 
@@ -218,8 +215,7 @@ class Execution:
         """Return the result of an `async def execute`; for a decoupled model, do not wait for it."""
         future = self._started(coroutine)
         if self._decoupled:
-            senders = [request._sender for request in requests]
-            future.add_done_callback(lambda done: self._executed(done, senders))
+            future.add_done_callback(partial(self._executed, [request._sender for request in requests]))
             return None
         future.add_done_callback(lambda _: self.channel.tell())
         self.channel.wait(future.done)
@@ -233,7 +229,7 @@ class Execution:
             threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def _executed(self, done: Future[Any], senders: list[Any]) -> None:
+    def _executed(self, senders: list[Any], done: Future[Any]) -> None:
         """Handle the end of a decoupled model's coroutine; unanswered requests get its exception."""
         error = CancelledError() if done.cancelled() else done.exception()
         if error is None:
@@ -288,11 +284,8 @@ class Execution:
 
     def abandoned(self, handle: int) -> None:
         """Handle a response sender that was dropped before its final flag."""
-        try:
-            parts: list[Buffer] = [frames.RESPONSE_START.pack(handle, frames.FINAL | frames.EMPTY)]
-            self.channel.send(frames.RESPONSE, parts)
-        except ServerGone:
-            pass
+        with suppress(ServerGone):
+            self.respond(handle, None, final=True)
         self._forget(handle)
 
     def _forget(self, handle: int) -> None:
@@ -302,6 +295,5 @@ class Execution:
 
 
 def _failure(text: str) -> list[Entry]:
-    """Return the error that replaces all entries of a batch."""
     message = text.encode(errors="replace")
     return [([frames.SIZE.pack(len(message)), message], [])]

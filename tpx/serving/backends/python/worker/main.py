@@ -32,7 +32,11 @@ _READY_TIMEOUT_S = 5.0
 
 def main(descriptor: int, lifeline: int) -> None:
     """Serve until the server says to end or has gone; `lifeline` makes the kernel enforce the latter."""
-    _hang_on(lifeline)
+    if sys.platform == "linux":
+        # the kernel kills this process when the other end closes, even if the model holds the GIL
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     sock = socket.socket(fileno=descriptor)
     threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
@@ -42,14 +46,6 @@ def main(descriptor: int, lifeline: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the model may never end
-
-
-def _hang_on(lifeline: int) -> None:
-    """Have the kernel kill this process when the other end closes, even if the model holds the GIL."""
-    if sys.platform == "linux":
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _die_with_server(descriptor: int) -> None:
