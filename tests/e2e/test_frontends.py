@@ -121,6 +121,15 @@ def test_a_frontend_that_is_killed_is_back_and_the_others_go_on(child: Child) ->
     assert "frontend 0 has ended by signal 9: it is started again" in child.text
 
 
+def test_a_frontend_that_has_served_is_started_again_without_a_pause(child: Child) -> None:
+    for _ in range(6):  # pauses would grow to half a minute: longer than a connection waits
+        newest = frontends(child)[-1]
+        newest.kill()
+        eventually(lambda newest=newest: len(frontends(child)) == COUNT and newest not in frontends(child))  # type: ignore[misc]
+        for _ in range(10):  # some of these connections come to the new one
+            assert infer(child, [1, 2]) == (200, [2, 4])
+
+
 def test_an_engine_that_is_killed_is_back_with_its_models(child: Child) -> None:
     engine, before = child.engine, frontends(child)
     child.send(signal.SIGSTOP)  # the supervisor starts nothing meanwhile

@@ -44,6 +44,8 @@ class FrontendSeat:
     The supervisor holds them, too, so that connections wait in their backlogs while a frontend
     restarts.
     """
+    started: int
+    """File descriptor to write to when the frontend listens for the first time."""
 
 
 class FrontendProcess:
@@ -129,6 +131,7 @@ class FrontendProcess:
         if not self._listens:
             self._listens = True
             await self._endpoints.listen()
+            os.write(self._seat.started, b"1")
             self._memory_watch.start()
             # objects created at startup stay alive: exclude them from later collections
             gc.collect()

@@ -24,8 +24,7 @@ from tpx.serving.processes.frontend import FrontendSeat, end_with
 log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.0, 0.2, 1.0, 5.0, 30.0)
-"""Delays before restarting a process that keeps ending soon after its start, in seconds."""
-_SOON_S = 10
+"""Delays before restarting a process that keeps ending before it has started, in seconds."""
 _END_S = 0.5
 """Seconds for frontends to exit after the engine."""
 
@@ -56,17 +55,26 @@ class _Child:
 
     name: str
     run: Callable[[], int]
+    started_pipe: int
+    """File descriptor to read a byte from for every time that the process has started."""
     sockets: Sequence[socket.socket] = ()
     """Sockets that it listens on; it closes those of the others."""
     pid: int = 0
-    started_s: float = 0
-    ended_soon: int = 0
+    failed_starts: int = 0
     due_s: float = 0
     """Time of its next start."""
 
-    @property
-    def pause_s(self) -> float:
-        return _PAUSES_S[min(self.ended_soon, len(_PAUSES_S) - 1)]
+    def has_started(self) -> bool:
+        """Return whether it has reported that it has started, since the last call."""
+        try:
+            return bool(os.read(self.started_pipe, 64))
+        except BlockingIOError:
+            return False
+
+    def note_end(self) -> None:
+        """Schedule its next start: at once, or after a pause if it has ended before it had started."""
+        self.failed_starts = 0 if self.has_started() else self.failed_starts + 1
+        self.due_s = time.monotonic() + _PAUSES_S[min(self.failed_starts, len(_PAUSES_S) - 1)]
 
 
 @dataclass(slots=True)
@@ -84,24 +92,27 @@ class ProcessSupervisor:
         listening.bind("")  # the kernel chooses an abstract address, without a file
         listening.listen(2 * count)
         sockets = self._bind(count)
-        started, says_started = os.pipe2(os.O_NONBLOCK)
+        started, reports_started = os.pipe2(os.O_NONBLOCK)
         engine_seat = EngineSeat(
             listening=listening,
             count=count,
             bound={flag: each[0][0].getsockname()[:2] for flag, each in sockets.items()},
             metrics=sockets["metrics"][0] if "metrics" in sockets else (),
-            started=says_started,
+            started=reports_started,
         )
         address = listening.getsockname()
-        engine = _Child("the engine", partial(self.engine, engine_seat), engine_seat.metrics)
+        engine = _Child("the engine", partial(self.engine, engine_seat), started, engine_seat.metrics)
         frontends = []
         for index in range(count):
             own = {flag: each[index] for flag, each in sockets.items() if flag != "metrics"}
-            seat = FrontendSeat(index=index, count=count, engine=address, sockets=own)
+            started, reports_started = os.pipe2(os.O_NONBLOCK)
+            seat = FrontendSeat(
+                index=index, count=count, engine=address, sockets=own, started=reports_started
+            )
             theirs = [sock for group in own.values() for sock in group]
-            frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), theirs))
+            frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), started, theirs))
         every = [sock for each in sockets.values() for group in each for sock in group]
-        return _ChildWatch(engine, frontends, every, started).run()
+        return _ChildWatch(engine, frontends, every).run()
 
     def _bind(self, count: int) -> dict[str, list[list[socket.socket]]]:
         """Bind sockets for each service and frontend, without listening yet. Raises UsageError."""
@@ -135,14 +146,13 @@ class ProcessSupervisor:
 class _ChildWatch:
     """The supervisor's loop: signals, exits of children, and restarts."""
 
-    def __init__(
-        self, engine: _Child, frontends: list[_Child], sockets: Sequence[socket.socket], started: int
-    ) -> None:
+    def __init__(self, engine: _Child, frontends: list[_Child], sockets: Sequence[socket.socket]) -> None:
         self._engine = engine
         self._frontends = frontends
         self._sockets = sockets
-        self._started_pipe = started
-        self._started = self._stopping = False
+        self._stopping = False
+        self._started = False
+        """True once the server is known to have started at least once."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
@@ -155,14 +165,12 @@ class _ChildWatch:
             timeout_s = self._start_due()
             select.select([self._wake], [], [], timeout_s)
             self._hear()
-            self._look_whether_started()
             status = self._reap()
             if status is not None:
                 return status
 
     def _start(self, child: _Child) -> None:
         parent = os.getpid()
-        child.started_s = time.monotonic()
         child.due_s = 0
         child.pid = os.fork()
         if not child.pid:
@@ -202,13 +210,6 @@ class _ChildWatch:
         if self._engine.pid:
             os.kill(self._engine.pid, number)
 
-    def _look_whether_started(self) -> None:
-        if not self._started:
-            try:
-                self._started = bool(os.read(self._started_pipe, 1))
-            except BlockingIOError:
-                return
-
     def _reap(self) -> int | None:
         """Handle children that have exited; return the exit status if the supervisor should end."""
         while True:
@@ -221,28 +222,23 @@ class _ChildWatch:
             status = os.waitstatus_to_exitcode(wait_status)
             if pid == self._engine.pid:
                 self._engine.pid = 0
-                self._look_whether_started()
+                self._engine.note_end()
+                self._started = self._started or not self._engine.failed_starts
                 # not restarted if it ends before the server has started, for example because of its options
                 if self._stopping or not self._started:
                     self._end_frontends()
                     return status
-                self._note_end(self._engine, status)
+                _log_end(self._engine, status)
             for child in self._frontends:
                 if pid == child.pid:
                     child.pid = 0
                     if not self._stopping:
-                        self._note_end(child, status)
+                        child.note_end()
+                        _log_end(child, status)
         if self._stopping and not self._engine.pid:
             self._end_frontends()
             return 0
         return None
-
-    def _note_end(self, child: _Child, status: int) -> None:
-        now_s = time.monotonic()
-        child.ended_soon = child.ended_soon + 1 if now_s - child.started_s < _SOON_S else 0
-        child.due_s = now_s + child.pause_s
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        log.error("%s has ended %s: it is started again", child.name, how)
 
     def _end_frontends(self) -> None:
         """Wait for the frontends, which the engine has ended, and kill those that remain."""
@@ -257,6 +253,11 @@ class _ChildWatch:
                     child.pid = 0
                 else:
                     time.sleep(0.01)
+
+
+def _log_end(child: _Child, status: int) -> None:
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    log.error("%s has ended %s: it is started again", child.name, how)
 
 
 def _note(number: int, frame: object) -> None:
