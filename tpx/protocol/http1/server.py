@@ -122,6 +122,27 @@ class HttpRequest:
             connection.out.flush()
         connection.answered(keep_alive=keep_alive)
 
+    def start_of_response(self, headers: bytes, size: int) -> bytes:
+        """Return the start of successful responses to requests with this head, for `respond_whole`."""
+        return b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[200], headers, self.head.connection, size)
+
+    def respond_whole(self, response: bytes) -> bool:
+        """Send a successful response that leaves the connection open. Returns False and sends nothing if
+        the connection must end after it.
+        """
+        connection = self._connection
+        if connection.request is not self:
+            return True
+        if not self.head.keep_alive or connection.last_answer():
+            return False
+        if self.on_answered is not None:
+            self.on_answered(200)
+        self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
+        connection.answer_bytes = len(response)
+        connection.out.answer(response, reading=connection.serving)
+        connection.answered(keep_alive=True)
+        return True
+
     def begin(self, status: int, headers: bytes) -> None:
         """Start a response of unknown length."""
         connection, head = self._connection, self.head

@@ -50,6 +50,7 @@ from tpx.serving.signature import Signature
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _HOLE = b"\0"  # never occurs in JSON text: escaped in strings
+_WHOLE_BELOW_BYTES = 16 << 10
 _Reply = Callable[[InferRequest, InferResponse], None]
 _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
@@ -61,7 +62,9 @@ class _KnownHttpHead:
     Implements RemoteAnswers.
     """
 
-    __slots__ = ("_bound", "_headers", "_reply", "_start", "fast", "head", "quick", "remote")
+    __slots__ = (
+        "_headers", "_outputs", "_reply", "_start", "_whole", "fast", "head", "quick", "remote",
+    )  # fmt: skip
 
     def __init__(
         self, head: RequestHead, fast: UnscheduledPath | None, remote: RemotePath | None, reply: _Reply
@@ -71,8 +74,9 @@ class _KnownHttpHead:
         self.remote = remote
         self.quick = fast is not None or remote is not None
         self._reply = reply
-        self._bound: object = None
-        self._headers = self._start = b""
+        self._outputs: object = None
+        """Identity of the shapes that the constant parts belong to."""
+        self._headers = self._start = self._whole = b""
 
     def request(self, context: HttpRequest) -> InferRequest:
         """Return a request that was sent to another process."""
@@ -80,18 +84,29 @@ class _KnownHttpHead:
 
     def answered(self, context: HttpRequest, response: RemoteResponse, payload: Buffer) -> None:
         """Respond with the outputs in `payload`."""
-        if self._bound is not response:
-            self._bound = response
-            rendered = _render(self.head, response.tensors(payload), None)
-            self._headers, self._start = rendered.headers, rendered.pieces[0]
-        _respond(context, (self._headers, [self._start, payload]))
+        if self._outputs is not response:
+            self._learn(context, response, response.tensors(payload))
+        self._respond(context, payload)
 
-    def answer(self, fast: UnscheduledPath, outputs: list[bytes]) -> tuple[bytes, list[Buffer]]:
-        """Return headers and body for outputs computed on the fast path."""
-        if not self._start:
-            rendered = _render(self.head, fast.outputs(), None)
-            self._headers, self._start = rendered.headers, rendered.pieces[0]
-        return self._headers, [self._start, *outputs]
+    def answer(self, request: HttpRequest, fast: UnscheduledPath, outputs: list[bytes]) -> None:
+        """Respond with outputs computed on the fast path."""
+        if self._outputs is not fast:
+            self._learn(request, fast, fast.outputs())
+        self._respond(request, *outputs)
+
+    def _learn(self, request: HttpRequest, identity: object, outputs: list[Tensor]) -> None:
+        """Render the constant parts of responses with outputs of these shapes."""
+        rendered = _render(self.head, outputs, None)
+        self._outputs, self._headers, self._start = identity, rendered.headers, rendered.pieces[0]
+        size = len(self._start) + sum(len(tensor.data) for tensor in outputs)
+        route: InferRoute = request.head.memo
+        short = size < _WHOLE_BELOW_BYTES and not route.response_encoding
+        self._whole = request.start_of_response(self._headers, size) + self._start if short else b""
+
+    def _respond(self, request: HttpRequest, *outputs: Buffer) -> None:
+        whole = self._whole
+        if not whole or not request.respond_whole(b"".join((whole, *outputs))):
+            _respond(request, (self._headers, [self._start, *outputs]))
 
 
 class InferRoute:
@@ -210,7 +225,7 @@ class HttpInference:
                 return fast.gather(tensors, partial(self._reply_gathered, request, known, fast, tensors))
             outputs = fast.compute_one(tensors)
             if outputs is not None:
-                _respond(request, known.answer(fast, outputs))
+                known.answer(request, fast, outputs)
             return outputs is not None
         if remote is not None:
             request.on_gone = remote.send(tensors, known, request)
@@ -225,7 +240,7 @@ class HttpInference:
         outputs: list[bytes] | None,
     ) -> None:
         if outputs is not None:
-            _respond(request, known.answer(fast, outputs))
+            known.answer(request, fast, outputs)
             return
         infer = self._remembered(request, known.head, tensors, 0)
         assert infer is not None  # the size was checked
