@@ -171,6 +171,7 @@ class FrontendHub:
         self._tell_all(FrameKind.STOP_ACCEPTING)
 
     def _tell_all(self, kind: FrameKind) -> None:
+        self._announce_readiness()  # first: a Watch call ends with the last status
         for peer in self.peers:
             peer.channel.send(kind)
 

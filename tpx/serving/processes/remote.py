@@ -11,7 +11,7 @@ import numpy as np
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
-from tpx.serving.dataplane import RemoteAnswers, RemotePath
+from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
@@ -151,6 +151,19 @@ class _KnownResponse:
 _UNKNOWN = _KnownResponse(wire.WireResponse([], None, None))
 
 
+class _Requests:
+    """Implements RemoteAnswers for requests on the regular path."""
+
+    def answered(self, context: InferRequest, response: RemoteResponse, payload: Buffer) -> None:
+        context.reply(context, InferResponse(response.tensors(payload)))
+
+    def request(self, context: InferRequest) -> InferRequest:
+        return context
+
+
+_REQUESTS = cast("RemoteAnswers[object]", _Requests())
+
+
 class _TemplatePath:
     """Implements RemotePath: requests with a template that the engine knows become plain frames."""
 
@@ -175,7 +188,7 @@ class _TemplatePath:
             return None
         number = plane.number()
         channel.post_plain(plain, number, bytes(tensors))
-        plane.sent[number] = answers, context  # type: ignore[assignment]  # a pair that fits
+        plane.in_flight[number] = answers, context  # type: ignore[assignment]  # a pair that fits
         return partial(plane.tell, FrameKind.CANCEL, number)
 
 
@@ -199,9 +212,8 @@ class RemotePlane:
         self._answered: tuple[str, str] | None = None
         """Model just described by the engine; requests that waited for it use it even if models changed."""
         self._next = 0
-        self._in_flight: dict[int, InferRequest] = {}
-        self.sent: dict[int, tuple[RemoteAnswers[object], object]] = {}
-        """Requests in flight that were sent as plain frames, by number."""
+        self.in_flight: dict[int, tuple[RemoteAnswers[object], object]] = {}
+        """Receivers of the responses to requests in flight, and what they know of the request, by number."""
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
         self.requests = Templates()
         """Templates of requests that the engine knows."""
@@ -229,19 +241,13 @@ class RemotePlane:
         self.channel = None
         self._sessions += 1
         error = NotReady(_DOWN)
-        for number in list(self.sent):
-            self._find(number)
-        in_flight, self._in_flight = self._in_flight, {}
+        in_flight, self.in_flight = self.in_flight, {}
         asked, self._asked = self._asked, {}
-        for infer in in_flight.values():
+        for answers, context in in_flight.values():
+            infer = answers.request(context)
             _deliver(infer.reply, infer, InferResponse([], error))
         for _, failed in asked.values():
             failed(error)
-
-    @property
-    def in_flight(self) -> int:
-        """Number of requests that wait for their response."""
-        return len(self._in_flight) + len(self.sent)
 
     @property
     def generation(self) -> int:
@@ -255,20 +261,16 @@ class RemotePlane:
 
     def on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Handle frames from the engine."""
-        responses, sent = self._responses, self.sent
+        responses, in_flight = self._responses, self.in_flight
         for arrived in frames:
             (_, kind, flags, _, template, _, meta_size, _, place), numbers, data = arrived
             if kind == _RESPONSE and flags == _FINAL and not meta_size and place == INLINE:  # most responses
                 response = responses[template]
                 for number, payload in zip(numbers, data, strict=True):
-                    waiting = sent.pop(number, None)
+                    waiting = in_flight.pop(number, None)
                     if waiting is not None:
                         answers, context = waiting
                         _deliver(answers.answered, context, response, payload)
-                    else:
-                        infer = self._in_flight.pop(number, None)
-                        if infer is not None:
-                            _deliver(infer.reply, infer, response.response(payload))
                 continue
             for frame in channel.open(arrived):
                 self._take(frame)
@@ -431,7 +433,7 @@ class RemotePlane:
             if known is not None:
                 channel.post((_INFER, 0, number, known, generation), b"", buffers)
                 infer.backpressure = _Holder(self, number)
-                self._in_flight[number] = infer
+                self.in_flight[number] = _REQUESTS, infer
                 return
         flags = 0 if infer.backpressure is None else Flag.PACED
         if template is not None:
@@ -452,15 +454,7 @@ class RemotePlane:
             meta=meta, parts=buffers,
         )  # fmt: skip
         infer.backpressure = _Holder(self, number)
-        self._in_flight[number] = infer
-
-    def _find(self, number: int) -> InferRequest | None:
-        """Return a request in flight."""
-        waiting = self.sent.pop(number, None)
-        if waiting is not None:
-            answers, context = waiting
-            self._in_flight[number] = answers.request(context)
-        return self._in_flight.get(number)
+        self.in_flight[number] = _REQUESTS, infer
 
     def _end_trace(self, number: int, stamps: bytes) -> None:
         if self.channel is not None:
@@ -468,11 +462,13 @@ class RemotePlane:
 
     def _take_response(self, frame: ReceivedFrame) -> None:
         number, flags = frame.number, frame.flags
-        infer = self._find(number)
+        waiting = self.in_flight.get(number)
         if flags & Flag.DEFINES:
             self._responses[frame.template] = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
-        if infer is None:
+        if waiting is None:
             return
+        answers, context = waiting
+        infer = answers.request(context)
         if flags & Flag.ERROR:
             response = InferResponse([], wire.decode(wire.Error, frame.meta).error())
         else:
@@ -484,7 +480,7 @@ class RemotePlane:
             if known.head.described is not None:
                 infer.head = _described(infer.head, known.head.described)
         if flags & Flag.FINAL:
-            del self._in_flight[number]
+            del self.in_flight[number]
         else:
             response.final = False
         _deliver(infer.reply, infer, response)
