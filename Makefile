@@ -7,7 +7,7 @@ SOAK_SECONDS ?= 600
 .PHONY: help demo docs bench schema dist containers clean
 .PHONY: test test-measuring test-serving test-newest test-frontends test-dali test-cluster
 .PHONY: test-deploy test-kserve test-container gpu-kit
-.PHONY: soak memory churn fuzz differential onnx check format
+.PHONY: soak soak-frontends memory churn fuzz differential onnx check format
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-cluster  replicas on a Ray cluster of three network namespaces; needs root. CLUSTER_UPDATE_SECONDS=60: longer updates"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
+	@echo "make soak-frontends  two frontends, one of them killed every 30 s, under requests for ten minutes; SOAK_SECONDS as above"
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
 	@echo "make churn   32 threads load and unload models for a minute while others ask them"
 	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
@@ -68,9 +69,10 @@ test-measuring:
 test-serving:
 	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(addprefix --ignore=,$(MEASURING) tests/deploy)
 
+WITH_FRONTENDS := tests/e2e tests/serving/frontends tests/hostile tests/soak
 test-frontends: $(VENV)/.test
-	TPX_TEST_FRONTENDS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/e2e
-	TPX_TEST_FRONTENDS=2 $(BIN)/python -m pytest -q -p no:cacheprovider tests/e2e
+	TPX_TEST_FRONTENDS=1 $(BIN)/python -m pytest -q -p no:cacheprovider $(WITH_FRONTENDS)
+	TPX_TEST_FRONTENDS=2 $(BIN)/python -m pytest -q -p no:cacheprovider $(WITH_FRONTENDS)
 
 # the messages once more with the protobuf that users get: among the tests' own packages tritonclient holds it back
 test-newest:
@@ -114,6 +116,9 @@ fuzz: $(VENV)/.test
 
 soak: $(VENV)/.test
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q tests/soak/test_soak.py
+
+soak-frontends: $(VENV)/.test
+	SOAK_FRONTENDS_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -p no:cacheprovider tests/soak/test_frontends.py
 
 memory: $(VENV)/.test
 	UNLOAD_CYCLES=100 $(BIN)/python -m pytest -q tests/soak/test_memory.py

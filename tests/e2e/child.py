@@ -78,6 +78,12 @@ class Child:
         return min(process.children(), key=lambda each: each.pid) if self._has_frontends else process
 
     @property
+    def processes(self) -> list[psutil.Process]:
+        """The processes that accept connections or compute: the child itself, or engine and frontends."""
+        process = psutil.Process(self.pid)
+        return process.children() if self._has_frontends else [process]
+
+    @property
     def text(self) -> str:
         return "\n".join([*self.out, *self.err])
 

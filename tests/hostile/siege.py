@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,8 @@ class Siege:
         self.metrics = child.port("Metrics Service")
         self.shm = f"tpx_hostile_{child.pid}"
         """Begins the names of files in shared memory."""
-        self._process = psutil.Process(child.pid)
+        self._sampled: list[int] = []
+        self._watching: threading.Event | None = None
 
     def alive(self) -> None:
         """Fails unless a good request on a fresh connection is answered well."""
@@ -81,24 +82,44 @@ class Siege:
             return answer
 
     def footprint(self) -> Footprint:
+        """The sum over its processes."""
+        processes = self.child.processes
         return Footprint(
-            descriptors=self._process.num_fds(),
-            threads=self._process.num_threads(),
-            resident_bytes=self._process.memory_info().rss,
+            descriptors=sum(each.num_fds() for each in processes),
+            threads=sum(each.num_threads() for each in processes),
+            resident_bytes=(
+                processes[0].memory_info().rss if len(processes) == 1 else proportional_bytes(processes)
+            ),
         )
 
     def descriptors(self) -> list[str]:
         """What each descriptor leads to."""
-        return sorted(str(path.readlink()) for path in Path(f"/proc/{self.child.pid}/fd").iterdir())
+        folders = [Path(f"/proc/{each.pid}/fd") for each in self.child.processes]
+        return sorted(str(path.readlink()) for folder in folders for path in folder.iterdir())
 
     def forget_peak(self) -> int:
         """Begin to watch the largest memory again; returns what is held now, in bytes."""
-        Path(f"/proc/{self.child.pid}/clear_refs").write_text("5", encoding="ascii")
-        return self._memory("VmRSS")
+        processes = self.child.processes
+        if len(processes) == 1:
+            Path(f"/proc/{self.child.pid}/clear_refs").write_text("5", encoding="ascii")
+            return self._memory("VmRSS")
+        self._sampled = [proportional_bytes(processes)]
+        watching = threading.Event()
+        self._watching = watching
+
+        def watch() -> None:
+            while not watching.wait(0.02):
+                self._sampled.append(proportional_bytes(processes))
+
+        threading.Thread(target=watch, daemon=True).start()
+        return self._sampled[0]
 
     def peak(self) -> int:
         """The most memory that was held since `forget_peak`, in bytes."""
-        return self._memory("VmHWM")
+        if self._watching is None:
+            return self._memory("VmHWM")
+        self._watching.set()
+        return max(self._sampled)
 
     def _memory(self, name: str) -> int:
         status = Path(f"/proc/{self.child.pid}/status").read_text(encoding="ascii")
@@ -114,6 +135,12 @@ class Siege:
             if holds(now) or time.perf_counter() > ends:
                 return now
             time.sleep(0.1)
+
+
+def proportional_bytes(processes: Sequence[psutil.Process]) -> int:
+    """Memory of processes; what they share counts once."""
+    texts = [Path(f"/proc/{each.pid}/smaps_rollup").read_text(encoding="ascii") for each in processes]
+    return sum(int(text.split("\nPss:")[1].split()[0]) * 1024 for text in texts)
 
 
 class Bystander(threading.Thread):

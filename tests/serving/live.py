@@ -15,10 +15,13 @@ from typing import Any
 import grpc
 import numpy as np
 import numpy.typing as npt
+import pytest
 import uvloop
 
+from tests.e2e.child import FRONTENDS
 from tests.protocol.v2_requests import encode_infer_request
 from tests.serving import onnx_files
+from tests.serving.live_frontend import Frontends
 from tests.serving.onnx_files import graph, node, value, write_model
 from tpx.options import build
 from tpx.protocol import messages
@@ -27,6 +30,9 @@ from tpx.serving.options import ServeConfig
 from tpx.serving.server import InferenceServer
 
 SERVICE = "/inference.GRPCInferenceService/"
+in_one_process = pytest.mark.skipif(
+    FRONTENDS > 0, reason="looks at connections and logs, which frontends have in processes of their own"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +92,18 @@ class Live:
 
     async def _serve(self) -> None:
         self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self.server = InferenceServer(self._config)
-        endpoints = await self.server.start()
-        self.ports = {endpoint.service: endpoint.port for endpoint in endpoints}
-        self._ready.set()
-        await self._stop.wait()
-        self.finished = await self.server.stop()
+        frontends = Frontends(self._config, FRONTENDS) if FRONTENDS else None
+        try:
+            seat = None if frontends is None else frontends.seat
+            self.server = InferenceServer(self._config, None, seat)
+            endpoints = await self.server.start()
+            self.ports = {endpoint.service: endpoint.port for endpoint in endpoints}
+            self._ready.set()
+            await self._stop.wait()
+            self.finished = await self.server.stop()
+        finally:
+            if frontends is not None:
+                frontends.close()
 
     def start(self) -> "Live":
         self._thread.start()

@@ -1,16 +1,16 @@
-"""A process seen from outside while it serves, and what must not grow."""
+"""The processes of a server seen from outside while it serves, and what must not grow."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 MEGABYTE = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A process at one moment."""
+    """The sums over processes at one moment."""
 
     at_s: float
     rss_bytes: int
@@ -18,17 +18,11 @@ class Look:
     threads: int
 
     @classmethod
-    def at(cls, pid: int, at_s: float) -> "Look":
-        """The process `pid` now, which the caller's clock calls `at_s`. Raises OSError if it is gone."""
-        directory = Path("/proc") / str(pid)
-        status = (directory / "status").read_text(encoding="utf-8")
-        numbers = dict(re.findall(r"(\w+):\s+(\d+)", status))
-        return cls(
-            at_s=at_s,
-            rss_bytes=int(numbers["VmRSS"]) * 1024,
-            descriptors=len(list((directory / "fd").iterdir())),
-            threads=int(numbers["Threads"]),
-        )
+    def at(cls, processes: Iterable[psutil.Process], at_s: float) -> "Look":
+        """These processes now, which the caller's clock calls `at_s`. Raises psutil.Error if one is gone."""
+        looks = [(each.memory_info().rss, each.num_fds(), each.num_threads()) for each in processes]
+        rss_bytes, descriptors, threads = map(sum, zip(*looks, strict=True))
+        return cls(at_s=at_s, rss_bytes=rss_bytes, descriptors=descriptors, threads=threads)
 
 
 def growth_per_minute(looks: Sequence[Look]) -> float:

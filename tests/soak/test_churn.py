@@ -122,10 +122,10 @@ def until(ends_ns: int, client: Client, step: Callable[[], None]) -> None:
 
 def at_rest(child: Child) -> Look:
     """The process once nothing comes or goes any more."""
-    look = Look.at(child.pid, 0)
+    look = Look.at(child.processes, 0)
     for _ in range(20):
         time.sleep(0.5)
-        before, look = look, Look.at(child.pid, 0)
+        before, look = look, Look.at(child.processes, 0)
         if (before.descriptors, before.threads) == (look.descriptors, look.threads):
             break
     return look

@@ -1,7 +1,6 @@
 """What a soak calls growth."""
 
-import os
-
+import psutil
 import pytest
 
 from tests.soak.looks import MEGABYTE, Bounds, Look, growth_per_minute
@@ -49,7 +48,7 @@ def test_memory_that_grows_is_named_with_its_slope() -> None:
 
 
 def test_this_process_can_be_looked_at() -> None:
-    seen = Look.at(os.getpid(), 1.5)
+    seen = Look.at([psutil.Process()], 1.5)
     assert seen.at_s == 1.5
     assert seen.rss_bytes > 10 * MEGABYTE
     assert seen.descriptors >= 3

@@ -47,17 +47,17 @@ def cycle(child: Child, name: str) -> Look:
     post(child, f"repository/models/{name}/load")
     outputs = post(child, f"models/{name}/infer", BODY)["outputs"]
     assert outputs[0]["data"] == [3, 4] or name == "small"
-    there = Look.at(child.pid, 0)
+    there = Look.at(child.processes, 0)
     post(child, f"repository/models/{name}/unload")
     return there
 
 
 def at_rest(child: Child) -> Look:
     """The process once nothing is on its way out of it any more."""
-    look = Look.at(child.pid, 0)
+    look = Look.at(child.processes, 0)
     for _ in range(40):
         time.sleep(0.5)
-        before, look = look, Look.at(child.pid, 0)
+        before, look = look, Look.at(child.processes, 0)
         if abs(look.rss_bytes - before.rss_bytes) < MEGABYTE / 4 and look.threads == before.threads:
             break
     return look

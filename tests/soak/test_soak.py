@@ -53,10 +53,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(SECONDS + 1
 
 def at_rest(child: Child, clock: Callable[[], float]) -> Look:
     """The server when all its clients have gone: once two looks a second apart agree."""
-    look = Look.at(child.pid, clock())
+    look = Look.at(child.processes, clock())
     for _ in range(SETTLE_S):
         time.sleep(1)
-        before, look = look, Look.at(child.pid, clock())
+        before, look = look, Look.at(child.processes, clock())
         if (before.descriptors, before.threads) == (look.descriptors, look.threads):
             break
     return look
@@ -93,7 +93,7 @@ def test_nothing_is_wrong_and_nothing_grows(tmp_path: Path, capsys: pytest.Captu
         traffic.run(WARM_UP_S, lambda: None)
         before = at_rest(child, clock)
         resumed = clock()
-        traffic.run(SECONDS - WARM_UP_S, lambda: looks.append(Look.at(child.pid, clock())))
+        traffic.run(SECONDS - WARM_UP_S, lambda: looks.append(Look.at(child.processes, clock())))
         after = at_rest(child, clock)
         deaths = {
             name: traffic.steps[name] for name, kind in KINDS.items() if kind.__module__ == dying.__name__

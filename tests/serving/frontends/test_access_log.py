@@ -12,9 +12,10 @@ import grpc
 import pytest
 
 from tests.serving.frontends.streams import eventually, stream
-from tests.serving.live import SERVICE, Live, floats, infer_message, serving
+from tests.serving.live import SERVICE, Live, floats, in_one_process, infer_message, serving
 from tests.serving.onnx_files import busy, doubling, write_model
 
+pytestmark = in_one_process
 X = {"x": floats([1, 2])}
 NAME = "tpx.serving.frontends.access_log"
 

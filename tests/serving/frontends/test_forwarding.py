@@ -29,7 +29,10 @@ def forwarding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     write_model(repository, "net", onnx_files.doubling())
     pattern = "my_|sequence|triton_|priority"
     with serving(
-        repository, http_header_forward_pattern=pattern, grpc_header_forward_pattern=pattern
+        repository,
+        http_header_forward_pattern=pattern,
+        grpc_header_forward_pattern=pattern,
+        inline_below_us=0,  # every request goes through the data plane, where `seen` looks
     ) as live:
         yield live
 

@@ -23,7 +23,7 @@ from tests.serving.frontends.streams import (
     stream,
     write_streaming_models,
 )
-from tests.serving.live import SERVICE, Live, floats, infer_message, serving
+from tests.serving.live import SERVICE, Live, floats, in_one_process, infer_message, serving
 from tests.serving.onnx_files import busy, doubling, write_model
 from tpx.serving.tracing.flags import trace_flag
 
@@ -305,6 +305,7 @@ def test_a_full_disk_is_told_once_and_the_server_serves_on(
     assert told[0].startswith("failed to write trace file '/dev/full': No space left on device")
 
 
+@in_one_process
 def test_a_server_that_traces_nothing_asks_no_request_for_its_times(repository: Path) -> None:
     with serving(repository) as live:
         assert [listener.observer for listener, _ in live.server.endpoints.listeners] == [None] * 3
