@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,15 @@ class Siege:
         if len(processes) == 1:
             Path(f"/proc/{self.child.pid}/clear_refs").write_text("5", encoding="ascii")
             return self._memory("VmRSS")
-        self._sampled = [proportional_bytes(processes)]
-        watching = threading.Event()
-        self._watching = watching
+        if self._watching is not None:
+            self._watching.set()
+        sampled = self._sampled = [proportional_bytes(processes)]
+        over = self._watching = threading.Event()
 
         def watch() -> None:
-            while not watching.wait(0.02):
-                self._sampled.append(proportional_bytes(processes))
+            with suppress(OSError):  # the processes have ended
+                while not over.wait(0.02):
+                    sampled.append(proportional_bytes(processes))
 
         threading.Thread(target=watch, daemon=True).start()
         return self._sampled[0]

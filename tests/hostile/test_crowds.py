@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
+from tests.e2e.child import FRONTENDS
 from tests.hostile import wire
 from tests.hostile.conftest import MIB
 from tests.hostile.siege import GOOD, SERVICE, Siege
@@ -146,10 +147,11 @@ def test_p4_bodies_that_were_announced_and_never_sent_hold_up_nobody(siege: Sieg
 
 @pytest.mark.slow
 async def test_p6_names_of_models_that_are_not_there_are_forgotten(siege: Siege) -> None:
-    """80 000 over HTTP and 20 000 over gRPC: no memory, and no series in the metrics."""
+    """Up to 80 000 over HTTP and 20 000 over gRPC: no memory, and no series in the metrics."""
     names_before = len(wire.get(siege.metrics, "/metrics").body.splitlines())
     before = siege.footprint()
-    for begin in range(0, 80_000, 4000):
+    # a frontend asks the engine for each, and a connection's requests are answered one after the other
+    for begin in range(0, 12_000 if FRONTENDS else 80_000, 4000):
         batch = b"".join(
             b"POST /v2/models/nobody_%d/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 13\r\n\r\n" % n
             + b'{"inputs":[]}'
