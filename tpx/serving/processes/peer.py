@@ -121,15 +121,6 @@ class Peer:
         """Beginnings of traces, for requests that have not reached their model yet."""
         self._traces: dict[int, Trace] = {}
         """Traces that end when the frontend has sent the response."""
-        self._takes: dict[int, Callable[[ReceivedFrame], None]] = {
-            FrameKind.CANCEL: self._cancel,
-            FrameKind.STALL: self._take_stall,
-            FrameKind.ASK_MODEL: self._take_question,
-            FrameKind.HTTP: self._take_http,
-            FrameKind.GRPC: self._take_grpc,
-            FrameKind.TRACE: self._take_trace,
-            FrameKind.SERVING: self._take_serving,
-        }
         self._run: tuple[_Known, Sequence[int]]
         """Requests being computed on the fast path: their template and their numbers."""
         self._published_ns = 0
@@ -162,7 +153,6 @@ class Peer:
         for trace in self._traces.values():
             trace.end()
         self._traces.clear()
-        self._takes.clear()
 
     def _on_backlog(self, waits: bool) -> None:
         """Pause models that produce responses faster than the frontend reads them."""
@@ -257,15 +247,34 @@ class Peer:
         return known
 
     def _on_frame(self, frame: ReceivedFrame) -> None:
-        if frame.kind == FrameKind.INFER:
-            self._infer(frame)
-            return
-        take = self._takes.get(frame.kind)
-        if take is None:
-            raise ChannelBroken(f"a frame of kind {frame.kind}")
-        take(frame)
+        match frame.kind:
+            case FrameKind.INFER:
+                self._infer(frame)
+            case FrameKind.CANCEL:
+                self._cancel(frame)
+            case FrameKind.STALL:
+                self._stall(frame)
+            case FrameKind.ASK_MODEL:
+                asked = wire.decode(wire.ModelName, frame.meta)
+                self._describe(frame.number, asked.name, asked.version)
+            case FrameKind.HTTP:
+                self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
+            case FrameKind.GRPC:
+                self._serve_call(RelayedCall(self, frame), frame.payload)
+            case FrameKind.TRACE:
+                self._end_trace(frame)
+            case FrameKind.SERVING:
+                self.serving = True
+                self._hub.changed.set()
+            case _:
+                raise ChannelBroken(f"a frame of kind {frame.kind}")
 
-    def _take_stall(self, frame: ReceivedFrame) -> None:
+    def _serve_call(self, call: RelayedCall, message: Buffer) -> None:
+        serve = self._hub.methods[call.path].unary
+        assert serve is not None
+        serve(call, message)  # type: ignore[arg-type]
+
+    def _stall(self, frame: ReceivedFrame) -> None:
         infer = self._in_flight.get(frame.number)
         if infer is None:
             return
@@ -275,28 +284,11 @@ class Peer:
             self._stalled.discard(frame.number)
         infer.stall(bool(frame.flags & Flag.ON or self.channel.backlog))
 
-    def _take_question(self, frame: ReceivedFrame) -> None:
-        asked = wire.decode(wire.ModelName, frame.meta)
-        self._describe(frame.number, asked.name, asked.version)
-
-    def _take_http(self, frame: ReceivedFrame) -> None:
-        self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
-
-    def _take_grpc(self, frame: ReceivedFrame) -> None:
-        call = RelayedCall(self, frame)
-        serve = self._hub.methods[call.path].unary
-        assert serve is not None
-        serve(call, frame.payload)  # type: ignore[arg-type]
-
-    def _take_trace(self, frame: ReceivedFrame) -> None:
+    def _end_trace(self, frame: ReceivedFrame) -> None:
         trace = self._traces.pop(frame.number, None)
         if trace is not None:
             add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
             trace.end()
-
-    def _take_serving(self, frame: ReceivedFrame) -> None:  # noqa: ARG002 (the handlers' signature)
-        self.serving = True
-        self._hub.changed.set()
 
     def _cancel(self, frame: ReceivedFrame) -> None:
         number = frame.number
