@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from http.client import HTTPException
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Protocol
 
 from tpx.analyzer.options import ProfileSpec
@@ -56,13 +55,28 @@ class Reader(Protocol):
     async def default_config(self, model: str) -> dict[str, object]: ...
 
 
+def _ok(what: str, found: str) -> Check:
+    return Check(what=what, state=CheckState.OK, found=found)
+
+
+def _doubtful(what: str, found: str, remedy: str) -> Check:
+    return Check(what=what, state=CheckState.DOUBTFUL, found=found, remedy=remedy)
+
+
+def _failed(what: str, found: str, remedy: str = "") -> Check:
+    return Check(what=what, state=CheckState.FAILED, found=found, remedy=remedy)
+
+
 def check_machine(config: ProfileSpec) -> Iterator[Check]:
     """Check models, directories, programs, packages, and the machine's load."""
     yield from _repository(config)
     yield from _directories(config)
     yield from _programs(config)
-    yield _pdf(config)
-    yield _busy()
+    cores, load = schedulable_processors(), os.getloadavg()[0]
+    found = f"load average {load:.1f} on {cores} processor{'s' if cores != 1 else ''}"
+    remedy = "figures will vary: wait until the machine is idle, or measure longer"
+    busy = load > cores * BUSY_SHARE
+    yield _doubtful("quiet machine", found, remedy) if busy else _ok("quiet machine", found)
 
 
 async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
@@ -71,13 +85,11 @@ async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
     for model in config.models.names:
         what = f"model {model} can be served"
         try:
-            default = await reader.default_config(model)
+            batch = (await reader.default_config(model)).get("max_batch_size", 0)
         except TpxError as exc:
-            checks.append(Check(what=what, state=CheckState.FAILED, found=exc.message))
+            checks.append(_failed(what, exc.message))
             continue
-        batch = default.get("max_batch_size", 0)
-        found = f"max_batch_size {batch}" if batch else "without batches"
-        checks.append(Check(what=what, state=CheckState.OK, found=found))
+        checks.append(_ok(what, f"max_batch_size {batch}" if batch else "without batches"))
     return checks
 
 
@@ -88,13 +100,15 @@ async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check
         address = config.server.triton_http_endpoint
     if not await control.live():
         remedy = "start it, or say where it is with --triton-http-endpoint and --triton-grpc-endpoint"
-        found = f"nothing answers at {address}"
-        return [Check(what="server", state=CheckState.FAILED, found=found, remedy=remedy)]
+        return [_failed("server", f"nothing answers at {address}", remedy)]
     served = [state.name for state in await control.index() if state.state == "READY"]
+    others = ", ".join(name for name in served if name not in config.models.names)
+    remedy = "their work and memory are in the figures: unload them where that is possible"
+    what = "other models on the server"
     return [
-        Check(what="server", state=CheckState.OK, found=f"answers at {address}"),
+        _ok("server", f"answers at {address}"),
         await _control_mode(config, control),
-        _others(config, served),
+        _doubtful(what, others, remedy) if others else _ok(what, "none"),
         _metrics(config.server.triton_metrics_url),
     ]
 
@@ -102,26 +116,14 @@ async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check
 async def _control_mode(config: ProfileSpec, control: ModelControl) -> Check:
     what = "models are loaded by request"
     if config.server.reload_model_disable:
-        return Check(what=what, state=CheckState.OK, found="not needed with --reload-model-disable")
+        return _ok(what, "not needed with --reload-model-disable")
     try:
         await control.load(NOBODY, None, METRICS_TIMEOUT_S)
     except MeasurementError as exc:
         if "polling is enabled" in exc.message:
             remedy = "start the server with --model-control-mode=explicit, or use --reload-model-disable"
-            return Check(what=what, state=CheckState.FAILED, found=exc.message, remedy=remedy)
-    return Check(what=what, state=CheckState.OK, found="explicit model control")
-
-
-def _others(config: ProfileSpec, served: list[str]) -> Check:
-    others = [name for name in served if name not in config.models.names]
-    if not others:
-        return Check(what="other models on the server", state=CheckState.OK, found="none")
-    return Check(
-        what="other models on the server",
-        state=CheckState.DOUBTFUL,
-        found=", ".join(others),
-        remedy="their work and memory are in the figures: unload them where that is possible",
-    )
+            return _failed(what, exc.message, remedy)
+    return _ok(what, "explicit model control")
 
 
 def _metrics(url: str) -> Check:
@@ -131,8 +133,8 @@ def _metrics(url: str) -> Check:
     except (OSError, HTTPException) as exc:
         remedy = "give its address with --triton-metrics-url; without it there are no GPU figures"
         why = "no page of metrics" if isinstance(exc, HTTPException) else exc
-        return Check(what="metrics", state=CheckState.DOUBTFUL, found=f"{url}: {why}", remedy=remedy)
-    return Check(what="metrics", state=CheckState.OK, found=f"{count} figures at {url}")
+        return _doubtful("metrics", f"{url}: {why}", remedy)
+    return _ok("metrics", f"{count} figures at {url}")
 
 
 def _repository(config: ProfileSpec) -> Iterator[Check]:
@@ -140,102 +142,69 @@ def _repository(config: ProfileSpec) -> Iterator[Check]:
     if repository is None:
         return
     if not repository.is_dir():
-        yield Check(
-            what="model repository", state=CheckState.FAILED, found=f"{repository}: no such directory"
-        )
+        yield _failed("model repository", f"{repository}: no such directory")
         return
     models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
     for model in config.models.names:
         path = repository / model / "config.pbtxt"
         what = f"configuration of {model}"
         if model not in models:
-            found = f"{repository} has no model '{model}'{nearest(model, models)}"
-            yield Check(what=what, state=CheckState.FAILED, found=found)
+            yield _failed(what, f"{repository} has no model '{model}'{nearest(model, models)}")
         elif not path.exists():
-            yield Check(what=what, state=CheckState.OK, found="none: the server completes it")
+            yield _ok(what, "none: the server completes it")
         else:
-            yield _configuration(what, path)
-
-
-def _configuration(what: str, path: Path) -> Check:
-    try:
-        model_config.read(path)
-    except TpxError as exc:
-        return Check(what=what, state=CheckState.FAILED, found=exc.message)
-    return Check(what=what, state=CheckState.OK, found=str(path))
+            try:
+                model_config.read(path)
+            except TpxError as exc:
+                yield _failed(what, exc.message)
+            else:
+                yield _ok(what, str(path))
 
 
 def _directories(config: ProfileSpec) -> Iterator[Check]:
+    output = config.models.output_model_repository_path
     for what, path in (
         ("export path", config.output.export_path),
         ("run.jsonl", config.output.journal_path.parent),
+        ("output model repository", output),
     ):
-        yield _writable(what, path)
-    output = config.models.output_model_repository_path
-    used = output.is_dir() and any(output.iterdir())
-    if used and not config.models.override_output_model_repository:
-        yield Check(
-            what="output model repository",
-            state=CheckState.FAILED,
-            found=f"{output} is not empty",
-            remedy="name another with --output-model-repository-path, or replace it with "
-            "--override-output-model-repository",
-        )
-    else:
-        yield _writable("output model repository", output)
-
-
-def _writable(what: str, path: Path) -> Check:
-    fault = unwritable(path)
-    if fault:
-        return Check(what=what, state=CheckState.FAILED, found=fault)
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    free = shutil.disk_usage(there).free
-    if free < ROOM_BYTES:
-        found = f"{path}: {free >> 20} MiB are free"
-        return Check(
-            what=what, state=CheckState.DOUBTFUL, found=found, remedy="make room, or choose another place"
-        )
-    return Check(what=what, state=CheckState.OK, found=str(path.absolute()))
+        replaced = config.models.override_output_model_repository
+        if path is output and output.is_dir() and any(output.iterdir()) and not replaced:
+            yield _failed(
+                what,
+                f"{output} is not empty",
+                "name another with --output-model-repository-path, or replace it with "
+                "--override-output-model-repository",
+            )
+        elif fault := unwritable(path):
+            yield _failed(what, fault)
+        else:
+            there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+            free = shutil.disk_usage(there).free
+            if free < ROOM_BYTES:
+                found = f"{path}: {free >> 20} MiB are free"
+                yield _doubtful(what, found, "make room, or choose another place")
+            else:
+                yield _ok(what, str(path.absolute()))
 
 
 def _programs(config: ProfileSpec) -> Iterator[Check]:
-    mode = config.server.triton_launch_mode
-    if mode == "local" and config.server.triton_server_path:
-        yield _program("server program", config.server.triton_server_path, "--triton-server-path names it")
+    mode, server = config.server.triton_launch_mode, config.server.triton_server_path
+    needed = []
+    if mode == "local" and server:
+        needed.append(("server program", server, "--triton-server-path names it"))
     if mode == "docker":
-        yield _program("docker", "docker", "install it: https://docs.docker.com/engine/install")
+        needed.append(("docker", "docker", "install it: https://docs.docker.com/engine/install"))
+    for what, name, remedy in needed:
+        path = shutil.which(name)
+        yield _ok(what, path) if path else _failed(what, f"no '{name}' on the PATH", remedy)
     if config.strategy.run_config_search_mode == "optuna":
         there = find_spec("optuna") is not None
-        yield Check(
-            what="optuna",
-            state=CheckState.OK if there else CheckState.FAILED,
-            found="installed" if there else "not installed",
-            remedy="" if there else "pip install optuna",
+        yield (
+            _ok("optuna", "installed") if there else _failed("optuna", "not installed", "pip install optuna")
         )
-
-
-def _program(what: str, name: str, remedy: str) -> Check:
-    found = shutil.which(name)
-    if found is None:
-        return Check(what=what, state=CheckState.FAILED, found=f"no '{name}' on the PATH", remedy=remedy)
-    return Check(what=what, state=CheckState.OK, found=found)
-
-
-def _pdf(config: ProfileSpec) -> Check:
     try:
         require_typst()
+        yield _ok("PDF", "typst")
     except Unsupported as exc:
-        state = CheckState.DOUBTFUL if config.output.pdf is None else CheckState.FAILED
-        return Check(what="PDF", state=state, found=exc.message)
-    return Check(what="PDF", state=CheckState.OK, found="typst")
-
-
-def _busy() -> Check:
-    cores = schedulable_processors()
-    load = os.getloadavg()[0]
-    found = f"load average {load:.1f} on {cores} processor{'s' if cores != 1 else ''}"
-    if load > cores * BUSY_SHARE:
-        remedy = "figures will vary: wait until the machine is idle, or measure longer"
-        return Check(what="quiet machine", state=CheckState.DOUBTFUL, found=found, remedy=remedy)
-    return Check(what="quiet machine", state=CheckState.OK, found=found)
+        yield (_doubtful if config.output.pdf is None else _failed)("PDF", exc.message, "")

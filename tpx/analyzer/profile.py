@@ -16,21 +16,7 @@ from tpx.analyzer.machine import MachineType
 from tpx.analyzer.objectives import unmeasured
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.spec import ModelGroup, groups_of, members_of, spec_of
-from tpx.analyzer.results.journal import (
-    SCHEMA,
-    Configured,
-    Decided,
-    Journal,
-    Measured,
-    ModelFailed,
-    ModelRead,
-    Provenance,
-    RunEnded,
-    RunResumed,
-    RunStarted,
-    ServerMeasured,
-    TrialFailed,
-)
+from tpx.analyzer.results import journal as records
 from tpx.analyzer.results.measurement import (
     Configuration,
     Measurement,
@@ -110,7 +96,7 @@ class Profile:
         self,
         config: ProfileSpec,
         trials: Trials,
-        journal: Journal,
+        journal: records.Journal,
         observe: Observer,
         earlier: RunRecords | None = None,
         *,
@@ -150,21 +136,21 @@ class Profile:
         finally:
             await self._trials.close()
         self._journal.append(
-            RunEnded(
+            records.RunEnded(
                 outcome="interrupted" if reason or self._stop.is_set() else "complete",
                 elapsed_ns=self._earlier.elapsed_ns + self._progress.elapsed_ns,
                 reason=reason,
             )
         )
 
-    def _start(self, command: tuple[str, ...]) -> RunStarted | RunResumed:
+    def _start(self, command: tuple[str, ...]) -> records.RunStarted | records.RunResumed:
         config = self._config
         if self._earlier.started is not None:
-            return RunResumed(
+            return records.RunResumed(
                 provenance=provenance(command, self._trials.machine), retry=self._earlier.retried
             )
-        return RunStarted(
-            schema=SCHEMA,
+        return records.RunStarted(
+            schema=records.SCHEMA,
             models=tuple(group.name for group in self._groups),
             goals=config.goals,
             top=config.goal.num_configs_per_model,
@@ -185,7 +171,7 @@ class Profile:
             self._observe(Remark(text=f"the server without models could not be measured: {exc.message}"))
             return
         if server is not None:
-            self._journal.append(ServerMeasured(server=server))
+            self._journal.append(records.ServerMeasured(server=server))
 
     async def _profile(self, group: ModelGroup) -> None:
         """Search one group; if its models cannot be read or do not fit, go on with the next group."""
@@ -201,7 +187,9 @@ class Profile:
             unreadable = not read and not isinstance(exc, UsageError | ServerLost)
             if not unreadable and not (isinstance(exc, UsageError) and self._measured):
                 raise
-            failed = ModelFailed(model=group.name, reason=exc.message, log_tail=self._trials.log_tail())
+            failed = records.ModelFailed(
+                model=group.name, reason=exc.message, log_tail=self._trials.log_tail()
+            )
             self._journal.append(failed)
             self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {exc.message}"))
 
@@ -219,7 +207,7 @@ class Profile:
             names = [each for each in names if each not in found]
         return found
 
-    async def _read(self, model: str) -> ModelRead:
+    async def _read(self, model: str) -> records.ModelRead:
         """Return the model's own configuration, from the journal or from a server."""
         known = self._earlier.models[model].read
         if known is not None:
@@ -227,7 +215,7 @@ class Profile:
         self._observe(ModelStarted(model=model))
         config = effective(await self._trials.default_config(model))
         repository = self._config.models.model_repository
-        read = ModelRead(
+        read = records.ModelRead(
             model=model,
             config=config,
             gpu=bool(self._trials.machine.gpus),
@@ -256,7 +244,7 @@ class Profile:
                 # a name identifies one change across all searches of the run
                 self._named.append(trial.variant)
                 if not self._earlier.knows(configuration):
-                    self._journal.append(Configured(configuration=configuration))
+                    self._journal.append(records.Configured(configuration=configuration))
             outcome = self._earlier.outcome(trial)
             if outcome is None:
                 event = self._progress.started(trial, len(configurations), search.configurations_at_most)
@@ -272,7 +260,7 @@ class Profile:
         """Record the decisions from `kept` on that the journal lacks; return the total number."""
         for decision in search.decisions[kept:]:
             if not self._earlier.skips_decision(model):
-                self._journal.append(Decided(model=model, decision=decision))
+                self._journal.append(records.Decided(model=model, decision=decision))
         return len(search.decisions)
 
     def _check_objectives(self, model: str, outcome: Outcome) -> None:
@@ -292,14 +280,14 @@ class Profile:
             self._journal.append(self._trials.prepared)
         model = trial.variant.model
         if isinstance(outcome, TrialFailure):
-            self._journal.append(TrialFailed(model=model, failure=outcome))
+            self._journal.append(records.TrialFailed(model=model, failure=outcome))
         else:
-            self._journal.append(Measured(model=model, measurement=outcome))
+            self._journal.append(records.Measured(model=model, measurement=outcome))
         self._observe(TrialEnded(trial=trial, outcome=outcome))
         return outcome
 
 
-def provenance(command: Iterable[str], machine: MachineType) -> Provenance:
+def provenance(command: Iterable[str], machine: MachineType) -> records.Provenance:
     """Return the command, the machine that measures, and the installed versions, read without imports."""
     host = machine.facts
     if hasattr(os, "getloadavg"):
@@ -308,7 +296,7 @@ def provenance(command: Iterable[str], machine: MachineType) -> Provenance:
     for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    return Provenance(
+    return records.Provenance(
         command=tuple(command),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions,

@@ -48,21 +48,20 @@ class StrategySpec:
 
     @property
     def instances(self) -> SearchRange:
-        """Range of instance counts. Raises UsageError if its minimum is above its maximum."""
-        return SearchRange(
-            name="instance-count",
-            minimum=self.run_config_search_min_instance_count,
-            maximum=self.run_config_search_max_instance_count,
-        )
+        """Range of instance counts."""
+        return _range(self, "instance-count")
 
     @property
     def max_batch_sizes(self) -> SearchRange:
-        """Range of max_batch_size. Raises UsageError if its minimum is above its maximum."""
-        return SearchRange(
-            name="model-batch-size",
-            minimum=self.run_config_search_min_model_batch_size,
-            maximum=self.run_config_search_max_model_batch_size,
-        )
+        """Range of max_batch_size."""
+        return _range(self, "model-batch-size")
+
+
+def _range(spec: "StrategySpec | LoadsSpec", name: str) -> SearchRange:
+    """Return a range of `--run-config-search-*`. Raises UsageError if its minimum is above its maximum."""
+    field = f"run_config_search_{{}}_{name.replace('-', '_')}"
+    low, high = (getattr(spec, field.format(end)) for end in ("min", "max"))
+    return SearchRange(name=name, minimum=low, maximum=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +125,10 @@ class LoadsSpec:
 
     @property
     def concurrencies(self) -> SearchRange:
-        """Range of requests in flight. Raises UsageError if its minimum is above its maximum."""
-        return SearchRange(
-            name="concurrency",
-            minimum=self.run_config_search_min_concurrency,
-            maximum=self.run_config_search_max_concurrency,
-        )
+        """Range of requests in flight."""
+        return _range(self, "concurrency")
 
     @property
     def request_rates(self) -> SearchRange:
-        """Range of requests per second. Raises UsageError if its minimum is above its maximum."""
-        return SearchRange(
-            name="request-rate",
-            minimum=self.run_config_search_min_request_rate,
-            maximum=self.run_config_search_max_request_rate,
-        )
+        """Range of requests per second."""
+        return _range(self, "request-rate")

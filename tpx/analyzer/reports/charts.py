@@ -6,7 +6,7 @@ the search measured once are faint.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, ram_mb
@@ -41,6 +41,15 @@ def load_chart(
         f"{r.name}: {_told(r.figures)}, at {kind} {r.figures.load.value}" for r in shown if r.ordered
     )
     settled = any(r.settled for r in (*shown, *others))
+    texts = {
+        "perf_latency_p99": "limit {:g} ms".format,
+        "perf_throughput": lambda n: f"limit {rounded(n)} infer/s",
+    }
+    marks = [
+        Mark(value=c.limit, text=texts[c.tag](c.limit), upright=c.tag == "perf_latency_p99")
+        for c in goals.constraints
+        if c.tag in texts
+    ]
     return Chart(
         key=key,
         title="Throughput and latency of each configuration under growing load",
@@ -52,19 +61,10 @@ def load_chart(
             for place, ranked in enumerate(shown)
         ),
         background=tuple(_line(ranked, labelled=False, settled=settled) for ranked in others),
-        marks=tuple(_limits(goals)),
+        marks=tuple(marks),
         label_name=kind,
         context_name=ONCE,
     )
-
-
-def _limits(goals: Goals) -> Iterator[Mark]:
-    """Yield the constraints that can be drawn on an axis of the chart."""
-    for constraint in goals.constraints:
-        if constraint.tag == "perf_latency_p99":
-            yield Mark(value=constraint.limit, text=f"limit {constraint.limit:g} ms", upright=True)
-        elif constraint.tag == "perf_throughput":
-            yield Mark(value=constraint.limit, text=f"limit {rounded(constraint.limit)} infer/s")
 
 
 def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
@@ -83,7 +83,7 @@ def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
             Dot(
                 x=_latency_ns(m) / NS_PER_MS,
                 y=m.throughput,
-                title=f"{ranked.name} at {m.load}: {_told(m)}{_doubts(m)}",
+                title=f"{ranked.name} at {m.load}: {_told(m)}{'' if m.stable else ' (not stable)'}",
                 label=str(m.load.value) if labelled or m is ranked.figures else "",
                 stable=m.stable,
                 apart=m.load.batch_size != batch,
@@ -107,58 +107,65 @@ def _told(measurement: Measurement) -> str:
     return f"{rounded(measurement.throughput)} infer/s, {latency(_latency_ns(measurement))}"
 
 
-def _doubts(measurement: Measurement) -> str:
-    return "" if measurement.stable else " (not stable)"
+Spot = tuple[RankedVariant, Measurement]
+"""A configuration and its figures under a load, as a point of the Pareto chart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
-    """A configuration under a load, as a point of the Pareto chart."""
-
-    ranked: RankedVariant
-    measurement: Measurement
-    latency_ms: float
-    memory_mb: float | None
-
-    @property
-    def throughput(self) -> float:
-        return self.measurement.throughput
-
-
-def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Spot, ...]:
+def front_of(ranking: Sequence[RankedVariant]) -> tuple[Spot, ...]:
     """Return the Pareto front of throughput and p99 by latency, up to the confirmed throughput."""
-    confirmed = [r.figures.throughput for r in ranking if r.settled]
-    ceiling = max(confirmed, default=math.inf)
+    ceiling = max((r.figures.throughput for r in ranking if r.settled), default=math.inf)
     front: list[Spot] = []
-    for spot in sorted(_spots(ranking, gpus=gpus), key=lambda s: (s.latency_ms, -s.throughput)):
-        higher = not front or spot.throughput > front[-1].throughput
-        if higher and spot.throughput <= ceiling:
-            front.append(spot)
+    for ranked, m in sorted(_spots(ranking), key=lambda s: (s[1].latency.p99_ns, -s[1].throughput)):
+        if m.throughput <= ceiling and (not front or m.throughput > front[-1][1].throughput):
+            front.append((ranked, m))
     return tuple(front)
+
+
+def _spots(ranking: Sequence[RankedVariant]) -> list[Spot]:
+    return [(ranked, m) for ranked in ranking for m in ranked.ordered if m.latency.p99_ns]
 
 
 def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
     """Return the Pareto front and `most` other measurements by memory; None for fewer than three."""
-    spots = _spots(ranking, gpus=gpus)
-    front = front_of(ranking, gpus=gpus)
+    spots, front = _spots(ranking), front_of(ranking)
     if len(spots) < 3 or not front:
         return None
-    largest = max((s.memory_mb for s in spots if s.memory_mb), default=0.0)
-    on_front = {id(s.measurement) for s in front}
-    others = [s for s in spots if id(s.measurement) not in on_front]
-    rest = sorted(others, key=lambda s: -s.throughput)[:most]
+    memory_mb = {id(m): (gpu_mb(m) if gpus else None) or ram_mb(m.memory) for _, m in spots}
+    largest = max(filter(None, memory_mb.values()), default=0.0)
+
+    def title(spot: Spot) -> str:
+        ranked, m = spot
+        held = memory_mb[id(m)]
+        return f"{ranked.name} at {m.load}: {_told(m)}" + ("" if held is None else f", {in_unit(held, 'MB')}")
+
+    def dot(spot: Spot, label: str = "") -> Dot:
+        m = spot[1]
+        # the area shows the memory; without a reading it is the smallest
+        share = math.sqrt((memory_mb[id(m)] or 0.0) / largest) if largest else 0.0
+        radius = round(LEAST_RADIUS + (MOST_RADIUS - LEAST_RADIUS) * share, 1) if largest else 5.0
+        return Dot(
+            x=_latency_ns(m) / NS_PER_MS, y=m.throughput, title=title(spot), label=label, radius_px=radius
+        )
+
+    on_front = {id(m) for _, m in front}
+    others = [spot for spot in spots if id(spot[1]) not in on_front]
+    rest = sorted(others, key=lambda spot: -spot[1].throughput)[:most]
     left_out = f" (the {len(rest)} of {len(others)} with the most throughput)"
     return Chart(
         key=key,
         title="Configurations and loads that no other beats in throughput and latency at once",
-        description="The front, from the lowest latency: " + "; ".join(_title(s) for s in front) + ".",
+        description="The front, from the lowest latency: " + "; ".join(map(title, front)) + ".",
         x=Axis(title="p99 latency (ms)", auto=True),
         y=Axis(title="Throughput (infer/s)"),
         lines=(
-            Line(name="Pareto front", dots=tuple(_dot(s, largest, _label(s)) for s in front), shape="steps"),
+            Line(
+                name="Pareto front",
+                dots=tuple(dot(s, f"{short_name(s[0].name)} @ {s[1].load.value:g}") for s in front),
+                shape="steps",
+            ),
             Line(
                 name=f"the others{left_out if len(rest) < len(others) else ''}",
-                dots=tuple(_dot(s, largest) for s in rest),
+                dots=tuple(map(dot, rest)),
                 shape="dots",
                 faint=True,
             ),
@@ -172,7 +179,21 @@ def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
     finalists = [r for r in ranking if len(r.run.repetitions) > 1]
     if not finalists:
         return None
-    lines = tuple(_rounds_of(ranked) for ranked in finalists)
+    lines = tuple(
+        Line(
+            name=ranked.name,
+            dots=tuple(
+                Dot(
+                    x=m.round,
+                    y=m.throughput / (ranked.figures.throughput or 1.0) * 100,
+                    title=f"{ranked.name}, round {m.round}: {rounded(m.throughput)} infer/s",
+                    stable=m.stable,
+                )
+                for m in sorted(ranked.run.repetitions, key=lambda m: m.round)
+            ),
+        )
+        for ranked in finalists
+    )
     values = [dot.y for line in lines for dot in line.dots]
     rounds = int(max(dot.x for line in lines for dot in line.dots))
     every = linear_scale([rounds], count=min(10, rounds))
@@ -192,64 +213,6 @@ def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
         lines=lines,
         size="low",
     )
-
-
-def _rounds_of(ranked: RankedVariant) -> Line:
-    mean = ranked.figures.throughput or 1.0
-    repetitions = sorted(ranked.run.repetitions, key=lambda m: m.round)
-    return Line(
-        name=ranked.name,
-        dots=tuple(
-            Dot(
-                x=m.round,
-                y=m.throughput / mean * 100,
-                title=f"{ranked.name}, round {m.round}: {rounded(m.throughput)} infer/s",
-                stable=m.stable,
-            )
-            for m in repetitions
-        ),
-    )
-
-
-def _spots(ranking: Sequence[RankedVariant], *, gpus: bool) -> list[Spot]:
-    return [
-        Spot(
-            ranked=ranked,
-            measurement=m,
-            latency_ms=p99_ns / NS_PER_MS,
-            memory_mb=_memory_mb(m, gpus=gpus),
-        )
-        for ranked in ranking
-        for m in ranked.ordered
-        if (p99_ns := m.latency.p99_ns)
-    ]
-
-
-def _dot(spot: Spot, largest_mb: float, label: str = "") -> Dot:
-    radius = _radius(spot.memory_mb, largest_mb)
-    return Dot(x=spot.latency_ms, y=spot.throughput, title=_title(spot), label=label, radius_px=radius)
-
-
-def _radius(memory_mb: float | None, most: float) -> float:
-    """Return a radius such that the area shows the memory; the minimum without a reading."""
-    if not memory_mb or not most:
-        return 5.0 if not most else LEAST_RADIUS
-    return round(LEAST_RADIUS + (MOST_RADIUS - LEAST_RADIUS) * math.sqrt(memory_mb / most), 1)
-
-
-def _memory_mb(measurement: Measurement, *, gpus: bool) -> float | None:
-    """Return the GPU memory if there is a GPU, otherwise the server's RAM."""
-    found = gpu_mb(measurement) if gpus else None
-    return ram_mb(measurement.memory) if found is None else found
-
-
-def _label(spot: Spot) -> str:
-    return f"{short_name(spot.ranked.name)} @ {spot.measurement.load.value:g}"
-
-
-def _title(spot: Spot) -> str:
-    held = "" if spot.memory_mb is None else f", {in_unit(spot.memory_mb, 'MB')}"
-    return f"{spot.ranked.name} at {spot.measurement.load}: {_told(spot.measurement)}{held}"
 
 
 def short_name(variant: str) -> str:

@@ -39,9 +39,65 @@ def detail_path(name: str) -> Path:
     return Path("reports") / "detailed" / name / "detailed_report.html"
 
 
+def _statement(ranked: RankedVariant, view: ModelView) -> Statement:
+    verdict = view.verdict
+    badge: tuple[str, Tone] = ("Measured", "neutral")
+    if ranked.name == view.recommended:
+        sure = verdict.finding is not Finding.INCONCLUSIVE
+        badge = ("Recommended", "good") if sure else ("Inconclusive", "warn")
+    elif not ranked.satisfies:
+        badge = "Misses the constraints", "bad"
+    elif ranked.name in view.tied:
+        badge = "Tied with the best", "good"
+    elif ranked.run.variant.is_default:
+        badge = "The default", "neutral"
+    place = [r.name for r in verdict.ranking].index(ranked.name) + 1
+    text = f"Number {place} of {len(verdict.ranking)}: {rounded(ranked.figures.throughput)} infer/s"
+    text += f" at {ranked.figures.load}"
+    gain = verdict.conclusion.gains.get(ranked.name) if verdict.conclusion else None
+    if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
+        text += f", {gain} against the default"
+    if not ranked.satisfies:
+        miss = describe_misses(ranked.figures, view.limits)
+        text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
+    tiles = (
+        *metric_tile("perf_throughput", "Throughput", ranked),
+        *metric_tile("perf_latency_avg", "Mean latency", ranked),
+        *metric_tile("perf_latency_p99", "p99 latency", ranked),
+        *memory_tiles(ranked, None, gpus=view.gpus),
+    )
+    return Statement(badge=badge[0], tone=badge[1], sentence=text + ".", tiles=tiles)
+
+
+def _configuration(ranked: RankedVariant, view: ModelView) -> Section:
+    report, default, configuration = view.report, view.default, ranked.run.configuration
+    provenance = report.run.started.provenance
+    words = ("tpx", "analyze", "apply", ranked.name, "--export-path", str(report.export_path))
+    facts = {
+        "Instances": configuration.instance_group,
+        "Max batch": str(configuration.max_batch_size or "no batching"),
+        "Dynamic batching": "on" if configuration.dynamic_batching else "off",
+        "File": paths_of(configuration, report.repository),
+        "GPU": provenance.host.get("GPU", ""),
+        "Measured": provenance.started,
+        "Members": ", ".join(member.variant.name for member in configuration.members),
+    }
+    shown = [Fact(label=label, value=value) for label, value in facts.items() if value]
+    groups = [*fact_groups(("Facts", shown))]
+    if default is not None and default is not ranked:
+        groups.append(Group(title="Against the default", blocks=(config_diff(default.run, ranked.run),)))
+    text = code(whole_text(configuration), label="config.pbtxt")
+    groups.append(Group(title="`config.pbtxt`", blocks=(text,)))
+    return Section(title="The configuration", blocks=(code(shlex.join(words), command=True), *groups))
+
+
 def build_detail(report: ReportView, name: str) -> Document:
     """Return the report of a measured configuration. Raises UsageError if the run has none of this name."""
-    view, ranked = _find(report, name)
+    every = [(view, ranked) for view in report.models for ranked in view.ranking]
+    known = {ranked.name: (view, ranked) for view, ranked in reversed(every)}
+    if name not in known:
+        raise UsageError(f"the run has not measured '{name}'{nearest(name, [r.name for _, r in every])}")
+    view, ranked = known[name]
     default = view.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
     chart = load_chart("chart", compared, (), view.goals)
@@ -84,75 +140,3 @@ def build_detail(report: ReportView, name: str) -> Document:
         sections=tuple(sections),
         parent=report.parent,
     )
-
-
-def _configuration(ranked: RankedVariant, view: ModelView) -> Section:
-    report, default = view.report, view.default
-    words = ("tpx", "analyze", "apply", ranked.name, "--export-path", str(report.export_path))
-    text = code(whole_text(ranked.run.configuration), label="config.pbtxt")
-    groups = [*fact_groups(("Facts", _facts(ranked, report)))]
-    if default is not None and default is not ranked:
-        groups.append(Group(title="Against the default", blocks=(config_diff(default.run, ranked.run),)))
-    groups.append(Group(title="`config.pbtxt`", blocks=(text,)))
-    return Section(title="The configuration", blocks=(code(shlex.join(words), command=True), *groups))
-
-
-def _statement(ranked: RankedVariant, view: ModelView) -> Statement:
-    badge, tone = _badge(ranked, view)
-    tiles = (
-        *metric_tile("perf_throughput", "Throughput", ranked),
-        *metric_tile("perf_latency_avg", "Mean latency", ranked),
-        *metric_tile("perf_latency_p99", "p99 latency", ranked),
-        *memory_tiles(ranked, None, gpus=view.gpus),
-    )
-    return Statement(badge=badge, tone=tone, sentence=_sentence(ranked, view), tiles=tiles)
-
-
-def _find(report: ReportView, name: str) -> tuple[ModelView, RankedVariant]:
-    known: list[str] = []
-    for view in report.models:
-        for ranked in view.ranking:
-            if ranked.name == name:
-                return view, ranked
-            known.append(ranked.name)
-    raise UsageError(f"the run has not measured '{name}'{nearest(name, known)}")
-
-
-def _badge(ranked: RankedVariant, view: ModelView) -> tuple[str, Tone]:
-    if ranked.name == view.recommended:
-        sure = view.verdict.finding is not Finding.INCONCLUSIVE
-        return ("Recommended", "good") if sure else ("Inconclusive", "warn")
-    if not ranked.satisfies:
-        return "Misses the constraints", "bad"
-    if ranked.name in view.tied:
-        return "Tied with the best", "good"
-    return ("The default", "neutral") if ranked.run.variant.is_default else ("Measured", "neutral")
-
-
-def _sentence(ranked: RankedVariant, view: ModelView) -> str:
-    verdict = view.verdict
-    place = [r.name for r in verdict.ranking].index(ranked.name) + 1
-    text = f"Number {place} of {len(verdict.ranking)}: {rounded(ranked.figures.throughput)} infer/s"
-    text += f" at {ranked.figures.load}"
-    gain = verdict.conclusion.gains.get(ranked.name) if verdict.conclusion else None
-    if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
-        text += f", {gain} against the default"
-    if not ranked.satisfies:
-        miss = describe_misses(ranked.figures, view.limits)
-        text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
-    return text + "."
-
-
-def _facts(ranked: RankedVariant, report: ReportView) -> tuple[Fact, ...]:
-    provenance = report.run.started.provenance
-    configuration = ranked.run.configuration
-    facts = {
-        "Instances": configuration.instance_group,
-        "Max batch": str(configuration.max_batch_size or "no batching"),
-        "Dynamic batching": "on" if configuration.dynamic_batching else "off",
-        "File": paths_of(configuration, report.repository),
-        "GPU": provenance.host.get("GPU", ""),
-        "Measured": provenance.started,
-        "Members": ", ".join(member.variant.name for member in configuration.members),
-    }
-    return tuple(Fact(label=label, value=value) for label, value in facts.items() if value)

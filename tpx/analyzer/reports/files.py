@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
@@ -15,7 +15,7 @@ from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.verdict import Finding
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
-from tpx.report.files import OutputFile, step_summary, text_output, write_each, write_text
+from tpx.report.files import OutputFile, step_summary, text_output, write_each
 from tpx.report.html import render
 from tpx.report.pdf import write_pdf
 from tpx.report.text import sparkline
@@ -47,7 +47,8 @@ def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path
 
 def _outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
     run, link = view.run, "" if files.html is None else files.html.name
-    yield _page("Report", files.html, lambda path: build(_linked(view, files, path)))
+    page = files.html or Path()
+    yield text_output("Report", files.html, lambda: render(build(_linked(view, files, page))), parents=True)
     yield OutputFile(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
     yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
     yield text_output("JSON", files.json, lambda: report_text(view), parents=True)
@@ -55,29 +56,20 @@ def _outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
     yield step_summary(files.step_summary, lambda: markdown_text(view))
     if files.summaries and len(run.models) > 1:
         for model in run.models:
-            yield _summary(replace(view, run=replace(run, models=(model,))), files)
+            # the page of one model of several, at Model Analyzer's path
+            alone = replace(view, run=replace(run, models=(model,)))
+            path = view.export_path / "reports" / "summaries" / model.model / "result_summary.html"
+            linked = _linked(alone, files, path, files.html)
+            yield text_output("Summary", path, partial(_text, build, linked), parents=True)
     if files.detailed:
         for name in detailed_names(view):
-            yield _details(view, name, files)
+            path = view.export_path / detail_path(name)
+            linked = view if files.html is None else view.linked({}, _href(files.html, path))
+            yield text_output("Details", path, partial(_text, build_detail, linked, name), parents=True)
 
 
-def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> OutputFile:
-    return OutputFile(
-        label=label, path=path, write=lambda place: write_text(place, render(made(place)), parents=True)
-    )
-
-
-def _summary(alone: ReportView, files: ReportFiles) -> OutputFile:
-    """Return the page of one model of several, at Model Analyzer's path."""
-    name = alone.run.models[0].model
-    path = alone.export_path / "reports" / "summaries" / name / "result_summary.html"
-    return _page("Summary", path, lambda place: build(_linked(alone, files, place, files.html)))
-
-
-def _details(view: ReportView, name: str, files: ReportFiles) -> OutputFile:
-    path = view.export_path / detail_path(name)
-    linked = view if files.html is None else view.linked({}, _href(files.html, path))
-    return _page("Details", path, lambda _: build_detail(linked, name))
+def _text(make: Callable[..., Document], *given: object) -> str:
+    return render(make(*given))
 
 
 def _linked(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
@@ -110,19 +102,16 @@ def _brief(view: ModelView) -> Iterator[Section]:
     yield Section(title=view.name, blocks=(verdict_card(view),))
     if view.ranking:
         table = configurations_grid("configurations", view)
-        yield from section("", table, _curve(view.verdict.best or view.ranking[0]))
+        ranked = view.verdict.best or view.ranking[0]
+        ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
+        tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
+        text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
+        text += f"`{sparkline([m.throughput for m in ordered])}`" + (
+            f" \u00b7 p99 `{tails}`" if tails else ""
+        )
+        yield from section("", table, Note(text=text))
     failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in view.verdict.run.failures)
     yield from section("", bullets(list(failures)[:MOST_FAILURES]))
-
-
-def _curve(ranked: RankedVariant) -> Note:
-    ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
-    tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
-    p99 = f" \u00b7 p99 `{tails}`" if tails else ""
-    through = sparkline([m.throughput for m in ordered])
-    return Note(
-        text=f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput `{through}`{p99}"
-    )
 
 
 def junit_text(view: ReportView) -> str:
@@ -141,11 +130,7 @@ def _model(view: ModelView) -> Iterator[Case]:
     elif verdict.finding is Finding.NONE_SATISFIES:
         case = replace(case, outcome="failure", message=text, kind=verdict.finding.value)
     yield case
-    yield from _constraints(view)
-
-
-def _constraints(view: ModelView) -> Iterator[Case]:
-    best = view.verdict.best
+    best = verdict.best
     if best is None:
         return
     for limit in view.limits:

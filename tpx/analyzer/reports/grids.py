@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tpx.analyzer.conclusion import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, joules_per_inference, standing
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
-from tpx.analyzer.results.measurement import LoadPoint, Measurement, Range
+from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
@@ -101,15 +102,12 @@ THROUGHPUT = measured("perf_throughput", "infer/s", "inferences a second")
 
 
 def _gain_cell(line: TableLine) -> Cell:
-    if line.gain_percent is None:
-        return number(None)
     made = number(line.gain_percent, lambda known: percent(known / 100))
-    if line.gain is None or line.gain.rounds < 2:
+    if line.gain_percent is None or line.gain is None or line.gain.rounds < 2:
         return made
     low, high = f"{line.gain.low * 100:.0f}", f"{line.gain.high * 100:.0f}"
-    if low == high:
-        return made
-    return replace(made, note=f"[{low}, {high}]", title="95% confidence, by the final rounds")
+    title = "95% confidence, by the final rounds"
+    return made if low == high else replace(made, note=f"[{low}, {high}]", title=title)
 
 
 GAIN: Shown = TableField(
@@ -141,35 +139,29 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
 
 def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[Shown, ...]:
     """Return the columns of the load; the batch size only if not always one, or if it comes first."""
+
+    def batch_cell(line: TableLine) -> Cell:
+        load = line.measurement.load
+        sizes = load.batch_sizes
+        shown = f"{load.batch_size:,}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
+        return Cell(text=shown, sort=repr(float(load.batch_size)), numeric=True)
+
+    def load_cell(line: TableLine) -> Cell:
+        load = line.measurement.load
+        parts = "+".join(f"{part.value:,.10g}" for part in load.members or (load,))
+        title = str(load) if load.members else ""
+        return Cell(text=parts, sort=repr(float(load.value)), numeric=True, title=title)
+
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
-    value: Shown = TableField(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
-    single = all(part.batch_size == 1 for line in lines for part in _parts(line.measurement.load))
+    value: Shown = TableField(column=Column(header=header, numeric=True, hint=hint), cell=load_cell)
+    single = all({*line.measurement.load.batch_sizes} == {1} for line in lines)
     if single and not batch_first:
         return (value,)
     batch: Shown = TableField(
-        column=Column(header="Batch", numeric=True, hint="inferences in one request"), cell=_batch_cell
+        column=Column(header="Batch", numeric=True, hint="inferences in one request"), cell=batch_cell
     )
     return (batch, value) if batch_first else (value, batch)
-
-
-def _parts(load: LoadPoint) -> Sequence[LoadPoint]:
-    return load.members or (load,)
-
-
-def _batch_cell(line: TableLine) -> Cell:
-    load = line.measurement.load
-    sizes = [part.batch_size for part in _parts(load)]
-    shown = f"{load.batch_size:,}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
-    return Cell(text=shown, sort=repr(float(load.batch_size)), numeric=True)
-
-
-def _load_cell(line: TableLine) -> Cell:
-    load = line.measurement.load
-    parts = "+".join(f"{part.value:,.10g}" for part in _parts(load))
-    return Cell(
-        text=parts, sort=repr(float(load.value)), numeric=True, title=str(load) if load.members else ""
-    )
 
 
 def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
@@ -221,11 +213,11 @@ def resource_columns(view: ModelView) -> Iterator[Shown]:
     )
     for header, hint, value in figures:
         if view.gpus or not header.startswith("GPU"):
-            yield _of_measurement(header, hint, value)
+            yield quantity(header, partial(_measured, value), hint=hint)
 
 
-def _of_measurement(header: str, hint: str, value: Callable[[Measurement], float | None]) -> Shown:
-    return quantity(header, lambda line: value(line.measurement), hint=hint)
+def _measured(value: Callable[[Measurement], float | None], line: TableLine) -> float | None:
+    return value(line.measurement)
 
 
 def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterator[Shown]:
@@ -286,17 +278,13 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
 
 def measurements_grid(key: str, view: ModelView) -> DataTable | None:
     """Return every measurement of the search, in the order of the ranking."""
-    lines = [line for ranked in view.ranking for line in _lines(view, ranked)]
+    lines = [TableLine(view=view, ranked=r, measurement=m) for r in view.ranking for m in r.ordered]
     caption, most = "Every load of every configuration, the best of each first", view.most_measurements
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
     shown = lines[:most]
     columns = (NAME, *_measurement_columns(shown, view), *verdict_columns(shown))
     return _filtered(table(key, caption, columns, shown), shown, {ranked.name for ranked in view.in_detail})
-
-
-def _lines(view: ModelView, ranked: RankedVariant) -> list[TableLine]:
-    return [TableLine(view=view, ranked=ranked, measurement=point) for point in ranked.ordered]
 
 
 def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
@@ -314,7 +302,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
     """Return a configuration's loads as Model Analyzer does: online by p99, offline by throughput."""
-    lines = _lines(view, ranked)
+    lines = [TableLine(view=view, ranked=ranked, measurement=point) for point in ranked.ordered]
     lines.sort(key=lambda line: (line.measurement.load.batch_size, line.measurement.load.value))
     online = view.report.mode == "online"
     lines.sort(

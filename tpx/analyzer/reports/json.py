@@ -4,11 +4,10 @@ from typing import Any
 
 import msgspec
 
-from tpx.analyzer.conclusion import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant, joules_per_inference, standing
 from tpx.analyzer.reports.view import ModelView, Prices, ReportView
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Measurement, Range
+from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import VariantRun
 from tpx.report.files import json_text
 
@@ -57,9 +56,12 @@ def embedded_text(view: ReportView) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+_NOTHING: Json = {"satisfies": False, "best_load": None, "figures": None, "measurements": []}
+
+
 def _model(view: ModelView) -> Json:
     verdict, model, goals, prices = view.verdict, view.verdict.run, view.goals, view.report.prices
-    conclusion = verdict.conclusion
+    conclusion, gain = verdict.conclusion, verdict.gain
     return {
         "model": model.model,
         "finding": verdict.finding.value,
@@ -69,13 +71,13 @@ def _model(view: ModelView) -> Json:
         "closest": verdict.best.name if verdict.best and not verdict.best.satisfies else None,
         "default": verdict.default.name if verdict.default else None,
         "gain_percent": verdict.gain_percent,
-        "gain": _gain(verdict.gain),
+        "gain": msgspec.to_builtins(gain) if gain is not None and gain.rounds > 1 else None,
         "tied": list(view.tied),
         "noise": list(conclusion.noise) if conclusion else [],
         "inconclusive": verdict.inconclusive,
         "configurations": [
             *(_configuration(r, goals, prices) for r in verdict.ranking),
-            *(_unmeasured(v) for v in model.variants if not v.measurements),
+            *({**_described(v), **_NOTHING} for v in model.variants if not v.measurements),
         ],
         "failures": [msgspec.to_builtins(f) for f in model.failures],
         "unavailable": model.unavailable.reason if model.unavailable else None,
@@ -83,15 +85,10 @@ def _model(view: ModelView) -> Json:
     }
 
 
-def _gain(gain: Gain | None) -> Json | None:
-    if gain is None or gain.rounds < 2:
-        return None
-    ends = {"value": gain.value, "low": gain.low, "high": gain.high}
-    return {**ends, "p_value": gain.p_value, "rounds": gain.rounds}
-
-
 def _configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
     figures = ranked.figures
+    found = [METRICS[tag].interval(figures) for tag in ("perf_throughput", "perf_latency_p99")]
+    ends = [None if each is None else [each.low, each.high] for each in found]
     return {
         **_described(ranked.run),
         "satisfies": ranked.standing == "met",
@@ -99,16 +96,12 @@ def _configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
         "best_load": str(figures.load),
         "figures": {
             **_figures(figures, prices),
-            "throughput_interval": _range(METRICS["perf_throughput"].interval(figures)),
-            "p99_interval_ms": _range(METRICS["perf_latency_p99"].interval(figures)),
+            "throughput_interval": ends[0],
+            "p99_interval_ms": ends[1],
         },
         "measurements": [_measurement(m, goals, prices) for m in ranked.ordered],
         "repetitions": [_measurement(m, goals, prices) for m in ranked.run.repetitions],
     }
-
-
-def _unmeasured(variant: VariantRun) -> Json:
-    return {**_described(variant), "satisfies": False, "best_load": None, "figures": None, "measurements": []}
 
 
 def _described(variant: VariantRun) -> Json:
@@ -121,12 +114,10 @@ def _described(variant: VariantRun) -> Json:
         "instances": configuration.instances,
         "max_batch_size": configuration.max_batch_size,
         "dynamic_batching": configuration.dynamic_batching,
-        "members": [_described_member(m.variant.name, m.instance_group) for m in configuration.members],
+        "members": [
+            {"name": m.variant.name, "instance_group": m.instance_group} for m in configuration.members
+        ],
     }
-
-
-def _described_member(name: str, instance_group: str) -> Json:
-    return {"name": name, "instance_group": instance_group}
 
 
 def _measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json:
@@ -158,7 +149,3 @@ def _figures(measurement: Measurement, prices: Prices) -> Json:
         "cost_per_million": prices.cost_per_million(measurement),
     }
     return {tag: round(value, 6) for tag, value in known.items() if value is not None}
-
-
-def _range(found: Range | None) -> list[float | None] | None:
-    return None if found is None else [found.low, found.high]

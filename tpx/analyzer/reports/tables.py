@@ -37,7 +37,7 @@ def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) 
     tags = tuple(fields) or (
         *("model_name", "batch_size", _load_tag(rows), "model_config_path", "instance_group"),
         *("max_batch_size", "satisfies_constraints", "perf_throughput", "perf_latency_p99"),
-        *(tag for tag in _TOKENS if any(_known(row, tag) for row in rows)),
+        *(tag for tag in _TOKENS if any(METRICS[tag].value(r.measurement) is not None for r in rows)),
         *(("cpu_used_ram",) if with_memory else ()),
     )
     return _table("Models (Inference)", rows, tags)
@@ -81,7 +81,9 @@ def _table(title: str, rows: Sequence[_MeasurementRow], tags: Sequence[str]) -> 
 
 def _cell(tag: str, row: _MeasurementRow) -> str:
     if tag.startswith(BACKEND_PARAMETER):
-        return _backend_parameter(row.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER))
+        own, key = row.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER)
+        parameters = model_config.parse(own.text, own.variant.name).parameters
+        return str(parameters[key].string_value) if key in parameters else ""
     if tag in _CELLS:
         return _CELLS[tag](row)
     return _gpu_cell(tag, row) if tag in _GPU_VALUES else _figure(METRICS[tag], row.measurement)
@@ -94,22 +96,17 @@ def _figure(measured: MeasuredMetric, measurement: Measurement) -> str:
     return f"{whole}, [{','.join(each)}]" if any(each) else whole
 
 
-def _each(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
-    """Return the value of the configuration, or those of models measured together or in an ensemble."""
-    configuration = row.ranked.run.configuration
-    apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
-    return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
-
-
 def _is_ensemble(configuration: Configuration) -> bool:
     """Return True if only its members compute; business-logic models compute as well."""
     parsed = model_config.parse(configuration.text, configuration.variant.name)
     return bool(parsed.HasField("ensemble_scheduling"))
 
 
-def _own_instances(configuration: Configuration) -> str:
-    """Return the model's own instances, without those of the models that business logic calls."""
-    return configuration.instance_group.partition("; ")[0]
+def _each(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
+    """Return the value of the configuration, or those of models measured together or in an ensemble."""
+    configuration = row.ranked.run.configuration
+    apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
+    return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
 
 
 def _names(row: _MeasurementRow) -> str:
@@ -128,19 +125,15 @@ def _loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
     return load.members or (load,)
 
 
-def _load_values(row: _MeasurementRow, kind: str) -> str:
-    loads = _loads(row)
-    return ",".join(str(load.value) for load in loads) if loads[0].kind == kind else ""
-
-
 _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
     "model_name": lambda r: r.model,
     "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
     "batch_size": lambda r: ",".join(str(load.batch_size) for load in _loads(r)),
-    "concurrency": lambda r: _load_values(r, "concurrency"),
-    "request_rate": lambda r: _load_values(r, "request_rate"),
+    "concurrency": lambda r: ",".join(str(p.value) for p in _loads(r) if p.kind == "concurrency"),
+    "request_rate": lambda r: ",".join(str(p.value) for p in _loads(r) if p.kind == "request_rate"),
     "model_config_path": _names,
-    "instance_group": lambda r: _each(r, _own_instances),
+    # the model's own instances, without those of the models that business logic calls
+    "instance_group": lambda r: _each(r, lambda one: one.instance_group.partition("; ")[0]),
     "max_batch_size": lambda r: _each(r, lambda one: one.max_batch_size),
     "satisfies_constraints": lambda r: "Yes" if r.passes else "No",
 }
@@ -181,19 +174,10 @@ def _header(tag: str) -> str:
     return COLUMNS.get(tag, tag)
 
 
-def _backend_parameter(configuration: Configuration, key: str) -> str:
-    parsed = model_config.parse(configuration.text, configuration.variant.name)
-    return str(parsed.parameters[key].string_value) if key in parsed.parameters else ""
-
-
 def _load_tag(rows: Sequence[_MeasurementRow]) -> str:
     """Return the load column: request_rate if all loads are request rates, otherwise concurrency."""
     loads = [load for row in rows for load in _loads(row)]
     return "request_rate" if loads and all(load.kind == "request_rate" for load in loads) else "concurrency"
-
-
-def _known(row: _MeasurementRow, tag: str) -> bool:
-    return tag in METRICS and METRICS[tag].value(row.measurement) is not None
 
 
 def _rows(run: Run) -> Iterator[_MeasurementRow]:

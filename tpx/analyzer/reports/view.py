@@ -1,6 +1,6 @@
 """A run and its models as reports show them: the data behind every table, chart and page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -106,7 +106,9 @@ class ReportView:
         """Return True if GPU figures are relevant for a model, or for one of several (`a,b`)."""
         if self.settings.get("always_report_gpu_metrics"):
             return True
-        on_cpu = _on_cpu_alone(self.settings.get("profile_models", ()))
+        listed = self.settings.get("profile_models", ())
+        own = [m for m in listed if isinstance(m, Mapping)] if isinstance(listed, list | tuple) else []
+        on_cpu = {name for models in own for name, settings in models.items() if settings.get("cpu_only")}
         return not set(model.split(",")) <= on_cpu
 
 
@@ -157,7 +159,7 @@ class ModelView:
     @cached_property
     def on_front(self) -> frozenset[str]:
         """Names of the configurations on the Pareto front of throughput and latency."""
-        return frozenset(spot.ranked.name for spot in front_of(self.ranking))
+        return frozenset(ranked.name for ranked, _ in front_of(self.ranking))
 
     @cached_property
     def in_detail(self) -> tuple[RankedVariant, ...]:
@@ -174,10 +176,3 @@ class ModelView:
     @property
     def tied(self) -> tuple[str, ...]:
         return self.verdict.conclusion.tied if self.verdict.conclusion else ()
-
-
-def _on_cpu_alone(models: object) -> set[str]:
-    """Return the models that the run's options restrict to the CPU."""
-    listed: Sequence[object] = models if isinstance(models, list | tuple) else ()
-    settings: list[Mapping[str, Any]] = [m for m in listed if isinstance(m, Mapping)]
-    return {name for each in settings for name, own in each.items() if own.get("cpu_only")}

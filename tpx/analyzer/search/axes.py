@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
-from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, SearchGrid, loads_of
 from tpx.analyzer.search.spec import SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts, automatic_delta, instance_count
@@ -30,23 +29,25 @@ _ON_GPU = ("cuda", "tensorrt")
 
 def open_grid(spec: SearchSpec) -> SearchGrid:
     """Return the grid over the model or its members. Raises UsageError for an axis its backend lacks."""
-    dimensions = [_listed(spec.deltas)] if spec.deltas is not None else _dimensions(spec)
+    if spec.deltas is not None:  # the user's own list as one unordered dimension, after the default
+        listed = [Choice(label=str(n), delta=d) for n, d in enumerate(spec.deltas, 1)]
+        choices: tuple[Choice, ...] = (Choice(label="default"), *listed)
+        dimensions = [Dimension(name="listed", choices=choices, ordered=False)]
+    elif not spec.members:
+        dimensions = _dimensions_of(spec, spec.facts, spec.sweep)
+    else:
+        dimensions = [
+            replace(dimension, model=member.facts.model)
+            for member in spec.members
+            for dimension in _dimensions_of(spec, member.facts, member.sweep)
+        ]
+        own = listed_dimensions(spec.facts, spec.sweep)
+        dimensions += [replace(dimension, model=spec.facts.model) for dimension in own]
     for model, loads in loads_of(spec).items():
-        dimensions += _client_batches(loads, model)
+        choices = tuple(Choice(label=str(size), amount=size) for size in loads.batch_sizes)
+        if len(choices) > 1:
+            dimensions.append(Dimension(name=CLIENT_BATCH, choices=choices, model=model))
     return SearchGrid(spec, dimensions)
-
-
-def _dimensions(spec: SearchSpec) -> list[Dimension]:
-    """Return the dimensions of the model, or of its members plus the model's fields that the user listed."""
-    if not spec.members:
-        return _dimensions_of(spec, spec.facts, spec.sweep)
-    found = [
-        replace(dimension, model=member.facts.model)
-        for member in spec.members
-        for dimension in _dimensions_of(spec, member.facts, member.sweep)
-    ]
-    listed = listed_dimensions(spec.facts, spec.sweep)
-    return found + [replace(dimension, model=spec.facts.model) for dimension in listed]
 
 
 def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
@@ -65,11 +66,22 @@ def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> l
 
 def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     extras = space.extras
-    found = [_instances(facts, space)]
+    counts = [
+        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in space.instances.steps()
+    ]
+    found = [Dimension(name="instances", choices=tuple(counts))]
     if facts.max_batch_size > 0:
-        found.append(_batch_sizes(facts, space))
+        sizes = tuple(_batch_size(size, facts) for size in space.max_batch_sizes.doublings())
+        found.append(Dimension(name="max_batch_size", choices=sizes))
         if facts.can_batch_dynamically:
-            found.append(_batching(space))
+            # the batcher as in the default (or plain), with each delay, and off
+            batching = [Choice(label="on", amount=0)]
+            for delay in sorted(set(extras.queue_delays)):
+                batcher = {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
+                batching.append(Choice(label=f"on, delay {delay} us", delta=batcher, amount=delay + 1))
+            if extras.search_without_batching:
+                batching.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
+            found.append(Dimension(name="batching", choices=tuple(batching), ordered=False))
     if extras.search_threads:
         found.append(_threads(facts, extras.processors))
     if extras.execution_providers or extras.precisions:
@@ -83,41 +95,6 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
         choices = (Choice(label="default"), *levels)
         found.append(Dimension(name="graph level", choices=choices, ordered=False))
     return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.choices[0].delta]
-
-
-def _listed(deltas: Sequence[Mapping[str, object]]) -> Dimension:
-    """Return the user's own list as one unordered dimension, starting with the default."""
-    choices = (Choice(label="default"), *(Choice(label=str(n), delta=d) for n, d in enumerate(deltas, 1)))
-    return Dimension(name="listed", choices=choices, ordered=False)
-
-
-def _instances(facts: ModelFacts, space: SearchSpace) -> Dimension:
-    choices = tuple(
-        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in space.instances.steps()
-    )
-    return Dimension(name="instances", choices=choices)
-
-
-def _batch_sizes(facts: ModelFacts, space: SearchSpace) -> Dimension:
-    sizes = space.max_batch_sizes.doublings()
-    return Dimension(name="max_batch_size", choices=tuple(_batch_size(size, facts) for size in sizes))
-
-
-def _batching(space: SearchSpace) -> Dimension:
-    """Return the dynamic batcher as in the default (or plain), with each delay, and off."""
-    choices = [Choice(label="on", amount=0)]
-    for delay in sorted(set(space.extras.queue_delays)):
-        batcher = {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
-        choices.append(Choice(label=f"on, delay {delay} us", delta=batcher, amount=delay + 1))
-    if space.extras.search_without_batching:
-        choices.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
-    return Dimension(name="batching", choices=tuple(choices), ordered=False)
-
-
-def _client_batches(loads: LoadSpace, model: str) -> list[Dimension]:
-    """Return the dimension of the client's batch size, if there are several to try."""
-    choices = tuple(Choice(label=str(size), amount=size) for size in loads.batch_sizes)
-    return [Dimension(name=CLIENT_BATCH, choices=choices, model=model)] if len(choices) > 1 else []
 
 
 def _threads(facts: ModelFacts, cores: int) -> Dimension:
@@ -189,8 +166,10 @@ def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dime
         return Dimension(
             name=name, choices=_by_amount([_batch_size(size, facts) for (size,) in alternatives])
         )
-    choices = [Choice(label=_label(values), delta=delta_of(paths, values)) for values in alternatives]
-    ordered = all(_is_number(value) for values in alternatives for value in values) and len(axes) == 1
+    labels = [", ".join("as it is" if value == {} else str(value) for value in each) for each in alternatives]
+    pairs = zip(labels, alternatives, strict=True)
+    choices = [Choice(label=label, delta=delta_of(paths, values)) for label, values in pairs]
+    ordered = len(axes) == 1 and all(type(value) in (int, float) for (value,) in alternatives)
     if ordered:
         choices = [
             choice for _, choice in sorted(zip(alternatives, choices, strict=True), key=lambda p: p[0])
@@ -216,11 +195,3 @@ def _batch_size(size: int, facts: ModelFacts) -> Choice:
 
 def _by_amount(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda choice: choice.amount))
-
-
-def _label(values: Sequence[object]) -> str:
-    return ", ".join(str(value) if value != {} else "as it is" for value in values)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,9 +5,7 @@ Pilots find the knee by Little's law, a coarse grid is measured once, its best t
 """
 
 import math
-from collections.abc import Sequence
 
-from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.search.explorer import Explorer, is_step, measure
 from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.space import Point
@@ -47,7 +45,9 @@ def _pilots(explorer: Explorer) -> Asking[float]:
     alone = yield from measure(default, ladder, 0)
     saturating = min(PILOT_LOAD, SATURATING * explorer.default_in_flight)
     loaded = yield from measure(default, ladder, ladder.nearest(saturating))
-    knee = _knee(alone, loaded)
+    if alone is None or loaded is None or alone.latency.avg_ns is None:
+        return 0.0
+    knee = alone.latency.avg_ns / 1e9 * loaded.throughput / loaded.load.batch_size
     if knee:
         explorer.history.decide(
             f"pilots: the knee is at {knee:.1f} requests in flight; loads below half of it are not measured",
@@ -80,8 +80,11 @@ def _coarse(explorer: Explorer) -> list[Point]:
     wanted = int(max(CLIMBED, min(COARSE_AT_MOST, explorer.history.left * COARSE_SHARE)))
     if len(points) <= wanted:
         return points
-    for counts in _coarser([len(d.choices) for d in explorer.grid.dimensions]):
-        kept = [_spread(n, count) for n, count in counts]
+    lengths = [len(dimension.choices) for dimension in explorer.grid.dimensions]
+    counts = list(lengths)
+    while max(counts) > 1:
+        counts[counts.index(max(counts))] -= 1
+        kept = [_spread(n, count) for n, count in zip(lengths, counts, strict=True)]
         chosen = [p for p in points if all(i in k for i, k in zip(p, kept, strict=True))]
         if len(chosen) <= wanted:
             return chosen
@@ -97,34 +100,13 @@ def _neighbourhood(explorer: Explorer) -> Asking[None]:
         before = explorer.merit(here)
         for point in explorer.grid.neighbours(here):
             if point not in explorer.tried:
-                measured = yield from explorer.once(point, _factor(explorer, here))
+                best = explorer.history.best(explorer.name(here))
+                factor = best.load.value / explorer.expected(here) if best else 1.0
+                measured = yield from explorer.once(point, factor)
                 if measured is not None and explorer.merit(point) > before:
                     yield from explorer.climbed(point)
         if explorer.best() == here or not is_step(before, explorer.merit(explorer.best() or here)):
             return
-
-
-def _factor(explorer: Explorer, point: Point) -> float:
-    """Return a point's best load divided by its expected one."""
-    best = explorer.history.best(explorer.name(point))
-    return best.load.value / explorer.expected(point) if best else 1.0
-
-
-def _knee(alone: Measurement | None, loaded: Measurement | None) -> float:
-    if alone is None or loaded is None or alone.latency.avg_ns is None:
-        return 0.0
-    return alone.latency.avg_ns / 1e9 * loaded.throughput / loaded.load.batch_size
-
-
-def _coarser(lengths: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Return ever coarser selections, each with (all, kept) choices per dimension."""
-    kept = list(lengths)
-    found = []
-    while max(kept) > 1:
-        widest = kept.index(max(kept))
-        kept[widest] -= 1
-        found.append(list(zip(lengths, kept, strict=True)))
-    return found
 
 
 def _spread(count: int, kept: int) -> set[int]:

@@ -153,7 +153,9 @@ def climb(variant: Variant, ladder: Ladder, history: History, step: int) -> Aski
     best = start
     if history.merit(start)[0]:
         best = yield from _on(variant, ladder, history, range(step + 1, len(ladder)), start)
-    if best is start and _may_be_better_below(history, start):
+    # less load may not increase throughput, but help latency and constraints
+    tags = {objective.tag for objective in history.goals.all_objectives}
+    if best is start and (tags != {"perf_throughput"} or not history.merit(start)[0]):
         best = yield from _on(variant, ladder, history, range(step - 1, -1, -1), start)
     history.decide(f"best at {best.load}: {rounded(best.throughput)} infer/s", variant.name)
     return best
@@ -181,9 +183,3 @@ def is_step(before: Merit, after: Merit) -> bool:
     if not before[0]:
         return after[1] > before[1]
     return after[1] - before[1] > WORTH_A_STEP
-
-
-def _may_be_better_below(history: History, start: Measurement) -> bool:
-    """Return True if less load may be better: not for throughput, but for latency and constraints."""
-    tags = {objective.tag for objective in history.goals.all_objectives}
-    return tags != {"perf_throughput"} or not history.merit(start)[0]

@@ -100,9 +100,10 @@ class SearchGrid:
 
     def refusal(self, point: Point) -> str:
         """Return why a point is not worth measuring; empty if it is."""
-        unfitting = self._too_large(point)
-        if unfitting:
-            return unfitting
+        for model, sent in zip(self._loads, self.batch_sizes(point), strict=True):
+            taken = self.amount(point, "max_batch_size", model, absent=sent)
+            if sent > taken:
+                return f"requests of {sent} inferences do not fit max_batch_size {taken:g}"
         for model in self.members or ("",):
             instances = self.amount(point, "instances", model)
             threads = self.amount(point, "threads", model)
@@ -115,14 +116,6 @@ class SearchGrid:
                 self.amount(point, "max_batch_size", model) <= 1
             ):
                 return "batches of one gain nothing from a queue delay, nor from having no batcher"
-        return ""
-
-    def _too_large(self, point: Point) -> str:
-        """Return why a model cannot accept this client batch size; empty if all can."""
-        for model, sent in zip(self._loads, self.batch_sizes(point), strict=True):
-            taken = self.amount(point, "max_batch_size", model, absent=sent)
-            if sent > taken:
-                return f"requests of {sent} inferences do not fit max_batch_size {taken:g}"
         return ""
 
     def _plain(self, model: str) -> float:
@@ -207,15 +200,12 @@ class SearchGrid:
         """Return the variant of a point."""
         others = [self._names[m].variant(self._delta(point, m)) for m in self.members if m != self.model]
         own = self._delta(point, self.model if self.members else "")
-        return self._names[self.model].variant(self._ensemble_delta(others) | own, others)
-
-    def _ensemble_delta(self, members: Sequence[Variant]) -> dict[str, Any]:
-        """Return the max_batch_size that every member accepts: an ensemble's must not exceed its steps'."""
-        own = self._defaults[self.model]
-        if not members or not own.get("ensemble_scheduling") or not own.get("max_batch_size"):
-            return {}
-        merged = (merge(self._defaults[member.model], member.delta) for member in members)
-        return {"max_batch_size": min(int(config.get("max_batch_size", 0)) for config in merged)}
+        default = self._defaults[self.model]
+        if others and default.get("ensemble_scheduling") and default.get("max_batch_size"):
+            # an ensemble's max_batch_size must not exceed its steps'
+            merged = (merge(self._defaults[member.model], member.delta) for member in others)
+            own = {"max_batch_size": min(int(each.get("max_batch_size", 0)) for each in merged)} | own
+        return self._names[self.model].variant(own, others)
 
     def describe(self, point: Point) -> str:
         """Return `instances 2, max_batch_size 8`."""

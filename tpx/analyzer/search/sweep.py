@@ -13,7 +13,6 @@ from tpx.analyzer.objectives import satisfies
 from tpx.analyzer.results.measurement import (
     LoadPoint,
     Measurement,
-    Outcome,
     Trial,
     TrialFailure,
     Variant,
@@ -150,13 +149,10 @@ class _Sweep:
         load = together(loads) if len(loads) > 1 else loads[0]
         outcome = yield Trial(variant=self._variant, load=load)
         if isinstance(outcome, TrialFailure) or outcome.throughput <= 0:
-            self._decide(f"stopped at {load}: {_fault(outcome)}")
+            why = outcome.reason if isinstance(outcome, TrialFailure) else "no inference was completed"
+            self._decide(f"stopped at {load}: {why}")
             return Swept(failed=True)
         return Swept(best=outcome.throughput)
-
-
-def _fault(outcome: Outcome) -> str:
-    return outcome.reason if isinstance(outcome, TrialFailure) else "no inference was completed"
 
 
 def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
@@ -183,15 +179,12 @@ def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tup
         return []
     if not any(keeps):
         least = measured[0].load
-        return [(0, least)] if least.value > 1 and _latency_binds(history) else []
+        # less load can help a figure that has an upper bound
+        helps = any(constraint.bound == "max" for constraint in history.goals.all_constraints)
+        return [(0, least)] if least.value > 1 and helps else []
     best = max(range(len(measured)), key=lambda i: history.merit(measured[i]))
     sides = [i for i in (best + 1, best - 1) if 0 <= i < len(measured) and not keeps[i]]
     return [(measured[best].load.value, measured[i].load) for i in sides]
-
-
-def _latency_binds(history: History) -> bool:
-    """Return True if less load can help, which is the case if a figure has an upper bound."""
-    return any(constraint.bound == "max" for constraint in history.goals.all_constraints)
 
 
 def _bisect(
@@ -283,7 +276,9 @@ class _Listed:
             if ended:
                 continue
             if variant.is_default and delta:
-                self._decide(variant, f"{_shown(delta)} is what the default has: not measured again")
+                text = ", ".join(f"{key}: {value}" for key, value in delta.items())
+                text = text if len(text) <= FIELD_SHOWN else f"{text[:FIELD_SHOWN]} ..."
+                self._decide(variant, f"{text} is what the default has: not measured again")
             elif variant.name not in swept:
                 unfitting = self._unfitting(variant)
                 if unfitting:
@@ -318,8 +313,3 @@ class _Listed:
 
     def _decide(self, variant: Variant, text: str) -> None:
         self._history.decide(text, variant.name)
-
-
-def _shown(delta: Mapping[str, object]) -> str:
-    text = ", ".join(f"{key}: {value}" for key, value in delta.items())
-    return text if len(text) <= FIELD_SHOWN else text[:FIELD_SHOWN] + " ..."

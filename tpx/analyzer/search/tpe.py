@@ -1,7 +1,6 @@
 """Search by optuna's tree-structured Parzen estimator, pruning poor configurations after one load."""
 
 import math
-from typing import Any
 
 from tpx.analyzer.search.explorer import Explorer
 from tpx.analyzer.search.history import Asking, History, Merit, Steps
@@ -42,7 +41,13 @@ class _Trials:
     """An optuna study, and the grid that its parameters index."""
 
     def __init__(self, spec: SearchSpec, history: History) -> None:
-        self._optuna = optuna = _import_optuna()
+        try:
+            import optuna
+        except ImportError as exc:
+            raise UsageError(
+                "--run-config-search-mode optuna needs the package optuna: pip install 'tpx[optuna]'"
+            ) from exc
+        self._states = optuna.trial.TrialState
         self.explorer = Explorer(spec, history)
         self._climbs = not spec.trials.use_concurrency_formula
         self._first_looks: list[Merit] = []
@@ -52,7 +57,7 @@ class _Trials:
 
     def trial(self) -> Asking[Merit]:
         """Run one trial: ask the study, measure, report the result."""
-        explorer, study, states = self.explorer, self._study, self._optuna.trial.TrialState
+        explorer, study, states = self.explorer, self._study, self._states
         trial = study.ask()
         point = tuple(
             trial.suggest_int(f"{d.model}::{d.name}", 0, len(d.choices) - 1)
@@ -92,13 +97,3 @@ def worth(merit: Merit) -> float:
     """Return the value reported to optuna, which maximizes it: any satisfied trial exceeds all others."""
     kept, value = merit
     return value if kept else value - MISSED
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as exc:
-        raise UsageError(
-            "--run-config-search-mode optuna needs the package optuna: pip install 'tpx[optuna]'"
-        ) from exc
-    return optuna
