@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpx.analyzer.objectives import METRICS, NS_PER_MS, MeasuredMetric
-from tpx.analyzer.results.measurement import LoadPoint, Measurement
+from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import judge
@@ -66,7 +66,7 @@ _Side = tuple[str, Measurement]
 
 def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisComparison:
     """Compare two runs; p-values are corrected for the number of pairs."""
-    first, second = _models(before), _models(after)
+    first, second = ({model.model: model for model in run.models} for run in (before, after))
     pairs: list[Pair] = []
     only: tuple[list[str], list[str]] = ([], [])
     for name in [*first, *(name for name in second if name not in first)]:
@@ -86,10 +86,6 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisCom
     )
 
 
-def _models(run: Run) -> Mapping[str, ModelRun]:
-    return {model.model: model for model in run.models}
-
-
 def _texts(model: ModelRun) -> Mapping[str, VariantRun]:
     found = {}
     for variant in model.measured:
@@ -103,10 +99,11 @@ def _same(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator
     for text, ours in _texts(before).items():
         if text not in theirs:
             continue
-        sides, others = _by_load(ours), _by_load(theirs[text])
-        for load, side in sides.items():
-            if load in others:
-                yield from _pairs(before.model, str(load), (side, others[load]), strictness)
+        others = {point.load: (theirs[text].variant.name, point) for point in theirs[text].points}
+        for point in ours.points:
+            if point.load in others:
+                side = ours.variant.name, point
+                yield from _pairs(before.model, str(point.load), (side, others[point.load]), strictness)
 
 
 def _recommended(
@@ -119,10 +116,6 @@ def _recommended(
     loads = [str(ranked.figures.load) for ranked in best if ranked is not None]
     shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
     yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
-
-
-def _by_load(variant: VariantRun) -> Mapping[LoadPoint, _Side]:
-    return {point.load: (variant.variant.name, point) for point in variant.points}
 
 
 def _pairs(

@@ -121,7 +121,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
     finalists = [r for r in ranking if r.settled is not None and r.satisfies]
     if not finalists:
         return None
-    scores = {r.name: _scores(r, goals) for r in finalists}
+    scores = {r.name: {m.round: score(m, goals) for m in r.settled.samples} for r in finalists if r.settled}
     best = finalists[0]
     against = [compare_scores(scores[r.name], scores[best.name]) for r in finalists[1:]]
     # Holm's correction, since each of several comparisons with the best may err
@@ -171,17 +171,11 @@ def _worth_taking(
     noise: Sequence[str],
 ) -> list[RankedVariant]:
     """Return the tied that are not worse than the default; unless it is tied too, none that may be worse."""
-    kept = [r for r in tied if r is default or not _falls_behind(gains.get(r.name))]
+    known = [(r, gains.get(r.name, UNKNOWN)) for r in tied]
+    # negative with certainty, or by its estimate
+    behind = [r for r, gain in known if gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)]
+    kept = [r for r in tied if r is default or r not in behind]
     return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
-
-
-def _falls_behind(gain: Gain | None) -> bool:
-    """Return True if the gain is negative with certainty, or its estimate is below the margin."""
-    return gain is not None and gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)
-
-
-def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
-    return {m.round: score(m, goals) for m in ranked.settled.samples} if ranked.settled else {}
 
 
 def _cost(ranked: RankedVariant) -> tuple[float, ...]:
@@ -222,16 +216,11 @@ def _noise(finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int,
                 f"other programs took {other:.0f}% of the processors' time (load average {load:.1f} on "
                 f"{cores} cores)"
             )
-    drift = _drift(list(scores.values()))
+    # how much faster the fastest round is than the slowest, averaged over all configurations
+    rounds = set.intersection(*map(set, scores.values()))
+    levels = [fmean(own[number] for own in scores.values()) for number in rounds]
+    known = len(levels) > 1 and bool(np.isfinite(levels).all())
+    drift = math.expm1(max(levels) - min(levels)) if known else 0.0
     if drift > DRIFT:
         found.append(f"the final rounds differ by {drift * 100:.0f}%, for all configurations alike")
     return found
-
-
-def _drift(scores: Sequence[Mapping[int, float]]) -> float:
-    """Return the ratio of the fastest round to the slowest, averaged over all configurations, minus one."""
-    rounds = set.intersection(*(set(s) for s in scores)) if scores else set()
-    if len(rounds) < 2:
-        return 0.0
-    levels = [fmean(s[number] for s in scores) for number in rounds]
-    return float(np.expm1(max(levels) - min(levels))) if np.isfinite(levels).all() else 0.0

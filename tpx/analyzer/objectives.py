@@ -59,26 +59,20 @@ def _ms(value_ns: float | None) -> float | None:
     return None if value_ns is None else value_ns / NS_PER_MS
 
 
+def _mb(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else size_bytes / BYTES_PER_MB
+
+
 def ram_mb(memory: MemoryUse | None) -> float | None:
     """Return the server's private memory (USS), or its resident memory (RSS) if that is unknown."""
     if memory is None:
         return None
-    return (memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes) / BYTES_PER_MB
-
-
-def _ram_left_mb(measurement: Measurement) -> float | None:
-    left = None if measurement.memory is None else measurement.memory.host_available_bytes
-    return None if left is None else left / BYTES_PER_MB
+    return _mb(memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes)
 
 
 def gpu_mb(measurement: Measurement) -> float | None:
     """Return the memory used on all GPUs; None without a GPU."""
     return sum(gpu.used_bytes for gpu in measurement.gpus) / BYTES_PER_MB if measurement.gpus else None
-
-
-def _gpu_left_mb(measurement: Measurement) -> float | None:
-    left = sum(gpu.total_bytes - gpu.used_bytes for gpu in measurement.gpus)
-    return left / BYTES_PER_MB if measurement.gpus else None
 
 
 def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None) -> float | None:
@@ -145,9 +139,15 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
     ("energy_per_inference", "Energy (J/infer)", "lower", joules_per_inference),
     ("cpu_utilization", "Server CPU Utilization (%)", "lower", lambda m: m.cpu_percent),
     ("cpu_used_ram", "RAM Usage (MB)", "lower", lambda m: ram_mb(m.memory)),
-    ("cpu_available_ram", "RAM Available (MB)", "higher", _ram_left_mb),
+    (
+        *("cpu_available_ram", "RAM Available (MB)", "higher"),
+        lambda m: None if m.memory is None else _mb(m.memory.host_available_bytes),
+    ),
     ("gpu_used_memory", "GPU Memory Usage (MB)", "lower", gpu_mb),
-    ("gpu_free_memory", "GPU Memory Available (MB)", "higher", _gpu_left_mb),
+    (
+        *("gpu_free_memory", "GPU Memory Available (MB)", "higher"),
+        lambda m: _mb(sum(gpu.total_bytes - gpu.used_bytes for gpu in m.gpus)) if m.gpus else None,
+    ),
     ("gpu_utilization", "GPU Utilization (%)", "higher", _gpu_mean("utilization_percent")),
     ("gpu_power_usage", "GPU Power Usage (W)", "lower", _gpu_mean("power_w")),
 )
@@ -295,25 +295,16 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
     finalists = [score(r.figures, goals) for r in passing if r.settled and not r.run.variant.is_default]
-    passing.sort(
-        key=lambda r: (
-            not _in_final(r, goals, finalists),
-            r.standing != "met",
-            -score(r.figures, goals),
-        )
-    )
+
+    def place(ranked: RankedVariant) -> tuple[bool, bool, float]:
+        own, default = score(ranked.figures, goals), ranked.run.variant.is_default
+        # the default is always remeasured: below all other finalists, its figures alone rank it
+        final = ranked.settled is not None and not (default and finalists and own < min(finalists))
+        return not final, ranked.standing != "met", -own
+
+    passing.sort(key=place)
     failing.sort(key=lambda r: failure_percent(r.figures, goals))
     return tuple(passing + failing)
-
-
-def _in_final(ranked: RankedVariant, goals: Goals, finalists: Sequence[float]) -> bool:
-    """Return True if final rounds alone decide a configuration's place.
-
-    The default is always remeasured; if it scores below all other finalists, its figures rank it.
-    """
-    if ranked.run.variant.is_default and finalists and score(ranked.figures, goals) < min(finalists):
-        return False
-    return ranked.settled is not None
 
 
 def _order(variant: "VariantRun", goals: Goals) -> RankedVariant:

@@ -133,7 +133,8 @@ class GpuProbe:
         """`chosen` are UUIDs or numbers, None for all; `pids` returns the server's processes."""
         self._nvml = nvml
         self._pids = pids
-        found = [self._open(index) for index in range(nvml.nvmlDeviceGetCount())]
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [_Seen(handle=handle, uuid=str(nvml.nvmlDeviceGetUUID(handle))) for handle in handles]
         self._seen = [
             gpu
             for index, gpu in enumerate(found)
@@ -160,7 +161,11 @@ class GpuProbe:
                 energy_mj = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle))
                 gpu.energies_mj[1:] = [energy_mj]  # keep the first and the latest reading
             with suppress(self._nvml.NVMLError):
-                self._look_at_processes(gpu, pids)
+                # drivers may omit the memory of a process, or list containers under other ids
+                listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+                own = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
+                if own:
+                    gpu.server_bytes = max(gpu.server_bytes or 0, sum(own))
 
     def usage(self) -> Usage:
         gpus = tuple(
@@ -184,17 +189,6 @@ class GpuProbe:
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
-
-    def _open(self, index: int) -> _Seen:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        return _Seen(handle=handle, uuid=str(self._nvml.nvmlDeviceGetUUID(handle)))
-
-    def _look_at_processes(self, gpu: _Seen, pids: frozenset[int]) -> None:
-        """Record the server's memory; drivers may omit it, or list containers under other ids."""
-        listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
-        own = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
-        if own:
-            gpu.server_bytes = max(gpu.server_bytes or 0, sum(own))
 
 
 class PageProbe:

@@ -212,7 +212,13 @@ class OutputRepository:
         self.path = path.absolute()
         self._source = None if source is None else source.absolute()
         self._written: set[str] = set()
-        self._refuse_overlap()
+        if self._source is not None:
+            here, there = (Path(os.path.realpath(p)) for p in (self.path, self._source))
+            if here == there or here in there.parents or there in here.parents:
+                raise UsageError(
+                    f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
+                    "variants must lie outside of the models that they are made from"
+                )
         try:
             if not keep:
                 self._empty(override=override)
@@ -262,16 +268,6 @@ class OutputRepository:
                 )
         for entry in entries:
             shutil.rmtree(entry)
-
-    def _refuse_overlap(self) -> None:
-        if self._source is None:
-            return
-        here, there = (Path(os.path.realpath(p)) for p in (self.path, self._source))
-        if here == there or here in there.parents or there in here.parents:
-            raise UsageError(
-                f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
-                "variants must lie outside of the models that they are made from"
-            )
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,10 +1,10 @@
 """Render a `Document` as a self-contained HTML page, including its drawings."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tpx.report.chart import COLORS, STYLES, TEXT_COLORS, marker
 from tpx.report.document import Block, Document, Group, Picture, Section
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 from tpx.report.chart import Chart
 from tpx.report.document import LegendEntry
-from tpx.report.layout import Series, lay_out
+from tpx.report.layout import lay_out
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+T = TypeVar("T")
 NARROW_PX = 560
 """Maximum width of pictures that are placed side by side."""
 
@@ -41,25 +42,23 @@ def standalone(svg: str) -> str:
 
 def rows(sections: tuple[Section, ...]) -> Iterator[tuple[Section, ...]]:
     """Yield sections to place side by side: consecutive narrow pictures together, all others alone."""
-    for narrow, run in groupby(sections, key=_is_narrow):
-        if narrow:
-            yield tuple(run)
-        else:
-            yield from ((alone,) for alone in run)
 
+    def is_narrow(found: Section) -> bool:
+        first, *others = found.blocks
+        return isinstance(first, Picture) and first.width_px <= NARROW_PX and not others and not found.chapter
 
-def _is_narrow(found: Section) -> bool:
-    first, *others = found.blocks
-    return isinstance(first, Picture) and first.width_px <= NARROW_PX and not others and not found.chapter
+    return _runs(sections, is_narrow)
 
 
 def columns(blocks: tuple[Block, ...]) -> Iterator[tuple[Block, ...]]:
     """Yield blocks to place side by side: consecutive groups together, all others alone."""
-    for grouped, run in groupby(blocks, key=lambda block: isinstance(block, Group)):
-        if grouped:
-            yield tuple(run)
-        else:
-            yield from ((alone,) for alone in run)
+    return _runs(blocks, lambda block: isinstance(block, Group))
+
+
+def _runs(items: Iterable[T], joins: Callable[[T], bool]) -> Iterator[tuple[T, ...]]:
+    for joined, run in groupby(items, key=joins):
+        together = tuple(run)
+        yield from (together,) if joined else ((alone,) for alone in together)
 
 
 @cache
@@ -80,7 +79,16 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
     if chart is None:
         return None
     drawing, compact = lay_out(chart), lay_out(chart, compact=True)
-    entries = [_series_entry(series, marked=bool(series.points)) for series in drawing.series]
+    entries = [
+        _entry(
+            series.name,
+            style=series.style,
+            line=bool(series.path),
+            dashed=series.dashed,
+            marker=marker(0 if series.round else series.style, 14, 7) if series.points else "",
+        )
+        for series in drawing.series
+    ]
     if chart.background:
         entries.append(_entry(f"{len(chart.background)} other configurations", kind="back"))
     if any(not point.stable for series in drawing.series for point in series.points):
@@ -99,13 +107,6 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
 def part_entry(kind: str, name: str, color: str) -> LegendEntry:
     """Return the legend entry for a segment of stacked bars."""
     return _entry(name, kind=f"part {kind}", color=color)
-
-
-def _series_entry(series: Series, *, marked: bool) -> LegendEntry:
-    swatch = marker(0 if series.round else series.style, 14, 7) if marked else ""
-    return _entry(
-        series.name, style=series.style, line=bool(series.path), dashed=series.dashed, marker=swatch
-    )
 
 
 def _entry(name: str, **swatch: object) -> LegendEntry:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpx.report.chart import STYLES, Chart, Dot, Line, Scale, marker
+from tpx.report.chart import STYLES, Chart, Dot, Line, marker
 
 HEIGHT_PX, CHAR_WIDTH_PX = 12, 6.5
 
@@ -48,7 +48,11 @@ class LabelPlacer:
 
     def reserve_line(self, start: Place, end: Place) -> None:
         """Keep labels off a line."""
-        self._taken += _along(start, end)
+        (x0, y0), (x1, y1) = start, end
+        # small boxes, too close to each other for a label to fit between
+        steps = max(1, int(max(abs(x1 - x0), abs(y1 - y0)) / 5))
+        middles = [(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps) for i in range(steps + 1)]
+        self._taken += [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
 
     def place(self, point: Place, text: str) -> PlacedLabel | None:
         """Place a label above, below, right, left or at a corner of a point; return None without room."""
@@ -57,7 +61,10 @@ class LabelPlacer:
         for anchor, dx, dy in _LABEL_PLACES:
             left = x + dx - {"start": 0, "middle": width / 2, "end": width}[anchor]
             box = (left, y + dy - HEIGHT_PX + 2, left + width, y + dy + 1)
-            if self._within(box) and not any(_overlap(box, other) for other in self._taken):
+            if self._within(box) and not any(
+                box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+                for other in self._taken
+            ):
                 self._taken.append(box)
                 return PlacedLabel(x=round(x + dx, 1), y=round(y + dy, 1), anchor=anchor, text=text)
         return None
@@ -65,18 +72,6 @@ class LabelPlacer:
     def _within(self, box: _Box) -> bool:
         left, top, right, bottom = self._edges
         return box[0] >= left and box[1] >= top and box[2] <= right and box[3] <= bottom
-
-
-def _along(start: Place, end: Place) -> list[_Box]:
-    """Return small boxes along a line, too close to each other for a label to fit between."""
-    (x0, y0), (x1, y1) = start, end
-    steps = max(1, int(max(abs(x1 - x0), abs(y1 - y0)) / 5))
-    middles = [(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps) for i in range(steps + 1)]
-    return [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
-
-
-def _overlap(a: _Box, b: _Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +205,8 @@ class _Layout:
             chart=chart,
             key=f"{chart.key}-compact" if frame.compact else chart.key,
             frame=frame,
-            x_title=_title(chart.x.title, across),
-            y_title=_title(chart.y.title, up),
+            x_title=chart.x.title + (", logarithmic scale" if across.logarithmic else ""),
+            y_title=chart.y.title + (", logarithmic scale" if up.logarithmic else ""),
             x_ticks=_thinned([Tick(self._x(value), text) for value, text in across.named_marks()]),
             y_ticks=tuple(Tick(self._y(value), text) for value, text in up.named_marks()),
             series=tuple(self._series(number, line) for number, line in enumerate(chart.lines)),
@@ -248,6 +243,10 @@ class _Layout:
 
     def _series(self, number: int, line: Line) -> Series:
         style = STYLES - 1 if line.faint else number % STYLES
+        ends = [
+            (self._x(dot.x), self._y(low), self._y(high))
+            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
+        ]
         return Series(
             name=line.name,
             style=style,
@@ -260,7 +259,8 @@ class _Layout:
             ),
             dashed=number >= STYLES,
             round=any(dot.radius_px for dot in line.dots),
-            whiskers=self._whiskers(line),
+            # intervals that are taller than a pixel
+            whiskers=" ".join(f"M{at:g},{low:g} V{high:g}" for at, low, high in ends if abs(low - high) > 1),
             faint=line.faint,
         )
 
@@ -283,15 +283,7 @@ class _Layout:
             if dot.apart or not joined:
                 joined.append([])
             joined[-1].append(self._place(dot))
-        return " ".join(map(_polyline, joined))
-
-    def _whiskers(self, line: Line) -> str:
-        """Return the path of the intervals that are taller than a pixel."""
-        ends = [
-            (self._x(dot.x), self._y(low), self._y(high))
-            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
-        ]
-        return " ".join(f"M{at:g},{low:g} V{high:g}" for at, low, high in ends if abs(low - high) > 1)
+        return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in places) for places in joined)
 
     def _boxes(self) -> Iterator[Box]:
         for bar in self._chart.bars:
@@ -312,10 +304,6 @@ class _Layout:
             yield MarkLine(at=at, text=mark.text, upright=mark.upright, anchor=anchor)
 
 
-def _title(title: str, scale: Scale) -> str:
-    return f"{title}, logarithmic scale" if scale.logarithmic else title
-
-
 def _thinned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
     """Remove labels that would touch the previous one."""
     kept: list[Tick] = []
@@ -326,10 +314,6 @@ def _thinned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
         end = tick.at + half if text else end
         kept.append(Tick(tick.at, text))
     return tuple(kept)
-
-
-def _polyline(places: Sequence[Place]) -> str:
-    return "M" + " L".join(f"{x:g},{y:g}" for x, y in places)
 
 
 def _circle(x: float, y: float, radius: float) -> str:

@@ -29,10 +29,16 @@ def write_pdf(document: Document, path: Path) -> None:
     require_typst()
     import typst
 
+    data = {
+        "title": document.title,
+        "subtitle": document.subtitle,
+        "notice": document.notice,
+        "rows": [[_section(found) for found in run] for run in rows(document.sections)],
+    }
     content = typst.compile(
         TEMPLATES / "report.typ",
         font_paths=_font_paths(),
-        sys_inputs={"document": msgspec.json.encode(_as_data(document)).decode()},
+        sys_inputs={"document": msgspec.json.encode(data).decode()},
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,15 +53,6 @@ def _font_paths() -> list[Path]:
     if package is None or package.origin is None:
         return []
     return [Path(package.origin).parent / "files"]
-
-
-def _as_data(document: Document) -> Mapping[str, object]:
-    return {
-        "title": document.title,
-        "subtitle": document.subtitle,
-        "notice": document.notice,
-        "rows": [[_section(found) for found in run] for run in rows(document.sections)],
-    }
 
 
 def _section(found: Section) -> Mapping[str, object]:

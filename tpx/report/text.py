@@ -5,7 +5,7 @@ import io
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpx.report.document import Block, Bullets, CodeBlock, DataTable, Document, Facts, Note, Statement
@@ -68,10 +68,11 @@ class Table:
         )
 
     def _narrow(self, width: int) -> str:
-        widths = [max(_longest_word(h), *map(len, cells)) for h, cells in self._columns()]
+        columns = list(zip(self.headers, zip(*self.rows, strict=True), strict=True))
+        widths = [max(max(map(len, h.split()), default=0), *map(len, cells)) for h, cells in columns]
         if _total(widths) > width and self.minor:
             return self._without({max(self.minor)})._narrow(width)
-        least = [max(_longest_part(h), *map(_longest_part, cells)) for h, cells in self._columns()]
+        least = [max(_longest_part(h), *map(_longest_part, cells)) for h, cells in columns]
         while _total(widths) > width and widths > least:
             widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
             widths[widest] -= 1
@@ -85,10 +86,6 @@ class Table:
         if not self.title:
             return []
         return textwrap.wrap(f"{self.title}:", width) if width else [f"{self.title}:"]
-
-    def _columns(self) -> Iterator[tuple[str, list[str]]]:
-        for i, header in enumerate(self.headers):
-            yield header, [row[i] for row in self.rows]
 
     def _aligned(self, rows: Sequence[Sequence[str]], padding: int) -> list[str]:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -104,10 +101,6 @@ class Table:
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
 
 
 def _longest_part(text: str) -> int:

@@ -1,6 +1,6 @@
 """Read the command line and its YAML file into a ProfileSpec."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.options.measuring import ProfileOutputSpec, unwritable
-from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.spec import ProfileSpec
 from tpx.analyzer.results.run import RunRecords
 from tpx.errors import UsageError
@@ -56,9 +55,14 @@ def _checked(config: ProfileSpec) -> ProfileSpec:
         return config
     if not repository.is_dir():
         raise UsageError(f"--model-repository {repository}: no such directory")
-    if config.server.triton_launch_mode != "remote":
-        for model in config.models.names:
-            _check_model(repository, model)
+    models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
+    for model in config.models.names if config.server.triton_launch_mode != "remote" else ():
+        if model not in models:
+            known = ", ".join(models[:MODELS_SHOWN]) + (" ..." if len(models) > MODELS_SHOWN else "")
+            raise UsageError(
+                f"--profile-models: {repository} has no model '{model}'{nearest(model, models)} "
+                f"(has: {known or 'no model at all'})"
+            )
     return config
 
 
@@ -68,7 +72,8 @@ def merge_options(argv: Sequence[str]) -> ProfileSpec:
     path = given.get("config_file")
     if path is not None:
         base = _from_file(path)
-        models = _with_settings(given.get("profile_models", ()), base.get("profile_models", ()))
+        own = {model.name: model for model in base.get("profile_models", ())}
+        models = tuple(own.get(model.name, model) for model in given.get("profile_models", ()))
         given = {**base, **given, **({"profile_models": models} if models else {})}
     return build(ProfileSpec, given)
 
@@ -80,24 +85,6 @@ def _with_models_by_m(argv: Sequence[str]) -> list[str]:
         if word == "-m" and "/" not in value and not Path(value).is_dir():
             words[place] = "--profile-models"
     return words
-
-
-def _with_settings(
-    named: Iterable[ModelToProfile], configured: Iterable[ModelToProfile]
-) -> tuple[ModelToProfile, ...]:
-    own = {model.name: model for model in configured}
-    return tuple(own.get(model.name, model) for model in named)
-
-
-def _check_model(repository: Path, model: str) -> None:
-    models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
-    if model in models:
-        return
-    known = ", ".join(models[:MODELS_SHOWN]) + (" ..." if len(models) > MODELS_SHOWN else "")
-    raise UsageError(
-        f"--profile-models: {repository} has no model '{model}'{nearest(model, models)} "
-        f"(has: {known or 'no model at all'})"
-    )
 
 
 def check_same_run(earlier: RunRecords, settings: Mapping[str, object], path: object) -> None:

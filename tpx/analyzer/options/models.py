@@ -101,13 +101,6 @@ def _parameters(value: Any) -> ModelParameters:
     return ModelParameters(**_read(value, "loads", dict.fromkeys(known, numbers)))
 
 
-def _weighting(value: Any) -> float:
-    weight = number(value)
-    if not weight > 0:
-        raise ValueError(f"a weight must be above 0, not {weight:g}")
-    return weight
-
-
 def docker_args(value: Any) -> Mapping[str, object]:
     """Parse container arguments: single values and lists of text."""
     read: dict[str, object] = {}
@@ -116,6 +109,13 @@ def docker_args(value: Any) -> Mapping[str, object]:
             raise ValueError(f"{key}: expected a single value or a list")
         read[key] = tuple(map(str, item)) if isinstance(item, list) else item
     return read
+
+
+def _weighting(value: Any) -> float:
+    weight = number(value)
+    if not weight > 0:
+        raise ValueError(f"a weight must be above 0, not {weight:g}")
+    return weight
 
 
 _SETTINGS: Mapping[str, Reader] = {

@@ -2,6 +2,7 @@
 without effect.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -83,13 +84,10 @@ RULES: Mapping[str, Callable[["ProfileSpec"], object]] = {
 
 def check_together(spec: "ProfileSpec") -> None:
     """Raise UsageError for inconsistent options, naming both."""
-    for faults in (_of_loads, _of_rules, _of_server_flags, _of_one_server, _of_quick):
-        for message in faults(spec):
-            raise UsageError(message)
-
-
-def _of_rules(spec: "ProfileSpec") -> Iterator[str]:
-    return (message for message, broken in RULES.items() if broken(spec))
+    broken = (message for message, rule in RULES.items() if rule(spec))
+    faults = (_of_loads(spec), broken, _of_server_flags(spec), _of_one_server(spec), _of_quick(spec))
+    for message in itertools.chain(*faults):
+        raise UsageError(message)
 
 
 def _of_loads(spec: "ProfileSpec") -> Iterator[str]:

@@ -21,7 +21,6 @@ from tpx.analyzer.runners.local import (
     words_of,
 )
 from tpx.analyzer.runners.servers import Launch
-from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
 
 COMMAND_TIMEOUT_S = 30.0
@@ -117,7 +116,14 @@ def run_words(container: Container, launch: Launch, name: str, ports: Mapping[st
         yield from ("--env", f"{key}={value}")
     yield from _argument_words(arguments)
     yield from (container.image, SERVER)
-    yield from words_of(_server_flags(container, launch, ports))
+    told = {key.replace("_", "-"): values for key, values in launch.flags.items()}
+    for port_name in PORTS:
+        if port_name in told:
+            raise UsageError(
+                f"triton_server_flags: {port_name}: with --triton-launch-mode docker tpx chooses and "
+                "publishes the ports; leave it out"
+            )
+    yield from words_of({**defaults(container.models, container.metrics_interval_ms, ports), **told})
 
 
 def find_docker() -> str:
@@ -142,17 +148,6 @@ def find_docker() -> str:
         words = " ".join(found.stderr.split()) or f"{docker} version ended with {found.returncode}"
         raise UsageError(f"--triton-launch-mode docker: {words}")
     return docker
-
-
-def _server_flags(container: Container, launch: Launch, ports: Mapping[str, int]) -> Flags:
-    told = {name.replace("_", "-"): values for name, values in launch.flags.items()}
-    for name in PORTS:
-        if name in told:
-            raise UsageError(
-                f"triton_server_flags: {name}: with --triton-launch-mode docker tpx chooses and "
-                "publishes the ports; leave it out"
-            )
-    return {**defaults(container.models, container.metrics_interval_ms, ports), **told}
 
 
 def _argument_words(arguments: Mapping[str, object]) -> Iterator[str]:

@@ -49,7 +49,8 @@ class InProcessRunner:
         if configuration is None:
             self._link({})
             return None
-        variants = _directories(configuration, directory.parent)
+        parts = [part.variant for part in (*configuration.members, configuration)]
+        variants = {each.model: directory.parent / each.name for each in parts if "," not in each.model}
         for model in configuration.variant.model.split(","):
             await self._try(variants, model)
         self._configuration = configuration
@@ -99,12 +100,3 @@ class InProcessRunner:
             entry.unlink()
         for model, directory in directories.items():
             (self._scratch / model).symlink_to(directory, target_is_directory=True)
-
-
-def _directories(configuration: Configuration, root: Path) -> dict[str, Path]:
-    """Return the variant's directory by model, including its members."""
-    found = {}
-    for part in (*configuration.members, configuration):
-        if "," not in part.variant.model:
-            found[part.variant.model] = root / part.variant.name
-    return found

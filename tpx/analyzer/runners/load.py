@@ -26,7 +26,6 @@ from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import LatencySummary
 
 WARMUP_SHARE = 0.2
@@ -85,7 +84,13 @@ class LoadGenerator:
                 rules = _rules(session.settings, one_window=one_window)
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
-                self.tell(f"{member.name} at {part}\n{level_block(result, _shown(spec, decoupled=streams))}")
+                shown = Shown(
+                    protocol=spec.target.protocol,
+                    with_engine=spec.service.service_kind == "inprocess",
+                    decoupled=streams,
+                    verbose=spec.output.verbose > 0,
+                )
+                self.tell(f"{member.name} at {part}\n{level_block(result, shown)}")
             if result.verdict is Verdict.ERRORS:
                 raise MeasurementError(result.reason)
             return to_measurement(result, member.name, part)
@@ -93,7 +98,19 @@ class LoadGenerator:
         if not load.members:
             return await level(variant, load)
         pairs = zip(variant.members, load.members, strict=True)
-        return _combined(await _side_by_side([partial(level, *pair) for pair in pairs]), variant.name, load)
+        members = await _side_by_side([partial(level, *pair) for pair in pairs])
+        return Measurement(
+            variant=variant.name,
+            load=load,
+            throughput=sum(m.throughput for m in members),
+            latency=means([m.latency for m in members]),
+            breakdown=means([m.breakdown for m in members]),
+            stable=all(m.stable for m in members),
+            note="; ".join(f"{m.variant}: {m.note}" for m in members if m.note),
+            requests=sum(m.requests for m in members),
+            duration_ns=max(m.duration_ns for m in members),
+            members=tuple(members),
+        )
 
     def _decoupled(self, configuration: Configuration) -> frozenset[str]:
         """Return the models that may send several responses, whose requests use streams."""
@@ -107,15 +124,6 @@ class LoadGenerator:
                 f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
             )
         return decoupled
-
-
-def _shown(spec: SessionSpec, *, decoupled: bool) -> Shown:
-    return Shown(
-        protocol=spec.target.protocol,
-        with_engine=spec.service.service_kind == "inprocess",
-        decoupled=decoupled,
-        verbose=spec.output.verbose > 0,
-    )
 
 
 def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
@@ -145,6 +153,10 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
     """Return the pooled figures of a level's last windows."""
     estimates, streaming, windows = level.estimates, level.streaming, level.windows
     p99 = estimates.at(99.0) if estimates else None
+    throughput_range, p99_range = (
+        None if found is None else Range(low=found.low, high=found.high)
+        for found in (estimates.throughput if estimates else None, p99.interval if p99 else None)
+    )
     doubts = (_doubt(level), f"{level.failed} requests failed" if level.failed else "")
     return Measurement(
         variant=variant,
@@ -162,8 +174,8 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
         stable=level.stable,
         note="; ".join(filter(None, doubts)),
         requests=level.requests,
-        throughput_range=_range(estimates.throughput if estimates else None),
-        p99_range=_range(p99.interval if p99 else None),
+        throughput_range=throughput_range,
+        p99_range=p99_range,
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
     )
 
@@ -178,10 +190,6 @@ def _doubt(level: LevelResult) -> str:
         f"after {len(level.windows)} windows its throughput is known to \u00b1{half:.0%} only; try a longer "
         "--measurement-interval"
     )
-
-
-def _range(interval: Interval | None) -> Range | None:
-    return None if interval is None else Range(low=interval.low, high=interval.high)
 
 
 def _latency(summary: LatencySummary | None) -> Latency | None:
@@ -230,24 +238,11 @@ async def _side_by_side(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(work)) for work in works]
     except BaseExceptionGroup as group_error:
-        raise _first(group_error) from group_error
+        error: BaseException = group_error
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group_error
     return [task.result() for task in tasks]
-
-
-def _combined(members: Sequence[Measurement], variant: str, load: LoadPoint) -> Measurement:
-    """Combine the measurements of several models into one."""
-    return Measurement(
-        variant=variant,
-        load=load,
-        throughput=sum(m.throughput for m in members),
-        latency=means([m.latency for m in members]),
-        breakdown=means([m.breakdown for m in members]),
-        stable=all(m.stable for m in members),
-        note="; ".join(f"{m.variant}: {m.note}" for m in members if m.note),
-        requests=sum(m.requests for m in members),
-        duration_ns=max(m.duration_ns for m in members),
-        members=tuple(members),
-    )
 
 
 async def _until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
@@ -264,10 +259,3 @@ async def _until(over: asyncio.Event, work: Callable[[], Coroutine[object, objec
         again.cancel()
         await asyncio.wait((again,))
         _ = again.cancelled() or again.exception()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -239,8 +239,17 @@ class RemoteServer:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout_s
         while not await self._control.live():
+            if loop.time() > ends and self._met:
+                raise ServerLost(
+                    f"the server at {self._address} does not answer any more (for {timeout_s:g} s); when it "
+                    "does again, --resume goes on from here"
+                )
             if loop.time() > ends:
-                raise self._absent(timeout_s)
+                raise UsageError(
+                    f"no server answers at {self._address} (tried for {timeout_s:g} s): start it, or say "
+                    "where it is with --triton-http-endpoint and --triton-grpc-endpoint; --client-protocol "
+                    "chooses between them"
+                )
             await asyncio.sleep(POLL_S)
         self._met = True
         return self
@@ -255,14 +264,3 @@ class RemoteServer:
 
     async def stop(self, patience_s: float = 0) -> None:
         """Do nothing: a remote server outlives the run."""
-
-    def _absent(self, timeout_s: float) -> ServerLost | UsageError:
-        if self._met:
-            return ServerLost(
-                f"the server at {self._address} does not answer any more (for {timeout_s:g} s); when it "
-                "does again, --resume goes on from here"
-            )
-        return UsageError(
-            f"no server answers at {self._address} (tried for {timeout_s:g} s): start it, or say where it is "
-            "with --triton-http-endpoint and --triton-grpc-endpoint; --client-protocol chooses between them"
-        )
