@@ -48,7 +48,16 @@ def compose(config: ModelConfig, graph: Graph, models: Sequence[Component]) -> C
     check_composition(config, graph, [model.config for model in models])
     return Composition(
         graph=graph,
-        facts=[_facts_of(model) for model in models],
+        facts=[
+            StepFacts(
+                decoupled=model.decoupled,
+                ranks={
+                    spec.name: len(spec.dims) + (model.max_batch_size > 0)
+                    for spec in model.signature.inputs.values()
+                },
+            )
+            for model in models
+        ],
         models=graph.models.union(*(model.composed_of for model in models)),
         levels=1 + max(model.levels for model in models),
         labels={
@@ -57,14 +66,6 @@ def compose(config: ModelConfig, graph: Graph, models: Sequence[Component]) -> C
             for name, tensor in step.outputs.items()
             if tensor in graph.outputs
         },
-    )
-
-
-def _facts_of(model: Component) -> StepFacts:
-    inputs, batched = model.signature.inputs.values(), model.max_batch_size > 0
-    return StepFacts(
-        decoupled=model.decoupled,
-        ranks={spec.name: len(spec.dims) + batched for spec in inputs},
     )
 
 
@@ -78,15 +79,22 @@ def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelC
                 f"ensemble {graph.name} allows maximum batch size {config.max_batch_size}, but it contains "
                 f"model {model.name} which only allows maximum batch size to be {model.max_batch_size}"
             )
-        _check_inputs(graph, step, model)
-        _check_outputs(graph, step, model)
-        _check_tensors(graph, step, model, tensors)
-        _follow_decoupled(graph, step, model, origins)
+        for tensor, item in _mapped(graph, step, model):
+            seen = _TensorOrigin(model.name, item, model, inner=True)
+            _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen)
+        # the step that each tensor with several iterations comes from
+        origin = _common_origin(graph, model.name, step.inputs.values(), origins)
+        if model.model_transaction_policy.decoupled:
+            origin = step.index
+        if origin is not None:
+            origins.update(dict.fromkeys(step.outputs.values(), origin))
     _common_origin(graph, graph.name, graph.outputs, origins)
 
 
-def _check_inputs(graph: Graph, step: EnsembleStep, model: ModelConfig) -> None:
+def _mapped(graph: Graph, step: EnsembleStep, model: ModelConfig) -> list[tuple[str, TensorConfig]]:
+    """Return the ensemble's tensors that a step maps, each with the model's. Raises ConfigError."""
     inputs = {item.name: item for item in model.input}
+    outputs = {item.name: item for item in model.output}
     for name, tensor in step.inputs.items():
         if name not in inputs:
             raise ConfigError(
@@ -99,25 +107,14 @@ def _check_inputs(graph: Graph, step: EnsembleStep, model: ModelConfig) -> None:
                 f"in ensemble {graph.name}, input {name} in model {model.name} is not mapped to any ensemble "
                 "tensors"
             )
-
-
-def _check_outputs(graph: Graph, step: EnsembleStep, model: ModelConfig) -> None:
-    outputs = {item.name for item in model.output}
     for name, tensor in step.outputs.items():
         if name not in outputs:
             raise ConfigError(
                 f"in ensemble {graph.name}, ensemble tensor {tensor} is mapped from non-existing output "
                 f"{name} in model {model.name}"
             )
-
-
-def _follow_decoupled(graph: Graph, step: EnsembleStep, model: ModelConfig, origins: dict[str, int]) -> None:
-    """Update `origins`, which maps each tensor with several iterations to the step that they come from."""
-    origin = _common_origin(graph, model.name, step.inputs.values(), origins)
-    if model.model_transaction_policy.decoupled:
-        origin = step.index
-    if origin is not None:
-        origins.update(dict.fromkeys(step.outputs.values(), origin))
+    mapped: list[tuple[str, TensorConfig]] = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
+    return mapped + [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
 
 
 def _common_origin(
@@ -145,29 +142,14 @@ class _TensorOrigin:
         self.dims = list(item.reshape.shape if reshaped else item.dims)
         self.shape = [-1, *self.dims] if config.max_batch_size > 0 else self.dims
 
-    @property
-    def type_name(self) -> str:
-        return BY_NUMBER[self.item.data_type].config_name
-
-
-def _check_tensors(
-    graph: Graph, step: EnsembleStep, model: ModelConfig, tensors: dict[str, _TensorOrigin]
-) -> None:
-    inputs = {item.name: item for item in model.input}
-    outputs = {item.name: item for item in model.output}
-    mapped: list[tuple[str, TensorConfig]] = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
-    mapped += [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
-    for tensor, item in mapped:
-        seen = _TensorOrigin(model.name, item, model, inner=True)
-        _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen)
-
 
 def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _TensorOrigin) -> None:
     where = f"in ensemble {graph.name}, ensemble tensor {tensor}: inconsistent"
     if first.item.data_type != second.item.data_type:
+        types = [BY_NUMBER[origin.item.data_type].config_name for origin in (first, second)]
         raise ConfigError(
-            f"{where} data type: {first.type_name} is inferred from model {first.model} while "
-            f"{second.type_name} is inferred from model {second.model}"
+            f"{where} data type: {types[0]} is inferred from model {first.model} while {types[1]} is "
+            f"inferred from model {second.model}"
         )
     # without the batch dimension, which is added to and removed from a request of one row; or with it, if a
     # model declares the others' batch dimension as its own

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tpx.protocol.tensors import Tensor
@@ -16,32 +17,24 @@ _HOLD_S = 300.0
 """A decoupled model that is held back longer continues regardless of the limit, as in Triton."""
 
 
+@dataclass(eq=False)
 class Flow:
     """Values by tensor and iteration; a value is kept until all its consumers have used it.
 
     With `max_inflight_requests`, a step has at most that number of requests in flight and of values
     waiting behind it. At the limit it is not called, and a decoupled model is held back at its next
-    response.
+    response. The arguments belong to the run: the number of missing inputs that come once, by step, calls
+    that can run, and requests in flight; `_advance` starts what is ready.
     """
 
-    def __init__(
-        self,
-        plan: EnsemblePlan,
-        missing: Sequence[int],
-        ready: deque[Call],
-        children: Collection[InferRequest],
-        advance: Callable[[], None],
-    ) -> None:
-        """Create the flow of a run; all arguments belong to the run.
+    _plan: EnsemblePlan
+    _missing: Sequence[int]
+    _ready: deque[Call]
+    _children: Collection[InferRequest]
+    _advance: Callable[[], None]
 
-        `missing` counts the inputs that come once, `ready` has calls that can run, `children` the
-        requests in flight, and `advance` starts what is ready.
-        """
-        self._plan = plan
-        self._missing = missing
-        self._ready = ready
-        self._children = children
-        self._advance = advance
+    def __post_init__(self) -> None:
+        plan = self._plan
         self._limit = plan.max_inflight
         self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in plan.streams}
         """Per tensor and iteration: [value, number of consumers that have not used it]."""
@@ -96,7 +89,10 @@ class Flow:
     def look(self, step: int) -> None:
         """Call a step for each iteration for which all inputs have arrived."""
         streamed = self._plan.steps[step].streamed
-        while streamed and not self._missing[step] and self._has_room(step):
+        limit = self._limit
+        while streamed and not self._missing[step]:
+            if limit and (self._inflight[step] >= limit or self._is_full(step)):
+                return
             iteration = self._issued[step]
             if any(iteration not in self._values[tensor] for tensor in streamed):
                 return
@@ -157,9 +153,6 @@ class Flow:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _has_room(self, step: int) -> bool:
-        return not self._limit or (self._inflight[step] < self._limit and not self._is_full(step))
 
     def _is_full(self, step: int) -> bool:
         """Return whether the maximum number of values is waiting behind a step."""

@@ -48,15 +48,10 @@ class Graph:
         steps = [replace(step, model=model) for step, model in zip(self.steps, models, strict=True)]
         return replace(self, steps=tuple(steps))
 
-    @property
-    def producers(self) -> dict[str, EnsembleStep]:
-        """Return the step that produces each tensor."""
-        return {tensor: step for step in self.steps for tensor in step.outputs.values()}
-
     def needed(self, outputs: Iterable[str]) -> list[EnsembleStep]:
         """Return the steps needed for these outputs, in order."""
-        producers, wanted = self.producers, list(outputs)
-        found = set()
+        producers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
+        wanted, found = list(outputs), set()
         while wanted:
             step = producers.get(wanted.pop())
             if step is not None and step.index not in found:

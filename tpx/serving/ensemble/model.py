@@ -93,7 +93,14 @@ class Ensemble:
                 self._in_flight -= 1
                 self._reply(request, known)
                 return
-        run = EnsembleRun(self._plan_for(request.head), self._resolve, request, self._answer)
+        wanted = tuple([bound.spec.name for bound in request.head.outputs])
+        plan = self._plans.get(wanted)
+        if plan is None:
+            if len(self._plans) >= _KNOWN_PLANS:
+                self._plans.clear()
+            plan = EnsemblePlan(self.composition.graph, self.composition.facts, wanted)
+            self._plans[wanted] = plan
+        run = EnsembleRun(plan, self._resolve, request, self._answer)
         request.backpressure = run
         if self._breaks_stack:
             asyncio.get_running_loop().call_soon(run.advance)
@@ -102,17 +109,6 @@ class Ensemble:
 
     def cancelled(self) -> None:
         """Do nothing: the run of a cancelled request cancels its steps."""
-
-    def _plan_for(self, head: RequestHead) -> EnsemblePlan:
-        """Return the plan for the outputs that a request asks for."""
-        wanted = tuple([bound.spec.name for bound in head.outputs])
-        plan = self._plans.get(wanted)
-        if plan is None:
-            if len(self._plans) >= _KNOWN_PLANS:
-                self._plans.clear()
-            plan = EnsemblePlan(self.composition.graph, self.composition.facts, wanted)
-            self._plans[wanted] = plan
-        return plan
 
     def recomposed(self) -> None:
         """Clear the cache, because a composing model was replaced."""
@@ -128,7 +124,9 @@ class Ensemble:
         """Handle a response of a run; unless the ensemble is decoupled, the final one is the only one."""
         if self.decoupled and not run.answered:
             run.answered = True
-            self._first_response(request)
+            if self.statistics.latencies is not None:
+                now = _clock()
+                self.statistics.latencies.observe("first_response", now - request.arrived_ns, now)
         if response.final:
             request.backpressure = None  # break the reference cycle
             self._in_flight -= 1
@@ -145,12 +143,6 @@ class Ensemble:
             asyncio.get_running_loop().call_soon(self._reply, request, response)
         else:
             self._reply(request, response)
-
-    def _first_response(self, request: InferRequest) -> None:
-        latencies = self.statistics.latencies
-        if latencies is not None:
-            now = _clock()
-            latencies.observe("first_response", now - request.arrived_ns, now)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
         if request.trace is not None:

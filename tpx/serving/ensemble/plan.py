@@ -58,18 +58,6 @@ class Call:
 class PlanStep:
     """A step of a plan. Caches the heads of its requests, which are equal for equal shapes."""
 
-    __slots__ = (
-        "_heads",
-        "_model",
-        "decoupled",
-        "inputs",
-        "iterates",
-        "model",
-        "outputs",
-        "streamed",
-        "version",
-    )
-
     def __init__(self, step: EnsembleStep, facts: StepFacts, numbers: Mapping[str, int]) -> None:
         self.model: ModelId = step.model
         self.version = step.version
@@ -104,7 +92,21 @@ class PlanStep:
         key = tuple([None if value is None else value.shape for value in values])
         known = self._heads.get(key)
         if known is None:
-            known = self._bind(model, values, request_id, parameters)
+            inputs = [
+                Tensor(given.name, value.datatype, value.shape, value.data)
+                for given, value in zip(self.inputs, values, strict=True)
+                if value is not None
+            ]
+            known = model.bind(
+                DecodedRequest(
+                    model_name=self.model.name,
+                    request_id=request_id,
+                    parameters=parameters,
+                    inputs=inputs,
+                    outputs=[RequestedOutput(name=name) for name in self.outputs],
+                    default_binary=True,
+                )
+            )
             if known.total_size >= 0:
                 if len(self._heads) >= _KNOWN_HEADS:
                     self._heads.clear()
@@ -117,34 +119,6 @@ class PlanStep:
         ):
             return known
         return RequestHead(known.model, request_id, known.inputs, known.outputs, known.batch_size, parameters)
-
-    def forget_heads(self) -> None:
-        """Drop cached heads, which reference the model."""
-        self._model = None
-        self._heads.clear()
-
-    def _bind(
-        self,
-        model: Composing,
-        values: Sequence[Tensor | None],
-        request_id: str,
-        parameters: dict[str, Parameter],
-    ) -> RequestHead:
-        inputs = [
-            Tensor(given.name, value.datatype, value.shape, value.data)
-            for given, value in zip(self.inputs, values, strict=True)
-            if value is not None
-        ]
-        return model.bind(
-            DecodedRequest(
-                model_name=self.model.name,
-                request_id=request_id,
-                parameters=parameters,
-                inputs=inputs,
-                outputs=[RequestedOutput(name=name) for name in self.outputs],
-                default_binary=True,
-            )
-        )
 
 
 def _types(parameters: Mapping[str, Parameter]) -> list[type]:
@@ -174,30 +148,21 @@ class EnsemblePlan:
         for tensor in self.wanted:
             self.uses[tensor] += 1
         """How often a value is used, including by the response to the client."""
-        self.streams = self._find_streams()
+        streams: set[int] = set()
+        for step in self.steps:  # in order: those behind a decoupled model have iterations
+            step.streamed = tuple(dict.fromkeys(g.tensor for g in step.inputs if g.tensor in streams))
+            step.iterates = step.decoupled or bool(step.streamed)
+            if step.iterates:
+                streams.update(step.outputs.values())
+        self.streams = frozenset(streams)
+        """Tensors with iterations."""
         for step in self.steps:
             for given in step.inputs if step.streamed else ():
-                self.uses[given.tensor] += (
-                    given.tensor not in self.streams
-                )  # used by any number of iterations
+                # used by any number of iterations
+                self.uses[given.tensor] += given.tensor not in self.streams
         self.missing = [sum(given.tensor not in self.streams for given in step.inputs) for step in self.steps]
         """Number of inputs that come once, per step."""
         self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)
         self.wanted_streams = tuple(tensor for tensor in self.wanted if tensor in self.streams)
         self.producers = {tensor: n for n, step in enumerate(self.steps) for tensor in step.outputs.values()}
         self.max_inflight = graph.max_inflight
-
-    def _find_streams(self) -> frozenset[int]:
-        """Find the tensors with iterations, which are behind a decoupled model."""
-        streams: set[int] = set()
-        for step in self.steps:
-            step.streamed = tuple(dict.fromkeys(g.tensor for g in step.inputs if g.tensor in streams))
-            step.iterates = step.decoupled or bool(step.streamed)
-            if step.iterates:
-                streams.update(step.outputs.values())
-        return frozenset(streams)
-
-    def forget_heads(self) -> None:
-        """Drop cached heads, which reference the models."""
-        for step in self.steps:
-            step.forget_heads()

@@ -8,6 +8,7 @@ pass between steps without a copy.
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
@@ -15,9 +16,9 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.ensemble.flow import Flow
-from tpx.serving.ensemble.plan import Call, Composing, EnsemblePlan, PlanStep, Shape, StepInput
+from tpx.serving.ensemble.plan import Call, Composing, EnsemblePlan, Shape, StepInput
 from tpx.serving.model_id import ModelId
-from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace, TensorSpec
+from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
 from tpx.serving.stacking.plain import client_shape
 
 log = logging.getLogger(__name__)
@@ -74,14 +75,14 @@ def said_of_sequence(
 class Overrides:
     """Sequence parameters set by the steps of one run, by iteration, until all readers have taken them.
 
-    Readers are the steps directly behind, by number, and the response to the client behind the last
-    one.
+    Readers are the steps directly behind, by number, and behind the last one the response.
     """
 
     def __init__(self, plan: EnsemblePlan) -> None:
         steps, producers = plan.steps, plan.producers
         self._plan = plan
-        self._answer = len(steps)
+        self.response = len(steps)
+        """Number of the last reader."""
         read = [*([given.tensor for given in step.inputs] for step in steps), plan.wanted]
         self._sources = [
             tuple(dict.fromkeys(producers[tensor] for tensor in tensors if tensor in producers))
@@ -97,15 +98,8 @@ class Overrides:
         if self._readers[step]:
             self._said[step, iteration] = [sequence, self._readers[step]]
 
-    def take(self, call: Call) -> SequenceParameters | None:
-        """Return the parameters for a call; if earlier steps disagree, those of its first input."""
-        return self._take(call.step, call.iteration)
-
-    def take_for_answer(self, iteration: int) -> SequenceParameters | None:
-        """Return the parameters for a response; if steps disagree, those of the first output."""
-        return self._take(self._answer, iteration)
-
-    def _take(self, reader: int, iteration: int) -> SequenceParameters | None:
+    def take(self, reader: int, iteration: int) -> SequenceParameters | None:
+        """Return the parameters for a reader; if earlier steps disagree, those of its first tensor."""
         found: SequenceParameters | None = None
         for source in self._sources[reader]:
             iterates = self._plan.steps[source].iterates
@@ -119,50 +113,40 @@ class Overrides:
                     del self._said[key]
             if found is None:
                 found = kept[0]
-            elif found != kept[0] and reader != self._answer:
+            elif found != kept[0] and reader != self.response:
                 model = self._plan.steps[reader].model
                 log.error("steps before '%s' say different things of its sequence: %s is used", model, found)
         return found
 
 
+@dataclass(slots=True)
 class _PhaseSums:
     """Sums of all steps' phases, for the statistics of the ensemble."""
 
-    __slots__ = ("infer_ns", "input_ns", "output_ns", "queue_ns")
-
-    def __init__(self) -> None:
-        self.queue_ns = 0
-        self.input_ns = 0
-        self.infer_ns = 0
-        self.output_ns = 0
-
-    def add(self, request: InferRequest, times: Computation) -> None:
-        """Add the times of a step, unless it was answered without being computed."""
-        started_ns = times.started_ns
-        if not started_ns:
-            return
-        self.queue_ns += started_ns - request.arrived_ns
-        self.input_ns += times.gathered_ns - started_ns
-        self.infer_ns += times.computed_ns - times.gathered_ns
-        self.output_ns += times.ended_ns - times.computed_ns
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
 
+@dataclass(frozen=True, slots=True)
 class _StepTrace:
     """Implements RequestTrace for steps: sums their times, and forwards them to the step's trace."""
 
-    __slots__ = ("_inner", "_times")
-
-    def __init__(self, times: _PhaseSums, inner: RequestTrace | None) -> None:
-        self._times = times
-        self._inner = inner
+    _sums: _PhaseSums
+    _inner: RequestTrace | None
 
     @property
     def context(self) -> str:
         return self._inner.context if self._inner is not None else ""
 
     def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
-        if response.final:
-            self._times.add(request, times)
+        started_ns, sums = times.started_ns, self._sums
+        if response.final and started_ns:  # 0 if it was answered without being computed
+            sums.queue_ns += started_ns - request.arrived_ns
+            sums.input_ns += times.gathered_ns - started_ns
+            sums.infer_ns += times.computed_ns - times.gathered_ns
+            sums.output_ns += times.ended_ns - times.computed_ns
         if self._inner is not None:
             self._inner.computed(request, times, response)
 
@@ -171,7 +155,7 @@ class _StepTrace:
             self._inner.refused()
 
     def child(self, request: InferRequest) -> RequestTrace:
-        return _StepTrace(self._times, self._inner.child(request) if self._inner is not None else None)
+        return _StepTrace(self._sums, self._inner.child(request) if self._inner is not None else None)
 
 
 class EnsembleRun:
@@ -181,28 +165,6 @@ class EnsembleRun:
     Inputs that come once are counted: a step is called when none is missing. A tensor behind a
     decoupled model has a value per iteration, and its consumers are called once for each (`Flow`).
     """
-
-    __slots__ = (
-        "_advancing",
-        "_calls",
-        "_children",
-        "_flow",
-        "_head",
-        "_missing",
-        "_name",
-        "_on_answer",
-        "_overrides",
-        "_plan",
-        "_ready",
-        "_request",
-        "_resolve",
-        "_trace",
-        "_unanswered",
-        "_values",
-        "answered",
-        "over",
-        "times",
-    )
 
     def __init__(
         self, plan: EnsemblePlan, resolve: Resolve, request: InferRequest, on_answer: Answer
@@ -231,21 +193,8 @@ class EnsembleRun:
         self._flow: Flow | None = None
         if plan.streams:
             self._flow = Flow(plan, self._missing, self._ready, self._children, self.advance)
-        self._take_inputs()
-
-    def _take_inputs(self) -> None:
-        request, given = self._request, self._plan.given
-        absent = len(given)
-        for bound, data in zip(request.head.inputs, request.buffers, strict=True):
-            number = given.get(bound.spec.name)
-            if number is not None:
-                absent -= 1
-                self._put(number, Tensor(bound.spec.name, bound.spec.datatype, bound.shape, data))
-        if absent:
-            there = {bound.spec.name for bound in request.head.inputs}
-            for name, number in given.items():
-                if name not in there:
-                    self._put(number, None)
+        inputs = zip(request.head.inputs, request.buffers, strict=True)
+        self._put_all(plan.given, [Tensor(i.spec.name, i.spec.datatype, i.shape, data) for i, data in inputs])
 
     # the `backpressure` of InferRequest
 
@@ -291,7 +240,7 @@ class EnsembleRun:
         values = [self._take(given, call.iteration) for given in step.inputs]
         parameters = request.head.parameters
         if self._overrides is not None:
-            call.sequence = self._overrides.take(call)
+            call.sequence = self._overrides.take(call.step, call.iteration)
             parameters = parameters if call.sequence is None else {**parameters, **call.sequence}
         head = step.head(model, values, request.head.request_id, parameters)
         child = InferRequest(head, [v.data for v in values if v is not None], self._replied, call)
@@ -342,7 +291,7 @@ class EnsembleRun:
             self._take_iteration(self._flow, child, response, sequence)
         else:
             self._override(call.step, 0, sequence)
-            self._take_outputs(step, response.outputs)
+            self._put_all(step.outputs, response.outputs)
             if not response.final:  # its model became decoupled after the ensemble was composed
                 self._children.discard(child)
                 child.cancel()
@@ -350,15 +299,6 @@ class EnsembleRun:
             if self._flow is not None:
                 self._flow.balance()
             self.advance()
-
-    def _take_outputs(self, step: PlanStep, outputs: Sequence[Tensor]) -> None:
-        for tensor in outputs:
-            self._put(step.outputs[tensor.name], tensor)
-        if len(outputs) != len(step.outputs):
-            there = {tensor.name for tensor in outputs}
-            for name, number in step.outputs.items():
-                if name not in there:
-                    self._put(number, None)
 
     def _sequence_of(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
         """Return the sequence parameters for later steps and the client, None if they are unchanged."""
@@ -390,30 +330,41 @@ class EnsembleRun:
 
     # values
 
-    def _put(self, number: int, value: Tensor | None) -> None:
-        """Store a tensor that comes once, or None if the model or the client has left it out.
+    def _put_all(self, numbers: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
+        """Store tensors that come once, and None for those that the model or the client has left out.
 
-        A step that requires it refuses the resulting request.
+        A step that requires them refuses the resulting request.
         """
-        plan = self._plan
+        absent = len(numbers)
+        for tensor in tensors:
+            number = numbers.get(tensor.name)
+            if number is not None:
+                absent -= 1
+                self._put(number, tensor)
+        if absent:
+            there = {tensor.name for tensor in tensors}
+            for name, number in numbers.items():
+                if name not in there:
+                    self._put(number, None)
+
+    def _put(self, number: int, value: Tensor | None) -> None:
+        plan, flow = self._plan, self._flow
         self._values[number] = value
         for step in plan.consumers[number]:
             self._missing[step] -= 1
-            if not self._missing[step]:
-                self._enable(step)
+            if self._missing[step]:
+                continue
+            if flow is not None and plan.steps[step].streamed:
+                flow.look(step)
+            else:
+                self._ready.append(Call(step, 0))
         if number in plan.wanted:
             self._unanswered -= plan.wanted.count(number)
             if not self._unanswered:
-                if self._flow is None:
+                if flow is None:
                     self._answer()
                 else:
-                    self._answer_iterations(self._flow)
-
-    def _enable(self, step: int) -> None:
-        if self._flow is not None and self._plan.steps[step].streamed:
-            self._flow.look(step)
-        else:
-            self._ready.append(Call(step, 0))
+                    self._answer_iterations(flow)
 
     # answers
 
@@ -439,21 +390,21 @@ class EnsembleRun:
 
     def _response(self, values: Sequence[Tensor | None], iteration: int) -> InferResponse:
         """Return a response with these values, without those that a step has left out."""
-        head = self._head
+        head, overrides = self._head, self._overrides
         batched = head.model.max_batch_size > 0
-        given = [
-            (bound, value) for bound, value in zip(head.outputs, values, strict=True) if value is not None
-        ]
-        response = InferResponse(
-            [
-                Tensor(bound.spec.name, v.datatype, _answered_shape(bound.spec, v.shape, batched), v.data)
-                for bound, v in given
-            ]
-        )
-        complete = len(given) == len(values)
-        self._request.head = head if complete else head.with_outputs(tuple([bound for bound, _ in given]))
+        given = []
+        response = InferResponse([])
+        for bound, value in zip(head.outputs, values, strict=True):
+            if value is None:
+                continue
+            spec, shape = bound.spec, _adapted(value.shape, len(bound.spec.model_dims) + batched)
+            if spec.model_dims is not spec.dims:
+                shape = client_shape(spec, shape, batched=batched)
+            given.append(bound)
+            response.outputs.append(Tensor(spec.name, value.datatype, shape, value.data))
+        self._request.head = head if len(given) == len(values) else head.with_outputs(tuple(given))
         if given:
-            said = self._overrides.take_for_answer(iteration) if self._overrides is not None else None
+            said = None if overrides is None else overrides.take(overrides.response, iteration)
             response.parameters = said if said is not None else sequence_of(head.parameters)
         return response
 
@@ -493,10 +444,3 @@ def _adapted(shape: Shape, rank: int) -> Shape:
     if len(shape) == rank + 1 and shape[0] == 1:
         return shape[1:]
     return shape
-
-
-def _answered_shape(spec: TensorSpec, shape: Shape, batched: bool) -> Shape:
-    rank = len(spec.model_dims) + batched
-    if len(shape) != rank:
-        shape = _adapted(shape, rank)
-    return shape if spec.model_dims is spec.dims else client_shape(spec, shape, batched=batched)
