@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from tpx.errors import UsageError
@@ -37,19 +38,17 @@ class SpanCollector(Protocol):
         """Close the connection."""
 
 
+@dataclass(eq=False)
 class SpanExport:
     """Implements TraceSink and, for any setting, TraceGroup: a bounded queue of traces and the thread
-    that sends them.
-
-    The thread starts with the first trace.
+    that sends them, which starts with the first.
     """
 
-    def __init__(
-        self, settings: SpanSettings, collector: SpanCollector, count: Callable[[Trace], int]
-    ) -> None:
-        self._settings = settings
-        self._collector = collector
-        self._count = count
+    _settings: SpanSettings
+    _collector: SpanCollector
+    _count: Callable[[Trace], int]
+
+    def __post_init__(self) -> None:
         self._queue: deque[tuple[Trace, int]] = deque()
         self._changed = threading.Condition()
         self._waiting = 0
@@ -87,30 +86,22 @@ class SpanExport:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._end_thread(self._thread)
+        thread, patience_s = self._thread, _FAILING_CLOSE_S if self._failing else _CLOSE_S
+        if thread is not None:
+            thread.join(patience_s)
+        if thread is not None and thread.is_alive():
+            with self._changed:
+                self._given_up = True
+                left = self._waiting + self._on_its_way
+                self._queue.clear()
+            self._collector.call_off()
+            thread.join(_CALLED_OFF_S)
+            where = self._settings.url
+            log.error("%d spans are lost: '%s' did not take them within %g s", left, where, patience_s)
         self._collector.close()
 
-    def _end_thread(self, thread: threading.Thread) -> None:
-        patience_s = _FAILING_CLOSE_S if self._failing else _CLOSE_S
-        thread.join(patience_s)
-        if not thread.is_alive():
-            return
-        with self._changed:
-            self._given_up = True
-            left = self._waiting + self._on_its_way
-            self._queue.clear()
-        self._collector.call_off()
-        thread.join(_CALLED_OFF_S)
-        log.error(
-            "%d spans are lost: '%s' did not take them within %g s", left, self._settings.url, patience_s
-        )
-
     def _work(self) -> None:
-        while True:
-            batch = self._take()
-            if not batch:
-                return
+        while batch := self._take():
             try:
                 why = self._collector.send(batch)
             except (OSError, ValueError, TypeError) as exc:  # the next batch may succeed
@@ -145,11 +136,8 @@ class SpanExport:
             self._lost += count
             if not self._failing:
                 self._failing = True
-                log.error(
-                    "spans cannot be sent to '%s': %s; they are dropped until it takes them again",
-                    self._settings.url,
-                    why,
-                )
+                fault = "spans cannot be sent to '%s': %s; they are dropped until it takes them again"
+                log.error(fault, self._settings.url, why)
         elif self._failing:
             self._failing = False
             log.info("'%s' takes spans again; %d were dropped meanwhile", self._settings.url, self._lost)

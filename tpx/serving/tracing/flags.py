@@ -9,27 +9,18 @@ from tpx.errors import UsageError
 from tpx.serving.tracing.settings import LEVELS, MODES, Level, Mode, SpanSettings, TraceSetting
 
 _FORM = "--trace-config option format is '<trace mode>,<setting>=<value>' or '<setting>=<value>'"
-_LEVEL_WORDS: dict[str, tuple[Level, ...]] = {
-    "false": (),
-    "off": (),
-    "true": ("TIMESTAMPS",),
-    "on": ("TIMESTAMPS",),
-    "min": ("TIMESTAMPS",),
-    "max": ("TIMESTAMPS",),
-    "timestamps": ("TIMESTAMPS",),
+Levels = tuple[Level, ...]
+
+_LEVEL_WORDS: dict[str, Levels] = {
+    **dict.fromkeys(("false", "off"), ()),
+    **dict.fromkeys(("true", "on", "min", "max", "timestamps"), ("TIMESTAMPS",)),
     "tensors": ("TENSORS",),
 }
-_FIELDS = {
-    "mode": "trace_mode",
-    "rate": "trace_rate",
-    "count": "trace_count",
-    "file": "trace_file",
-    "log-frequency": "log_frequency",
-}
+_FIELDS = {name: f"trace_{name}" for name in ("mode", "rate", "count", "file")}
+_FIELDS["log-frequency"] = "log_frequency"
 _SPAN_NUMBERS = {
-    "bsp_max_queue_size": "OTEL_BSP_MAX_QUEUE_SIZE",
-    "bsp_schedule_delay": "OTEL_BSP_SCHEDULE_DELAY",
-    "bsp_max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    name: f"OTEL_{name.upper()}"
+    for name in ("bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
 }
 """Environment variables used if no flag is given."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -39,8 +30,6 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 }
 _LEAST = {"rate": 0, "count": -1, "log-frequency": 0} | dict.fromkeys(_SPAN_NUMBERS, 1)
 _URL_VARIABLES = (("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces"))
-
-Levels = tuple[Level, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +98,6 @@ def start_setting(
             )
     if setting.exports:
         return _exporting(setting, flags, environment)
-    _check_file(setting)
-    return setting
-
-
-def _check_file(setting: TraceSetting) -> None:
     if not setting.trace_rate:
         raise UsageError("--trace-config rate=0 needs mode=opentelemetry: expected at least 1")
     if setting.trace_level and not setting.trace_file:
@@ -121,6 +105,7 @@ def _check_file(setting: TraceSetting) -> None:
     directory = Path(setting.trace_file).parent
     if setting.trace_file and not directory.is_dir():
         raise UsageError(f"--trace-config triton,file={setting.trace_file}: no directory '{directory}'")
+    return setting
 
 
 def _exporting(
@@ -135,7 +120,11 @@ def _exporting(
     spans = SpanSettings(resource=tuple({key: value for key, _, value in pairs}.items()))
     spans = replace(spans, url=str(said.get("url") or _url(environment) or spans.url))
     for name, variable in _SPAN_NUMBERS.items():
-        number = said.get(name, _of_environment(environment, variable))
+        number, text = said.get(name), environment.get(variable)
+        try:
+            number = _number(text, 1) if number is None and text else number
+        except ValueError as exc:
+            raise UsageError(f"{variable}={text} of the environment: {exc}") from exc
         if number is not None:
             spans = replace(spans, **{name: number})  # type: ignore[arg-type]
     if urlsplit(spans.url).scheme not in ("http", "https") or not urlsplit(spans.url).hostname:
@@ -155,23 +144,12 @@ def _url(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def _of_environment(environment: Mapping[str, str], variable: str) -> int | None:
-    text = environment.get(variable)
-    if not text:
-        return None
-    try:
-        return _number(text, 1)
-    except ValueError as exc:
-        raise UsageError(f"{variable}={text} of the environment: {exc}") from exc
-
-
 def _mode(text: str) -> Mode:
     for mode in MODES:
         if text.lower() == mode:
             return mode
-    raise ValueError(
-        f'invalid value for trace mode option: {text}. Available options are "triton" and "opentelemetry"'
-    )
+    options = 'Available options are "triton" and "opentelemetry"'
+    raise ValueError(f"invalid value for trace mode option: {text}. {options}")
 
 
 def _number(text: str, least: int) -> int:

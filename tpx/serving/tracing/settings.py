@@ -148,7 +148,9 @@ def parse_update(
         elif name == "trace_level":
             values[name] = parse_levels(texts)
         else:
-            values[name] = _whole_number(name, _only(name, texts), got)
+            if len(texts) != 1:
+                raise InvalidRequest(f"expect only 1 value for '{name}'")
+            values[name] = _whole_number(name, texts[0], got)
     return TraceUpdate(values=TraceValues(**values), cleared=frozenset(cleared))  # type: ignore[arg-type]
 
 
@@ -160,12 +162,6 @@ def parse_levels(texts: Sequence[str]) -> tuple[Level, ...] | None:
     if "OFF" in texts and len(texts) > 1:
         raise InvalidRequest("Expect only one trace level 'OFF' is specified")
     return tuple(level for level in LEVELS if level in texts) if texts else None
-
-
-def _only(name: str, texts: Sequence[str]) -> str:
-    if len(texts) != 1:
-        raise InvalidRequest(f"expect only 1 value for '{name}'")
-    return texts[0]
 
 
 def _whole_number(name: str, text: str, got: str) -> int:

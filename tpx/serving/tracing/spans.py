@@ -17,7 +17,6 @@ _SCOPE = InstrumentationScope("triton-server")
 _UNNAMED = "unknown_service"
 _OF_MODEL = ("REQUEST_", "QUEUE_")
 _OF_COMPUTING = "COMPUTE_"
-_NO_ATTRIBUTES: Mapping[str, str | int] = {}
 
 
 def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
@@ -30,55 +29,21 @@ def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
 
 def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableSpan]:
     """Return the spans of a trace and its children; `offset_ns` leads to the time of day."""
-    return _Spans(resource, offset_ns).of(trace)
 
-
-def count_spans(trace: Trace) -> int:
-    """Return the maximum number of spans of a trace."""
-    return (0 if trace.parent_id else 1) + 2 + sum(map(count_spans, trace.children))
-
-
-class _Spans:
-    """Builds the spans of one trace, inner ones first."""
-
-    def __init__(self, resource: Resource, offset_ns: int) -> None:
-        self._resource = resource
-        self._offset_ns = offset_ns
-
-    def of(self, trace: Trace) -> list[ReadableSpan]:
-        place = trace.place
-        assert place is not None
-        made = [span for child in trace.children for span in self.of(child)]
-        stamps = [event for event in trace.events if isinstance(event, TraceStamp)]
-        of_computing = [stamp for stamp in stamps if stamp.name.startswith(_OF_COMPUTING)]
-        of_model = [stamp for stamp in stamps if stamp.name.startswith(_OF_MODEL)]
-        of_wire = [stamp for stamp in stamps if not stamp.name.startswith((*_OF_MODEL, _OF_COMPUTING))]
-        below = _context(place, place.span_id)
-        if of_computing:
-            made.append(self._span(COMPUTE, _context(place, new_span_id()), below, of_computing))
-        above = _context(place, place.above_id)
-        if of_model and trace.head is not None:
-            name = trace.head.model.name
-            made.append(self._span(name, below, above, of_model, _about(trace), trace.error))
-        if not trace.parent_id and of_wire:
-            made.append(self._span(ROOT, above, _caller(place), of_wire, error=trace.error))
-        return made
-
-    def _span(
-        self,
+    def span(
         name: str,
         context: SpanContext,
         parent: SpanContext | None,
         stamps: Sequence[TraceStamp],
-        attributes: Mapping[str, str | int] = _NO_ATTRIBUTES,
-        error: str = "",
+        attributes: Mapping[str, str | int],
+        error: str,
     ) -> ReadableSpan:
-        times = [stamp.ns + self._offset_ns for stamp in stamps]
+        times = [stamp.ns + offset_ns for stamp in stamps]
         return ReadableSpan(
             name,
             context=context,
             parent=parent,
-            resource=self._resource,
+            resource=resource,
             attributes=attributes,
             events=[Event(stamp.name, timestamp=ns) for stamp, ns in zip(stamps, times, strict=True)],
             kind=SpanKind.SERVER,
@@ -88,19 +53,37 @@ class _Spans:
             instrumentation_scope=_SCOPE,
         )
 
+    place = trace.place
+    assert place is not None
+    # inner ones first
+    made = [each for child in trace.children for each in spans_of(child, resource, offset_ns)]
+    stamps = [event for event in trace.events if isinstance(event, TraceStamp)]
+    of_computing = [stamp for stamp in stamps if stamp.name.startswith(_OF_COMPUTING)]
+    of_model = [stamp for stamp in stamps if stamp.name.startswith(_OF_MODEL)]
+    of_wire = [stamp for stamp in stamps if not stamp.name.startswith((*_OF_MODEL, _OF_COMPUTING))]
+    below, above = _context(place, place.span_id), _context(place, place.above_id)
+    if of_computing:
+        made.append(span(COMPUTE, _context(place, new_span_id()), below, of_computing, {}, ""))
+    if of_model and trace.head is not None:
+        model, request_id = trace.head.model, trace.head.request_id
+        about: dict[str, str | int] = {
+            "triton.model_name": model.name,
+            "triton.model_version": model.version,
+            "triton.trace_id": trace.id,
+            "triton.trace_parent_id": trace.parent_id,
+            **({"triton.request_id": request_id} if request_id else {}),
+        }
+        made.append(span(model.name, below, above, of_model, about, trace.error))
+    if not trace.parent_id and of_wire:
+        caller = place.caller
+        parent = None if caller is None else SpanContext(caller.trace_id, caller.span_id, is_remote=True)
+        made.append(span(ROOT, above, parent, of_wire, {}, trace.error))
+    return made
 
-def _about(trace: Trace) -> Mapping[str, str | int]:
-    assert trace.head is not None
-    model = trace.head.model
-    out: dict[str, str | int] = {
-        "triton.model_name": model.name,
-        "triton.model_version": model.version,
-        "triton.trace_id": trace.id,
-        "triton.trace_parent_id": trace.parent_id,
-    }
-    if trace.head.request_id:
-        out["triton.request_id"] = trace.head.request_id
-    return out
+
+def count_spans(trace: Trace) -> int:
+    """Return the maximum number of spans of a trace."""
+    return (0 if trace.parent_id else 1) + 2 + sum(map(count_spans, trace.children))
 
 
 def _context(place: SpanPlace, span_id: int) -> SpanContext:
@@ -111,10 +94,3 @@ def _context(place: SpanPlace, span_id: int) -> SpanContext:
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
         trace_state=TraceState.from_header([place.state]) if place.state else None,
     )
-
-
-def _caller(place: SpanPlace) -> SpanContext | None:
-    caller = place.caller
-    if caller is None:
-        return None
-    return SpanContext(caller.trace_id, caller.span_id, is_remote=True)

@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -126,74 +126,48 @@ class TensorSeen:
         return {"id": trace_id, "activity": self.activity, "tensor": item}
 
 
+@dataclass(frozen=True, slots=True)
 class _Begun:
     """The point of a trace at which model and request id are known."""
 
-    __slots__ = ("_head", "_parent_id")
-
-    def __init__(self, head: RequestHead, parent_id: int) -> None:
-        self._head = head
-        self._parent_id = parent_id
+    head: RequestHead
+    parent_id: int
 
     def record(self, trace_id: int) -> dict[str, object]:
-        model = self._head.model
-        out: dict[str, object] = {
+        model, request_id = self.head.model, self.head.request_id
+        return {
             "id": trace_id,
             "model_name": model.name,
             "model_version": model.version,
+            **({"request_id": request_id} if request_id else {}),
+            **({"parent_id": self.parent_id} if self.parent_id else {}),
         }
-        if self._head.request_id:
-            out["request_id"] = self._head.request_id
-        if self._parent_id:
-            out["parent_id"] = self._parent_id
-        return out
 
 
+@dataclass(eq=False)
 class Trace:
     """Collects the trace of a request on the event loop; the writer's thread formats it.
 
     A step of an ensemble has its own trace, created by `child` and written with its parent's.
     """
 
-    __slots__ = (
-        "_left_queue",
-        "_levels",
-        "_on_end",
-        "_take_id",
-        "children",
-        "error",
-        "events",
-        "head",
-        "id",
-        "parent_id",
-        "place",
-        "size",
-    )
+    _take_id: Callable[[], int]
+    _levels: Sequence[Level]
+    _on_end: "Callable[[Trace], None]"
+    parent_id: int = 0
+    place: SpanPlace | None = None
+    """Position among spans, if traces are exported as spans."""
+    size: int = field(init=False, default=0)
+    """Bytes of tensors held until they are written."""
+    head: RequestHead | None = field(init=False, default=None)
+    """Head of the request, once it is known."""
+    error: str = field(init=False, default="")
+    """Error of the last response; empty if it succeeded."""
 
-    def __init__(
-        self,
-        take_id: Callable[[], int],
-        levels: Sequence[Level],
-        on_end: "Callable[[Trace], None]",
-        *,
-        parent_id: int = 0,
-        place: SpanPlace | None = None,
-    ) -> None:
-        self.id = take_id()
-        self.parent_id = parent_id
-        self.size = 0
-        """Bytes of tensors held until they are written."""
+    def __post_init__(self) -> None:
+        self.id = self._take_id()
         self.events: list[TraceStamp | TensorSeen | _Begun] = []
-        self.place = place
-        """Position among spans, if traces are exported as spans."""
-        self.head: RequestHead | None = None
-        """Head of the request, once it is known."""
-        self.error = ""
-        """Error of the last response; empty if it succeeded."""
         self.children: list[Trace] = []
-        self._take_id = take_id
-        self._levels = levels
-        self._on_end = on_end
         self._left_queue = False
 
     def child(self, request: InferRequest) -> "Trace":
@@ -224,7 +198,13 @@ class Trace:
         """Record a response of the model, the last one if it is final; `times` of 0 are left out."""
         if not self._left_queue:
             self._left_queue = True
-            self._leave_queue(request, times)
+            self.stamp("QUEUE_START", request.arrived_ns)
+            self._see_inputs("TENSOR_QUEUE_INPUT", request)
+            if times.started_ns:
+                self.stamp("COMPUTE_START", times.started_ns)
+                self._see_inputs("TENSOR_BACKEND_INPUT", request)
+                self.stamp("COMPUTE_INPUT_END", times.gathered_ns)
+                self.stamp("COMPUTE_OUTPUT_START", times.computed_ns)
         if response.error is not None:
             self.error = response.error.message
         for tensor in response.outputs:
@@ -233,15 +213,6 @@ class Trace:
             if times.started_ns:
                 self.stamp("COMPUTE_END", times.ended_ns)
             self.stamp("REQUEST_END")
-
-    def _leave_queue(self, request: InferRequest, times: Computation) -> None:
-        self.stamp("QUEUE_START", request.arrived_ns)
-        self._see_inputs("TENSOR_QUEUE_INPUT", request)
-        if times.started_ns:
-            self.stamp("COMPUTE_START", times.started_ns)
-            self._see_inputs("TENSOR_BACKEND_INPUT", request)
-            self.stamp("COMPUTE_INPUT_END", times.gathered_ns)
-            self.stamp("COMPUTE_OUTPUT_START", times.computed_ns)
 
     def refused(self) -> None:
         """Record that the model has refused the request."""

@@ -50,18 +50,6 @@ def open_sink(setting: TraceSetting) -> TraceSink:
 class _Scope:
     """An active setting, of the server or of one model, and its counts."""
 
-    __slots__ = (
-        "_collected",
-        "_group",
-        "_remaining",
-        "_replaced",
-        "_seen",
-        "_setting",
-        "_taken",
-        "on",
-        "said",
-    )
-
     def __init__(self, setting: TraceSetting, said: TraceValues, group: TraceGroup) -> None:
         self.said = said
         self.on = not setting.fault and (setting.exports or setting.trace_count != 0)
