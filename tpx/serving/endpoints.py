@@ -75,11 +75,10 @@ class Endpoints:
         relay: EndpointRelay | None = None,
         bound: Mapping[str, Sequence[socket.socket]] | None = None,
     ) -> None:
-        """Create the endpoints.
+        """Create the endpoints. Raises UsageError.
 
-        `metrics` renders the metrics page once models are loaded; a frontend has none. `relay` handles
-        all verbs except inference if `plane` does not; `bound` has open sockets by the flag of their
-        service. Raises UsageError.
+        `metrics` renders the metrics page; a frontend has none. `relay` handles all verbs except
+        inference if `plane` does not; `bound` has open sockets by the flag of their service.
         """
         self._config = config
         self._plane = plane
@@ -95,58 +94,49 @@ class Endpoints:
         self._services = self._allowed(AccessLog(plane.logs))
 
     def _allowed(self, access: AccessLog) -> list[_Service]:
-        config, services = self._config, []
-        grpc = GrpcFrontend(
-            self._plane,
-            restrictions=parse_restrictions(
-                "--grpc-restricted-protocol", config.grpc.grpc_restricted_protocol
-            ),
-            forwarding=parse_forwarding(
-                "--grpc-header-forward-pattern", config.grpc.grpc_header_forward_pattern
-            ),
-            relay=self._relay,
+        config, grpc, http, services = self._config, self._config.grpc, self._config.http, []
+        restrictions = parse_restrictions("--grpc-restricted-protocol", grpc.grpc_restricted_protocol)
+        forwarding = parse_forwarding("--grpc-header-forward-pattern", grpc.grpc_header_forward_pattern)
+        grpc_frontend = GrpcFrontend(
+            self._plane, restrictions=restrictions, forwarding=forwarding, relay=self._relay
         )
-        http_restrictions = parse_restrictions("--http-restricted-api", config.http.http_restricted_api)
-        http = HttpFrontend(
+        restrictions = parse_restrictions("--http-restricted-api", http.http_restricted_api)
+        forwarding = parse_forwarding("--http-header-forward-pattern", http.http_header_forward_pattern)
+        http_frontend = HttpFrontend(
             self._plane,
-            config.http.http_max_input_size,
+            http.http_max_input_size,
             self._inflater,
-            restrictions=http_restrictions,
-            forwarding=parse_forwarding(
-                "--http-header-forward-pattern", config.http.http_header_forward_pattern
-            ),
+            restrictions=restrictions,
+            forwarding=forwarding,
             relay=self._relay,
         )
-        if config.grpc.allow_grpc:
+        judge = None if restrictions is None else http_frontend.judge
+        if grpc.allow_grpc:
             services.append(
                 _Service(
                     name="GRPCInferenceService",
                     flag="grpc",
-                    address=config.grpc.grpc_address,
-                    port=config.grpc.grpc_port,
-                    reuse_port=config.grpc.reuse_grpc_port,
+                    address=grpc.grpc_address,
+                    port=grpc.grpc_port,
+                    reuse_port=grpc.reuse_grpc_port,
                     tls=grpc_tls(config),
                     connect=lambda listener: grpc_connections(
-                        listener, grpc_limits(config), grpc.methods(), self._inflater
+                        listener, grpc_limits(config), grpc_frontend.methods(), self._inflater
                     ),
                     observe=access.grpc,
                 )
             )
-        if config.http.allow_http:
+        if http.allow_http:
+            limits = http_limits(config, max_body_bytes=http.http_max_input_size)
             services.append(
                 _Service(
                     name="HTTPService",
                     flag="http",
-                    address=config.http.http_address,
-                    port=config.http.http_port,
-                    reuse_port=config.http.reuse_http_port,
+                    address=http.http_address,
+                    port=http.http_port,
+                    reuse_port=http.reuse_http_port,
                     tls=http_tls(config),
-                    connect=lambda listener: http_connections(
-                        listener,
-                        http_limits(config, max_body_bytes=config.http.http_max_input_size),
-                        http.serve,
-                        None if http_restrictions is None else http.judge,
-                    ),
+                    connect=lambda listener: http_connections(listener, limits, http_frontend.serve, judge),
                     observe=access.http,
                 )
             )
@@ -180,32 +170,31 @@ class Endpoints:
 
     async def listen(self) -> list[BoundEndpoint]:
         """Accept connections. Raises UsageError for a port in use."""
-        return [await self._listen(service) for service in self._services]
-
-    async def _listen(self, service: _Service) -> BoundEndpoint:
-        config = self._config
-        listener = Listener(
-            max_connections=config.server.max_connections,
-            max_per_client=config.server.max_connections_per_client,
-            share_s=config.server.connection_turn_us / 1e6,
-            memory=self._memory,
-        )
-        try:
-            bound = await listener.start(
-                service.connect(listener),
-                service.address,
-                service.port,
-                tls=service.tls,
-                reuse_port=service.reuse_port,
-                bound=self._bound.get(service.flag, ()),
+        server, endpoints = self._config.server, []
+        for service in self._services:
+            listener = Listener(
+                max_connections=server.max_connections,
+                max_per_client=server.max_connections_per_client,
+                share_s=server.connection_turn_us / 1e6,
+                memory=self._memory,
             )
-        except OSError as exc:
-            raise _in_use(service, exc) from exc
-        if service.flag != "metrics":
-            self.serving.append(listener)
-        self.listeners.append((listener, service.observe))
-        self.observe()
-        return BoundEndpoint(service=service.name, address=service.address, port=bound)
+            try:
+                port = await listener.start(
+                    service.connect(listener),
+                    service.address,
+                    service.port,
+                    tls=service.tls,
+                    reuse_port=service.reuse_port,
+                    bound=self._bound.get(service.flag, ()),
+                )
+            except OSError as exc:
+                raise _in_use(service, exc) from exc
+            if service.flag != "metrics":
+                self.serving.append(listener)
+            self.listeners.append((listener, service.observe))
+            self.observe()
+            endpoints.append(BoundEndpoint(service=service.name, address=service.address, port=port))
+        return endpoints
 
     def observe(self) -> None:
         """Report requests to their observers while they are traced or logged."""
@@ -229,45 +218,32 @@ def _in_use(service: _Service, error: OSError) -> UsageError:
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the HTTP endpoint, None without TLS. Raises UsageError."""
-    if not config.http.http_use_ssl:
-        _refuse_unused(
-            "http", config.http.http_server_cert, config.http.http_server_key, config.http.http_root_cert
-        )
-        return None
-    return _tls(
-        "http",
-        config.http.http_server_cert,
-        config.http.http_server_key,
-        config.http.http_root_cert,
-        ["http/1.1"],
-    )
+    http = config.http
+    files = http.http_server_cert, http.http_server_key, http.http_root_cert
+    return _tls("http", *files, ["http/1.1"], on=http.http_use_ssl)
 
 
 def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the gRPC endpoint, None without TLS. Raises UsageError."""
-    if not (config.grpc.grpc_use_ssl or config.grpc.grpc_use_ssl_mutual):
-        _refuse_unused(
-            "grpc", config.grpc.grpc_server_cert, config.grpc.grpc_server_key, config.grpc.grpc_root_cert
-        )
-        return None
-    if config.grpc.grpc_use_ssl_mutual and config.grpc.grpc_root_cert is None:
+    grpc = config.grpc
+    root, on = grpc.grpc_root_cert, grpc.grpc_use_ssl or grpc.grpc_use_ssl_mutual
+    if grpc.grpc_use_ssl_mutual and root is None:
         raise UsageError("--grpc-use-ssl-mutual needs --grpc-root-cert")
-    root = config.grpc.grpc_root_cert if config.grpc.grpc_use_ssl_mutual else None
-    return _tls("grpc", config.grpc.grpc_server_cert, config.grpc.grpc_server_key, root, ["h2"])
-
-
-def _refuse_unused(what: str, *files: Path | None) -> None:
-    """Raise UsageError for certificates given while TLS is off."""
-    if any(files):
-        raise UsageError(
-            f"certificates are given for {what}, but not --{what}-use-ssl, which makes use of them"
-        )
+    if on and not grpc.grpc_use_ssl_mutual:
+        root = None
+    return _tls("grpc", grpc.grpc_server_cert, grpc.grpc_server_key, root, ["h2"], on=on)
 
 
 def _tls(
-    what: str, cert: Path | None, key: Path | None, root: Path | None, protocols: list[str]
-) -> ssl.SSLContext:
+    what: str, cert: Path | None, key: Path | None, root: Path | None, protocols: list[str], *, on: bool
+) -> ssl.SSLContext | None:
     """Return a server's context; with `root`, clients must present a certificate that it signed."""
+    if not on:
+        if any((cert, key, root)):
+            raise UsageError(
+                f"certificates are given for {what}, but not --{what}-use-ssl, which makes use of them"
+            )
+        return None
     if cert is None or key is None:
         raise UsageError(f"--{what}-use-ssl needs --{what}-server-cert and --{what}-server-key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -301,16 +277,16 @@ def http_limits(config: ServeConfig, *, max_body_bytes: int) -> HttpLimits:
 
 def grpc_limits(config: ServeConfig) -> GrpcLimits:
     """Return the limits of a gRPC connection."""
-    level = config.grpc.grpc_infer_response_compression_level
+    grpc, level = config.grpc, config.grpc.grpc_infer_response_compression_level
     return GrpcLimits(
-        max_message_bytes=config.grpc.grpc_max_message_size,
-        max_metadata_bytes=config.grpc.grpc_max_metadata_size,
-        glitch_burst=config.grpc.grpc_max_glitches,
-        glitches_per_s=config.grpc.grpc_glitches_per_sec,
-        max_streams=config.grpc.grpc_max_concurrent_streams,
-        preface_timeout_s=config.grpc.grpc_preface_timeout_secs,
-        header_timeout_s=config.grpc.grpc_header_timeout_secs,
-        message_timeout_s=config.grpc.grpc_message_timeout_secs,
+        max_message_bytes=grpc.grpc_max_message_size,
+        max_metadata_bytes=grpc.grpc_max_metadata_size,
+        glitch_burst=grpc.grpc_max_glitches,
+        glitches_per_s=grpc.grpc_glitches_per_sec,
+        max_streams=grpc.grpc_max_concurrent_streams,
+        preface_timeout_s=grpc.grpc_preface_timeout_secs,
+        header_timeout_s=grpc.grpc_header_timeout_secs,
+        message_timeout_s=grpc.grpc_message_timeout_secs,
         min_receive_rate=config.server.min_receive_rate,
         max_receive_s=config.server.max_receive_secs,
         write_timeout_s=config.server.write_timeout_secs,
@@ -332,18 +308,15 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
 
 def check_ports(config: ServeConfig) -> None:
     """Raise UsageError if two endpoints have the same port."""
-    services = [
+    seen: dict[tuple[str, int], str] = {}
+    for name, allowed, address, port in (
         ("HTTP", config.http.allow_http, config.http.http_address, config.http.http_port),
         ("GRPC", config.grpc.allow_grpc, config.grpc.grpc_address, config.grpc.grpc_port),
         ("metrics", config.metrics.allow_metrics, config.metrics_host, config.metrics.metrics_port),
-    ]
-    seen: dict[tuple[str, int], str] = {}
-    for name, allowed, address, port in services:
-        if not allowed or not port:
-            continue
-        if (address, port) in seen:
+    ):
+        other = seen.setdefault((address, port), name) if allowed and port else name
+        if other != name:
             raise UsageError(
-                f"The server cannot listen to {seen[address, port]} requests and {name} requests at the same "
-                f"address and port {address}:{port}"
+                f"The server cannot listen to {other} requests and {name} requests at the same address and "
+                f"port {address}:{port}"
             )
-        seen[address, port] = name

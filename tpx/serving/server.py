@@ -5,8 +5,10 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.options import nearest
@@ -31,6 +33,7 @@ from tpx.serving.options import ServeConfig
 from tpx.serving.processes.hub import FrontendHub
 from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
+from tpx.serving.repository.discovery import CLIENTS_DECIDE
 from tpx.serving.repository.layout import LocalRepository
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.stores.store import StoreRepository
@@ -39,7 +42,6 @@ from tpx.serving.scheduling.limiter import Limiter, NoLimiter, RateLimiter, pars
 from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
 from tpx.serving.shared_memory.system import region_limit
-from tpx.serving.shutdown import Shutdown
 from tpx.serving.tracing.tracer import Tracer, open_sink
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,86 @@ _SWITCH_INTERVAL_S = 0.0005
 
 _UNLOAD_S = 5
 """Minimum time for unloading models, however long requests in flight took."""
+
+
+_LINGER_S = 5
+"""Grace period after the last computation, for partly received requests and for clients to read responses."""
+_LOOK_EVERY_S = 0.05
+
+
+class Accepting(Protocol):
+    """A listener, or all listeners of the frontend processes."""
+
+    shares_port: bool
+
+    @property
+    def connections(self) -> int: ...
+    def release(self) -> None:
+        """Ask clients to reconnect."""
+
+    def stop_accepting(self) -> None:
+        """Close the port and idle connections."""
+
+
+async def shut_down(
+    plane: DataPlane, listeners: Sequence[Accepting], *, drain_s: int, exit_timeout_s: int
+) -> float | None:
+    """Shut down `listeners` in the order that load balancers, clients, and models need.
+
+    1. Not ready: load balancers start to remove the server. All requests are served for `drain_s`
+    seconds; in the second half clients are asked to reconnect. 2. Stopping: new requests are refused.
+    Requests in flight and started sequences may finish within `exit_timeout_s` seconds; ports and
+    connections stay open. 3. Closing: connections end once their responses are read.
+
+    Returns the seconds left for unloading the models, or None if time ran out while something was busy.
+    """
+    time_s = asyncio.get_running_loop().time
+    plane.exiting = True
+    if drain_s:
+        log.info("Draining: not ready, and serving for %d s more", drain_s)
+        await asyncio.sleep(drain_s / 2)
+        for listener in listeners:
+            listener.release()
+        await asyncio.sleep(drain_s / 2)
+    plane.stopping = True
+    plane.control.stop()
+    for listener in listeners:
+        if listener.shares_port:
+            listener.release()
+    ends_s = time_s() + exit_timeout_s
+    if not await _all_finished(plane, ends_s):
+        return None
+    for listener in listeners:
+        listener.stop_accepting()
+    patience_s = min(ends_s, time_s() + _LINGER_S)
+    while sum(listener.connections for listener in listeners) and time_s() < patience_s:  # noqa: ASYNC110 (an event would add a check to every connection)
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return max(0.0, ends_s - time_s())
+
+
+async def _all_finished(plane: DataPlane, ends_s: float) -> bool:
+    """Wait for requests in flight and sequences. Return False at the deadline if requests or loads are
+    left; sequences are abandoned then.
+    """
+    log.info("Waiting for in-flight requests to complete.")
+    control, told_s = plane.control, -1
+    while True:
+        serving = [*plane.served(), *control.retirement.draining]
+        busy = [one for one in serving if one.sequences > 0 or (one.in_flight > 0 and not one.abandoned)]
+        left_s = ends_s - asyncio.get_running_loop().time()
+        if told_s != max(0, round(left_s)):
+            told_s = max(0, round(left_s))
+            log.info("Timeout %d: Found %d model versions that have in-flight inferences", told_s, len(busy))
+            for model in busy:
+                count, name = max(model.in_flight, model.sequences), model.name
+                log.info("Model '%s' (version %d) has %d in-flight inferences", name, model.version, count)
+            if control.loads.busy:
+                log.info("%d loads or unloads have not ended", control.loads.busy)
+        if not busy and not control.loads.busy:
+            return True
+        if left_s <= 0:
+            return not control.loads.busy and not any(model.in_flight for model in busy)
+        await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
 
 
 class InferenceServer:
@@ -105,7 +187,10 @@ class InferenceServer:
         )
         self._sampler = Sampler([], 1)
         self._hub = None if seat is None else _hub(config, self.plane, seat)
-        own = config if seat is None else _metrics_only(config)
+        own = config
+        if seat is not None:  # an engine itself serves only metrics
+            http, grpc = replace(config.http, allow_http=False), replace(config.grpc, allow_grpc=False)
+            own = replace(config, http=http, grpc=grpc)
         bound = {} if seat is None else {"metrics": seat.metrics}
         self.endpoints = Endpoints(own, self.plane, self._metrics, budget, bound=bound)
         self.tracer.watch(self._tell_state)
@@ -138,12 +223,12 @@ class InferenceServer:
         Returns False if time ran out: what still computes or finalizes cannot be stopped, so the
         process must exit.
         """
-        left_s = await Shutdown(
+        left_s = await shut_down(
             self.plane,
             self.endpoints.serving if self._hub is None else [self._hub],
             drain_s=self._config.server.drain_secs,
             exit_timeout_s=self._config.server.exit_timeout_secs,
-        ).run()
+        )
         if left_s is None:
             await self.abandon()
             return False
@@ -161,7 +246,7 @@ class InferenceServer:
     async def abandon(self) -> None:
         """Remove temporary files and write traces, without waiting for loads or computations."""
         self.control.abandon()
-        await self._end_traces()
+        await asyncio.to_thread(self.tracer.close)
 
     async def _end(self) -> None:
         if self._hub is not None:
@@ -171,10 +256,7 @@ class InferenceServer:
         self._memory_watch.stop()
         self.plane.offload.close()
         await self.control.close()
-        await self._end_traces()
-
-    async def _end_traces(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.tracer.close)
+        await asyncio.to_thread(self.tracer.close)
 
     async def _load_and_listen(self) -> list[BoundEndpoint]:
         await self.endpoints.probe()
@@ -227,18 +309,10 @@ class InferenceServer:
 
 
 def _hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub:
-    inflater = Inflater(
-        config.server.max_inflated_bytes
-    )  # frontends inflate: requests arrive here uncompressed
+    # frontends inflate: requests arrive here uncompressed
+    inflater = Inflater(config.server.max_inflated_bytes)
     http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
     return FrontendHub(plane, seat.listening, seat.count, http, GrpcFrontend(plane))
-
-
-def _metrics_only(config: ServeConfig) -> ServeConfig:
-    """Return the config of an engine, which itself serves only metrics."""
-    return replace(
-        config, http=replace(config.http, allow_http=False), grpc=replace(config.grpc, allow_grpc=False)
-    )
 
 
 def _bound_by(seat: EngineSeat) -> list[BoundEndpoint]:
@@ -252,33 +326,29 @@ def _bound_by(seat: EngineSeat) -> list[BoundEndpoint]:
 
 def control_settings(config: ServeConfig) -> ControlSettings:
     """Return the sources of models, and when they are loaded. Raises UsageError."""
+    options, mode = config.repository, config.repository.model_control_mode
+    if options.model_memory_limit and mode not in CLIENTS_DECIDE:
+        raise UsageError(
+            "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
+            f"'{mode}' a model that made room for another would not come back"
+        )
     return ControlSettings(
         places=[
             LocalRepository(place)
             if isinstance(place, Path)
             else StoreRepository(place, os.environ, Path.home())
-            for place in (*config.repository.model_repository, *config.repository.models)
+            for place in (*options.model_repository, *options.models)
         ],
-        mode=config.repository.model_control_mode,
-        startup=config.repository.load_model,
-        exit_on_error=config.repository.exit_on_error,
-        poll_s=config.repository.repository_poll_secs,
-        load_threads=config.repository.model_load_thread_count,
-        load_retries=config.repository.model_load_retry_count,
-        config_name=config.repository.model_config_name,
-        lazy_wait_s=config.repository.lazy_load_timeout_secs,
-        memory_limit_bytes=_memory_limit(config),
+        mode=mode,
+        startup=options.load_model,
+        exit_on_error=options.exit_on_error,
+        poll_s=options.repository_poll_secs,
+        load_threads=options.model_load_thread_count,
+        load_retries=options.model_load_retry_count,
+        config_name=options.model_config_name,
+        lazy_wait_s=options.lazy_load_timeout_secs,
+        memory_limit_bytes=options.model_memory_limit,
     )
-
-
-def _memory_limit(config: ServeConfig) -> int:
-    mode = config.repository.model_control_mode
-    if config.repository.model_memory_limit and mode not in ("explicit", "lazy"):
-        raise UsageError(
-            "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
-            f"'{mode}' a model that made room for another would not come back"
-        )
-    return config.repository.model_memory_limit
 
 
 def limiter(config: ServeConfig) -> Limiter:
@@ -309,23 +379,12 @@ def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
 
 def shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
     """Return the limits on clients' shared memory."""
+    http, grpc, allowed = config.http, config.grpc, config.server.allow_client_shm
+    if allowed is None:  # by default if all clients are on this machine
+        addresses = [http.http_address] * http.allow_http + [grpc.grpc_address] * grpc.allow_grpc
+        allowed = all(each in ("localhost", "::1") or each.startswith("127.") for each in addresses)
     return SharedMemoryLimits(
-        allowed=_shared_memory_allowed(config),
+        allowed=allowed,
         max_regions=region_limit(),
         max_input_bytes=config.server.client_shm_max_input_size,
     )
-
-
-def _shared_memory_allowed(config: ServeConfig) -> bool:
-    """Return the option; by default True if all clients are on this machine."""
-    if config.server.allow_client_shm is not None:
-        return config.server.allow_client_shm
-    addresses = [
-        address
-        for address, allowed in (
-            (config.http.http_address, config.http.allow_http),
-            (config.grpc.grpc_address, config.grpc.allow_grpc),
-        )
-        if allowed
-    ]
-    return all(address in ("localhost", "::1") or address.startswith("127.") for address in addresses)
