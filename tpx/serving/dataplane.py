@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol, TypeVar, cast
 
 from tpx import __version__
@@ -562,10 +562,7 @@ def _model_statistics(model: Served) -> dict[str, object]:
         "last_inference": statistics.last_inference_ms,
         "inference_count": statistics.inference_count,
         "execution_count": statistics.execution_count,
-        "inference_stats": {
-            phase: {"count": duration.count, "ns": duration.ns}
-            for phase, duration in statistics.durations().items()
-        },
+        "inference_stats": {phase: asdict(duration) for phase, duration in statistics.durations().items()},
         "response_stats": {
             str(index): responses.as_dict() for index, responses in sorted(statistics.responses.items())
         },

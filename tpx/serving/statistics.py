@@ -4,73 +4,72 @@ Durations are in nanoseconds, measured where they occur and added once per batch
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
-from tpx.serving.distributions.latencies import Latencies
+from tpx.serving.distributions.latencies import Latencies, Phase
 
 if TYPE_CHECKING:
     from tpx.serving.batch import Batch, EarlyResponse
     from tpx.serving.request import Computation, InferRequest, InferResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Duration:
     """A count and a sum of durations, as in the statistics extension."""
 
-    count: int
-    ns: int
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """Count one duration."""
+        self.count += 1
+        self.ns += ns
 
 
+@dataclass(slots=True)
 class BatchStatistics:
     """Executions of one batch size, with the sums of their phases."""
 
-    __slots__ = ("compute_infer_ns", "compute_input_ns", "compute_output_ns", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.compute_input_ns = 0
-        self.compute_infer_ns = 0
-        self.compute_output_ns = 0
+    count: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
 
 
+@dataclass(slots=True)
 class ResponseStatistics:
-    """Responses of a decoupled model with the same index."""
+    """Responses of a decoupled model with the same index, in the protocol's order."""
 
-    __slots__ = ("cancel", "compute_infer", "compute_output", "empty_response", "fail", "success")
-
-    def __init__(self) -> None:
-        self.compute_infer = [0, 0]
-        self.compute_output = [0, 0]
-        self.success = [0, 0]
-        self.fail = [0, 0]
-        self.empty_response = [0, 0]
-        self.cancel = [0, 0]
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty_response: Duration = field(default_factory=Duration)
+    cancel: Duration = field(default_factory=Duration)
 
     def count(self, response: "InferResponse", times: "Computation", begun_ns: int) -> None:
         """Add a response. An empty one has no output phase, a cancelled one no phases."""
         infer_ns, output_ns = times.computed_ns - begun_ns, times.ended_ns - times.computed_ns
         if isinstance(response.error, Cancelled):
-            _add(self.cancel, infer_ns)
+            self.cancel.add(infer_ns)
             return
-        _add(self.compute_infer, infer_ns)
+        self.compute_infer.add(infer_ns)
         if response.error is None and not response.outputs:
-            _add(self.empty_response, infer_ns)
+            self.empty_response.add(infer_ns)
             return
-        _add(self.compute_output, output_ns)
-        _add(self.fail if response.error is not None else self.success, infer_ns + output_ns)
+        self.compute_output.add(output_ns)
+        (self.fail if response.error is not None else self.success).add(infer_ns + output_ns)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Return the fields of the protocol's response_stats, each a count and a sum in ns."""
-        return {
-            name: {"count": getattr(self, name)[0], "ns": getattr(self, name)[1]} for name in _RESPONSE_PHASES
-        }
+        return asdict(self)
 
 
 _LAST_INDEX = 1000
 """Index from which on responses are counted together, since their number is unbounded."""
-_RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+_PHASES: tuple[Phase, ...] = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
 
@@ -99,8 +98,8 @@ class ModelStatistics:
         self.load_ns = 0
         self.latencies: Latencies | None = None
         """Latency distributions, if --metrics-config enables some."""
-        self._hits = [0, 0]
-        self._misses = [0, 0]
+        self._hits = Duration()
+        self._misses = Duration()
         self._success_count = 0
         self._success_ns = 0
         self._fail_ns = 0
@@ -186,11 +185,8 @@ class ModelStatistics:
         self._output_ns += output_ns
         self._last_ns = now_ns
         if self.latencies is not None:
-            self.latencies.observe("request", ns, now_ns)
-            self.latencies.observe("queue", queue_ns, now_ns)
-            self.latencies.observe("compute_input", input_ns, now_ns)
-            self.latencies.observe("compute_infer", infer_ns, now_ns)
-            self.latencies.observe("compute_output", output_ns, now_ns)
+            for phase, phase_ns in zip(_PHASES, (ns, queue_ns, input_ns, infer_ns, output_ns), strict=True):
+                self.latencies.observe(phase, phase_ns, now_ns)
 
     def _count_size(
         self, size: int, input_ns: int, infer_ns: int, output_ns: int, executions: int = 1
@@ -205,7 +201,7 @@ class ModelStatistics:
 
     def cached(self, ns: int, now_ns: int) -> None:
         """Record a request answered from the cache."""
-        _add(self._hits, ns)
+        self._hits.add(ns)
         self._success_count += 1
         self._success_ns += ns
         self._last_ns = now_ns
@@ -214,7 +210,7 @@ class ModelStatistics:
 
     def missed(self, ns: int, now_ns: int) -> None:
         """Record a cache miss and the insertion of its response, which both took this long."""
-        _add(self._misses, ns)
+        self._misses.add(ns)
         if self.latencies is not None:
             self.latencies.observe("cache_miss", ns, now_ns)
 
@@ -266,16 +262,16 @@ class ModelStatistics:
     def durations(self) -> dict[str, Duration]:
         """Return the fields of inference_stats, in the protocol's order."""
         count = self._success_count
-        computed = count - self._hits[0]
+        computed = count - self._hits.count
         return {
-            "success": Duration(count=count, ns=self._success_ns),
-            "fail": Duration(count=sum(self.failures.values()), ns=self._fail_ns),
-            "queue": Duration(count=count, ns=self._queue_ns),
-            "compute_input": Duration(count=computed, ns=self._input_ns),
-            "compute_infer": Duration(count=computed, ns=self._infer_ns),
-            "compute_output": Duration(count=computed, ns=self._output_ns),
-            "cache_hit": Duration(count=self._hits[0], ns=self._hits[1]),
-            "cache_miss": Duration(count=self._misses[0], ns=self._misses[1]),
+            "success": Duration(count, self._success_ns),
+            "fail": Duration(sum(self.failures.values()), self._fail_ns),
+            "queue": Duration(count, self._queue_ns),
+            "compute_input": Duration(computed, self._input_ns),
+            "compute_infer": Duration(computed, self._infer_ns),
+            "compute_output": Duration(computed, self._output_ns),
+            "cache_hit": self._hits,
+            "cache_miss": self._misses,
         }
 
     @property
@@ -286,11 +282,4 @@ class ModelStatistics:
     @property
     def last_inference_ms(self) -> int:
         """Time of the last answered request in ms since the epoch; 0 before the first."""
-        if not self._last_ns:
-            return 0
-        return (self._epoch_ns + self._last_ns) // 1_000_000
-
-
-def _add(pair: list[int], ns: int) -> None:
-    pair[0] += 1
-    pair[1] += ns
+        return (self._epoch_ns + self._last_ns) // 1_000_000 if self._last_ns else 0

@@ -265,7 +265,7 @@ async def test_a_cancelled_request_stops_its_model_and_is_a_failure() -> None:
         statistics = reader.model.statistics
         assert statistics.failures["CANCELED"] == 1
         assert statistics.durations()["success"].count == 0
-        assert sum(kept.cancel[0] for kept in statistics.responses.values()) == 1
+        assert sum(kept.cancel.count for kept in statistics.responses.values()) == 1
 
 
 @on_a_loop

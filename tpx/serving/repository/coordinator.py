@@ -61,21 +61,17 @@ class NotLoaded(NotReady):
         return self._begin(work, fail)
 
 
+@dataclass(eq=False)
 class LoadOnDemand:
     """Shares one load among all requests for a model; after a failure it pauses, twice as long each time."""
 
-    def __init__(
-        self,
-        load: Callable[[str], Coroutine[object, object, None]],
-        tasks: Tasks,
-        wait_s: float,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        """`load` raises TpxError. Overloaded causes no pause."""
-        self._load = load
-        self._tasks = tasks
-        self._wait_s = wait_s
-        self._clock = clock
+    _load: Callable[[str], Coroutine[object, object, None]]
+    """Raises TpxError. Overloaded causes no pause."""
+    _tasks: Tasks
+    _wait_s: float
+    _clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
         self._loads: dict[str, asyncio.Future[TpxError | None]] = {}
         self.failures: dict[str, tuple[TpxError, int, int]] = {}
         """Error of the last load, pause after it, and end of the pause, by model."""
@@ -188,17 +184,11 @@ class ControlSettings:
 class Coordinator:
     """Loads and unloads the models of a ModelRepository. `tasks` owns work that no caller awaits."""
 
-    def __init__(
-        self,
-        repository: ModelRepository,
-        loader: Loader,
-        settings: ControlSettings,
-        metrics: CustomMetrics | None = None,
-    ) -> None:
-        """`metrics` holds the metrics that models add to the metrics page."""
+    def __init__(self, repository: ModelRepository, loader: Loader, settings: ControlSettings) -> None:
         self.repository = repository
         self._settings = settings
-        self.metrics = CustomMetrics() if metrics is None else metrics
+        self.metrics = CustomMetrics()
+        """Metrics that models add to the metrics page."""
         self._repositories = Repositories(
             places=settings.places, config_name=settings.config_name, namespaces=repository.namespaces
         )
@@ -211,8 +201,8 @@ class Coordinator:
             settings.resident,
             repository,
             self.retirement,
-            evict=self._unload,
-            is_held=lambda model: self.loads.needs(model) or self.on_demand.pinned(model.name),
+            self._unload,
+            lambda model: self.loads.needs(model) or self.on_demand.pinned(model.name),
         )
         self.loads = Loads(
             table=repository,

@@ -6,10 +6,10 @@ step.
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from tpx.errors import ConfigError, LoadError, NotFound, NotReady
-from tpx.protocol import messages
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import EnsembleStep, Graph
@@ -152,8 +152,7 @@ class Ensembles:
     def _compose(self, wanted: WantedModel, graph: Graph, version: int) -> Ensemble:
         """Compose one version from the models that serve now. Raises LoadError naming what does not fit."""
         models = [self._model(graph, step) for step in graph.steps]
-        config = messages.ModelConfig()
-        config.CopyFrom(wanted.config)
+        config = deepcopy(wanted.config)
         resolved = graph.over([model.model_id for model in models])
         for step in resolved.steps:
             config.ensemble_scheduling.step[step.index].model_namespace = step.model.namespace

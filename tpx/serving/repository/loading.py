@@ -8,8 +8,9 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -124,19 +125,14 @@ class Regroup:
             one.instance.close()
 
 
+@dataclass(eq=False)
 class Loader:
     """Loads versions. Used by several load threads at once."""
 
-    def __init__(
-        self,
-        settings: LoadSettings,
-        completions: Completions,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.settings = settings
-        self._completions = completions
-        self._arrivals = Arrivals()
-        self._loop = loop
+    settings: LoadSettings
+    _completions: Completions
+    _loop: asyncio.AbstractEventLoop
+    _arrivals: Arrivals = field(init=False, default_factory=Arrivals)
 
     def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> WantedModel:
         """Read a model as it is stored, or as its repository agents change it.
@@ -144,56 +140,52 @@ class Loader:
         `served` is the ownership of what serves now: its agents are not called again for unchanged
         files. Raises ConfigError, LoadError.
         """
-        try:
-            return self._want(source, ownership, served)
-        except ConfigError as exc:
-            raise _located(exc, source) from exc
-
-    def _want(self, source: ModelSource, ownership: Ownership, served: Ownership | None) -> WantedModel:
-        stamps = stamps_of(
-            source
-        )  # before reading: a file that changes while it is read is reloaded next time
-        written = self._read_config(source)
-        agents = written.model_repository_agents
-        if not agents.agents:
-            return self._wanted(source, written, stamps)
-        recipe = _recipe_with_agents(source, written, stamps)
-        same = None if served is None else served.wanted
-        if same is not None and recipe in same.recipes.values():
-            return replace(same, stamps=stamps)
-        source = _prepare(source, written, ownership, self.settings.agent_directory)
-        config = self._read_config(source)
-        config.model_repository_agents.CopyFrom(agents)
-        wanted = self._wanted(source, config, stamps)
-        ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
-        return ownership.wanted
+        with _locating_faults(source):
+            # before reading: a file that changes while it is read is reloaded next time
+            stamps = stamps_of(source)
+            written = self._read_config(source)
+            agents = written.model_repository_agents
+            if not agents.agents:
+                return self._wanted(source, written, stamps)
+            files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
+            recipe = Recipe(  # of all versions: it covers every file that agents see
+                config=written.SerializeToString(deterministic=True),
+                groups=b"",
+                directory=source.place if source.origin is not None else str(source.directory),
+                shared=stamps.shared,
+                files="\n".join(files),
+            )
+            same = None if served is None else served.wanted
+            if same is not None and recipe in same.recipes.values():
+                return replace(same, stamps=stamps)
+            source = _prepare(source, written, ownership, self.settings.agent_directory)
+            config = self._read_config(source)
+            config.model_repository_agents.CopyFrom(agents)
+            wanted = self._wanted(source, config, stamps)
+            ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
+            return ownership.wanted
 
     def _wanted(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> WantedModel:
         self._fill(config, source)
-        composed = is_ensemble(config)
-        rest = messages.ModelConfig()
-        rest.CopyFrom(config)
+        composed, recipes = is_ensemble(config), dict[int, Recipe]()
+        rest, groups = deepcopy(config), messages.ModelConfig(instance_group=config.instance_group)
         rest.ClearField("version_policy")
         rest.ClearField("instance_group")
-        base = Recipe(
-            config=rest.SerializeToString(deterministic=True),
-            groups=messages.ModelConfig(instance_group=config.instance_group).SerializeToString(
-                deterministic=True
-            ),
-            directory="",
-            shared=stamps.shared,
-            files="",
-        )
+        for version in wanted_versions(config, source):
+            place = str(source.file or source.versions[version])
+            recipes[version] = Recipe(
+                config=rest.SerializeToString(deterministic=True),
+                groups=groups.SerializeToString(deterministic=True),
+                # where it is stored, not where it was fetched to
+                directory=place if source.origin is None else f"{source.origin.url}/{version}",
+                shared=stamps.shared,
+                files=stamps.versions.get(version, ""),
+            )
         return WantedModel(
             source=source,
             config=config,
             stamps=stamps,
-            recipes={
-                version: replace(
-                    base, directory=_place_of(source, version), files=stamps.versions.get(version, "")
-                )
-                for version in wanted_versions(config, source)
-            },
+            recipes=recipes,
             graph=graph_of(config, source.namespace) if composed else None,
             labels=read_labels(config, source.directory) if composed else {},
         )
@@ -235,17 +227,11 @@ class Loader:
 
         `host` lets the model call the server. Raises LoadError.
         """
-        try:
-            return self._load(source, version, written, host)
-        except ConfigError as exc:
-            raise _located(exc, source) from exc
+        with _locating_faults(source):
+            return self._load(source, version, deepcopy(written), host)
 
-    def _load(
-        self, source: ModelSource, version: int, written: ModelConfig, host: Host | None
-    ) -> ServedModel:
+    def _load(self, source: ModelSource, version: int, config: ModelConfig, host: Host | None) -> ServedModel:
         began = time.perf_counter_ns()
-        config = messages.ModelConfig()
-        config.CopyFrom(written)
         backend = find_backend(config.backend, self.settings.backend_directory)
         validate_instance_groups(config)
         validate_tensors(config, completed=not self.settings.auto_complete)
@@ -304,10 +290,9 @@ class Loader:
             raise
         return prepared
 
-    def regroup(self, model: ServedModel, source: ModelSource, written: ModelConfig) -> "Regroup":
+    def regroup(self, model: ServedModel, source: ModelSource, written: ModelConfig) -> Regroup:
         """Create the instances that new groups add to a model. Raises LoadError, changing nothing."""
-        config = messages.ModelConfig()
-        config.CopyFrom(model.config)
+        config = deepcopy(model.config)
         del config.instance_group[:]
         config.instance_group.MergeFrom(written.instance_group)
         validate_instance_groups(config)
@@ -329,18 +314,14 @@ class Loader:
         validate_model(config)
         validate_tensors(config)
         if not isinstance(opened, MakesResponses):
-            self._check_stacked(config)
+            validate_outputs(config)
+            if config.sequence_batching.iterative_sequence:
+                raise ConfigError(
+                    f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose "
+                    "models can ask for a request again (python, and those in --backend-directory), not "
+                    f"'{config.backend}'"
+                )
         opened.check(config)
-
-    def _check_stacked(self, config: ModelConfig) -> None:
-        """Raise ConfigError for settings that only work with models that create their own responses."""
-        validate_outputs(config)
-        if config.sequence_batching.iterative_sequence:
-            raise ConfigError(
-                f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models "
-                f"can ask for a request again (python, and those in --backend-directory), not "
-                f"'{config.backend}'"
-            )
 
     def _backend_settings(self, backend: str) -> dict[str, str]:
         settings = self.settings.backend_settings
@@ -354,13 +335,6 @@ def reason_of(error: BaseException) -> str:
         return relative_paths(f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
     name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
     return f"{name}: {relative_paths(error.message)}"
-
-
-def _place_of(source: ModelSource, version: int) -> str:
-    """Return the location where a version is stored, not where it was fetched to."""
-    if source.origin is not None:
-        return f"{source.origin.url}/{version}"
-    return str(source.file or source.versions[version])
 
 
 def _prepare(
@@ -382,31 +356,21 @@ def _prepare(
     return moved if moved.has_config else replace(moved, override=written)
 
 
-def _recipe_with_agents(source: ModelSource, written: ModelConfig, stamps: Stamps) -> Recipe:
-    """Return the recipe of all versions of a model with agents: it covers every file that agents see."""
-    files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
-    return Recipe(
-        config=written.SerializeToString(deterministic=True),
-        groups=b"",
-        directory=source.place if source.origin is not None else str(source.directory),
-        shared=stamps.shared,
-        files="\n".join(files),
-    )
-
-
-def _located(error: ConfigError, source: ModelSource) -> ConfigError:
-    """Add the file, line and field of config.pbtxt to an error, if the file contains the field at fault."""
-    if source.override is not None or source.file is not None or _NAMES_A_FILE.search(error.message):
-        return error
-    path = source.config_path
+@contextmanager
+def _locating_faults(source: ModelSource) -> Iterator[None]:
+    """Add the file, line and field of config.pbtxt to a ConfigError, if the file contains the field."""
     try:
-        part = model_config.locate(path.read_text(encoding="utf-8"), error.message)
-    except (OSError, UnicodeDecodeError):
-        return error
-    if part is None:
-        return error
-    inside = path.relative_to(source.directory)
-    return ConfigError(f"{error.message} ({source.place}/{inside}:{part.line}: {part.path})")
+        yield
+    except ConfigError as error:
+        if source.override is not None or source.file is not None or _NAMES_A_FILE.search(error.message):
+            raise
+        path, part = source.config_path, None
+        with suppress(OSError, UnicodeDecodeError):
+            part = model_config.locate(path.read_text(encoding="utf-8"), error.message)
+        if part is None:
+            raise
+        file = path.relative_to(source.directory)
+        raise ConfigError(f"{error.message} ({source.place}/{file}:{part.line}: {part.path})") from error
 
 
 _SEQUENCE = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
@@ -422,13 +386,8 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
             continue
         for instance in instances:
             for iteration in range(max(1, sample.count)):
-                log.info(
-                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
-                    model.name,
-                    instance.name,
-                    sample.name,
-                    iteration + 1,
-                )
+                running = f"is running warmup sample '{sample.name}' for iteration {iteration + 1}"
+                log.info("model '%s' instance %s %s", model.name, instance.name, running)
                 try:
                     error = instance.warm(_batch(model, sample, directory))
                 except TpxError as exc:
@@ -470,7 +429,7 @@ def _request(model: ServedModel, sample: ModelWarmup, directory: Path, row: int)
 
 def _data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
     datatype, count = BY_NUMBER[given.data_type], math.prod(given.dims)
-    kind = given.WhichOneof("input_data_type")
+    kind, dtype = given.WhichOneof("input_data_type"), datatype.numpy
     if kind == "input_data_file":
         path = inside(directory / "warmup", given.input_data_file, "model_warmup.input_data_file")
         try:
@@ -479,20 +438,14 @@ def _data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
             raise ConfigError(f"failed to read warmup data '{path}': {exc.strerror}") from exc
     if datatype.size == 0:
         return encode_bytes([b""] * count)
-    if kind == "random_data":
-        return _random(datatype.name, datatype.numpy, count)
-    return bytes(count * datatype.size)
-
-
-def _random(name: str, dtype: "np.dtype[np.generic]", count: int) -> bytes:
+    if kind != "random_data":
+        return bytes(count * datatype.size)
     generator = np.random.default_rng(_SEED)
     if dtype.kind == "f":
         return generator.random(count).astype(dtype).tobytes()
-    if name == "BOOL":
-        return generator.integers(0, 2, count).astype(dtype).tobytes()
-    if name == "BF16":
+    if datatype.name == "BF16":
         return (generator.random(count, np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
-    return generator.integers(0, 127, count).astype(dtype).tobytes()
+    return generator.integers(0, 2 if datatype.name == "BOOL" else 127, count).astype(dtype).tobytes()
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:

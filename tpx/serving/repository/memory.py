@@ -241,25 +241,20 @@ def plan_eviction(candidates: Collection[Candidate], needed_bytes: int) -> list[
     return chosen if needed_bytes <= 0 else None
 
 
+@dataclass(eq=False)
 class ModelMemory:
     """Keeps the memory of models within a limit; a limit of 0 admits every load at once."""
 
-    def __init__(
-        self,
-        limit_bytes: int,
-        resident: Callable[[], int],
-        repository: ModelRepository,
-        retirement: Retirement,
-        evict: Callable[[ModelId], None],
-        is_held: Callable[[ModelId], bool],
-    ) -> None:
-        """`evict` unloads a model, which closes after its last response, unless `is_held` is True for it."""
-        self.limit_bytes = limit_bytes
-        self._resident = resident
-        self._repository = repository
-        self._retirement = retirement
-        self._evict = evict
-        self._is_held = is_held
+    limit_bytes: int
+    _resident: Callable[[], int]
+    _repository: ModelRepository
+    _retirement: Retirement
+    _evict: Callable[[ModelId], None]
+    """Unloads a model, which closes after its last response."""
+    _is_held: Callable[[ModelId], bool]
+    """Returns True for a model that must stay."""
+
+    def __post_init__(self) -> None:
         self.permits = Permits(1)
         self._sizes: dict[Served, tuple[int, int]] = {}
         """Size in bytes and time of the load, by version."""

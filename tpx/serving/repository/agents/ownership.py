@@ -10,11 +10,11 @@ import logging
 import shutil
 import sys
 import threading
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tpx.errors import ConfigError, LoadError, TpxError
-from tpx.protocol import messages
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.extensions import ExtensionKind, Known, foreign, made, make, offer_of, unknown
 from tpx.serving.repository.agents.base import AgentAction, AgentModel, RepositoryAgent
@@ -134,9 +134,7 @@ class Ownership:
         with self._acting:
             self._last = AgentAction.LOAD
             for each, one in found:
-                copy = messages.ModelConfig()
-                copy.CopyFrom(config)
-                model = AgentModel(config.name, copy, each.parameters, location, private_parent)
+                model = AgentModel(config.name, deepcopy(config), each.parameters, location, private_parent)
                 self._notified.append((each.name, one, model))
                 _load(each.name, one, model)
                 model.settle()
