@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tpx.errors import UsageError
 from tpx.protocol.tensors import Tensor
@@ -105,14 +106,11 @@ class CachedModel:
         self._statistics.missed(miss.lookup_ns + now_ns - began_ns, now_ns)
 
 
-class Miss:
+class Miss(NamedTuple):
     """A cache miss: the key for the response, and the duration of the lookup."""
 
-    __slots__ = ("key", "lookup_ns")
-
-    def __init__(self, key: bytes, lookup_ns: int) -> None:
-        self.key = key
-        self.lookup_ns = lookup_ns
+    key: bytes
+    lookup_ns: int
 
 
 def _copy(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:
@@ -164,13 +162,9 @@ def parse_cache_config(flags: Sequence[str], size_bytes: int = 0) -> ResponseCac
     [(name, settings)] = caches.items()
     if name != "local":
         raise UsageError(f"--cache-config: there is no cache '{name}' (there is: local)")
-    return ResponseCache(_local_size(settings))
-
-
-def _local_size(settings: dict[str, str]) -> int:
     size = settings.pop("size", "")
     if not (size.isascii() and size.isdigit() and int(size)):
         raise UsageError("Failed to initialize LocalCache: config didn't contain a valid 'size' field.")
     if settings:
         raise UsageError(f"--cache-config local: unknown setting '{next(iter(settings))}' (known: size)")
-    return int(size)
+    return ResponseCache(int(size))

@@ -7,6 +7,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from tpx.errors import AlreadyExists, InvalidRequest
@@ -38,17 +39,15 @@ class CustomSeries:
         self.sum += value
 
 
+@dataclass(eq=False, slots=True)
 class CustomFamily:
     """Series with one name and kind."""
 
-    __slots__ = ("help", "kind", "name", "references", "series")
-
-    def __init__(self, name: str, description: str, kind: Kind) -> None:
-        self.name = name
-        self.help = description
-        self.kind: Kind = kind
-        self.references = 0
-        self.series: dict[Labels, CustomSeries] = {}
+    name: str
+    help: str
+    kind: Kind
+    references: int = 0
+    series: dict[Labels, CustomSeries] = field(default_factory=dict)
 
 
 class CustomMetrics:
@@ -64,7 +63,8 @@ class CustomMetrics:
         """
         family = self.families.get(name)
         if family is None:
-            if not name or not _is_name(name) or name.startswith("nv_"):
+            proper = name.isascii() and name.replace(":", "_").isidentifier()
+            if not proper or name.startswith("nv_"):
                 raise InvalidRequest(
                     f"Invalid metric name: '{name}' must be letters, digits, _ and :, begin with no digit "
                     "and not with nv_, which the server's own have"
@@ -115,7 +115,3 @@ class CustomMetrics:
         if not series.references:
             del family.series[key]
         self.drop_family(family)
-
-
-def _is_name(name: str) -> bool:
-    return name.isascii() and name.replace(":", "_").isidentifier()

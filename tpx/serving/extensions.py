@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib.metadata import Distribution, entry_points
 from importlib.util import find_spec
 
 from tpx.errors import LoadError, TpxError
@@ -59,10 +59,24 @@ def names(kind: ExtensionKind) -> list[str]:
 
 def make(kind: ExtensionKind, name: str) -> object:
     """Create an object of this name, None if it is unknown. Raises LoadError naming what is wrong."""
-    if name in kind.known:
-        return _made(kind, name, kind.known[name])
-    offer = offer_of(kind, name)
-    return None if offer is None else _made_by(kind, offer)
+    named = f"{kind.noun} '{name}'"
+    known = kind.known.get(name)
+    offer = None if known is not None else offer_of(kind, name)
+    if known is not None:
+        if known.package and not is_installed(known.package):
+            raise LoadError(f"{named} needs the package {known.package}: {known.install}")
+        target, origin, package = known.target, f"{named} is {known.target}", known.package or "tpx"
+        blame = f"{named} cannot be used, its package {package} fails to import (`tpx doctor` tells more)"
+    elif offer is not None:
+        target, origin = offer.target, f"{named} is added by {offer.origin}"
+        blame = f"{origin}, which cannot be imported"
+    else:
+        return None
+    try:
+        found = imported(target)
+    except LoadError as exc:
+        raise LoadError(f"{blame}: {exc}") from exc
+    return made(origin, found, kind.needs)
 
 
 def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = ()) -> str:
@@ -73,7 +87,11 @@ def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = 
 
 def offers(group: str) -> list[Offer]:
     """Return the registrations of installed packages in a group, by name; imports nothing."""
-    found = {_offer(entry) for entry in entry_points(group=group)}
+    found = set()
+    for entry in entry_points(group=group):
+        target = entry.value.partition("[")[0].strip()  # extras in brackets have no meaning here
+        package, version = _named(entry.dist)
+        found.add(Offer(name=entry.name, target=target, package=package, version=version))
     return sorted(found, key=lambda offer: (offer.name, offer.package, offer.target))
 
 
@@ -117,34 +135,6 @@ def made(origin: str, found: object, needs: Sequence[str]) -> object:
     if missing:
         raise LoadError(f"{origin}, which has no {', '.join(missing)}")
     return one
-
-
-def _made(kind: ExtensionKind, name: str, known: Known) -> object:
-    if known.package and not is_installed(known.package):
-        raise LoadError(f"{kind.noun} '{name}' needs the package {known.package}: {known.install}")
-    try:
-        found = imported(known.target)
-    except LoadError as exc:
-        raise LoadError(
-            f"{kind.noun} '{name}' cannot be used, its package {known.package or 'tpx'} fails to import "
-            f"(`tpx doctor` tells more): {exc}"
-        ) from exc
-    return made(f"{kind.noun} '{name}' is {known.target}", found, kind.needs)
-
-
-def _made_by(kind: ExtensionKind, offer: Offer) -> object:
-    origin = f"{kind.noun} '{offer.name}' is added by {offer.origin}"
-    try:
-        found = imported(offer.target)
-    except LoadError as exc:
-        raise LoadError(f"{origin}, which cannot be imported: {exc}") from exc
-    return made(origin, found, kind.needs)
-
-
-def _offer(entry: EntryPoint) -> Offer:
-    target = entry.value.partition("[")[0].strip()  # extras in brackets have no meaning here
-    package, version = _named(entry.dist)
-    return Offer(name=entry.name, target=target, package=package, version=version)
 
 
 def _named(distribution: Distribution | None) -> tuple[str, str]:

@@ -2,20 +2,19 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
+@dataclass(eq=False, slots=True)
 class _Place:
-    __slots__ = ("request", "responses")
-
-    def __init__(self, request: InferRequest) -> None:
-        self.request: InferRequest | None = request
-        """The request; None if it was cancelled and answered before its turn."""
-        self.responses: deque[tuple[InferResponse, RequestHead]] = deque()
-        """Responses, each with the head that describes its outputs."""
+    request: InferRequest | None
+    """The request; None if it was cancelled and answered before its turn."""
+    responses: deque[tuple[InferResponse, RequestHead]] = field(default_factory=deque)
+    """Responses, each with the head that describes its outputs."""
 
 
 class ReplyOrder:

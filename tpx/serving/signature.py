@@ -1,6 +1,6 @@
 """The tensors of a model, and the validation of requests (Triton: core/src/infer_request.cc)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpx.errors import InvalidRequest
@@ -8,7 +8,7 @@ from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import element_count
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
@@ -70,7 +70,7 @@ class Signature:
         tensors = request.inputs
         key = (request.default_binary, *[(t.name, t.datatype, t.shape) for t in tensors])
         known = self._plain_heads.get(key)
-        if known is not None and _has_sizes_of(known, tensors):
+        if known is not None and [b.size for b in known.inputs] == [len(t.data) for t in tensors]:
             return known
         head = self._bind(model, request)
         if head.total_size >= 0:
@@ -105,25 +105,24 @@ class Signature:
                 raise InvalidRequest(f"input '{tensor.name}' already exists in request")
             given[tensor.name] = tensor
         low, high = len(self._required), len(self.inputs)
+        missing = sorted(name for name in self._required if name not in given)
         if not low <= len(given) <= high:
             count = f"{high} inputs" if low == high else f"number of inputs between {low} and {high}"
-            missing = [name for name in self._required if name not in given]
-            raise InvalidRequest(
-                f"expected {count} but got {len(given)} inputs for model '{self.name}'. Got input(s) "
-                f"{_names(sorted(given))}, but missing required input(s) {_names(sorted(missing))}. "
-                "Please provide all required input(s)."
-            )
+            raise self._incomplete(count, given, missing)
         for name in given:
             if name not in self.inputs:
                 raise _Nameless(f"unexpected inference input '{name}' for model '{self.name}'")
-        for name in self._required:
-            if name not in given:
-                raise InvalidRequest(
-                    f"expected {high} inputs but got {len(given)} inputs for model '{self.name}'. Got "
-                    f"input(s) {_names(sorted(given))}, but missing required input(s) ['{name}']. Please "
-                    "provide all required input(s)."
-                )
+        if missing:
+            first = next(name for name in self._required if name in missing)
+            raise self._incomplete(f"{high} inputs", given, [first])
         return given
+
+    def _incomplete(self, count: str, given: Mapping[str, Tensor], missing: Sequence[str]) -> InvalidRequest:
+        return InvalidRequest(
+            f"expected {count} but got {len(given)} inputs for model '{self.name}'. Got input(s) "
+            f"{_names(sorted(given))}, but missing required input(s) {_names(missing)}. "
+            "Please provide all required input(s)."
+        )
 
     def _bind_inputs(self, given: dict[str, Tensor]) -> tuple[tuple[BoundInput, ...], int]:
         batch_size = 0
@@ -166,10 +165,10 @@ class Signature:
         )
         if not fits:
             expected = ",".join(map(str, self.wire_shape(spec)))
+            got, note = ",".join(map(str, shape)), _BATCH_NOTE if self.max_batch_size > 0 else ""
             raise InvalidRequest(
                 f"unexpected shape for input '{spec.name}' for model '{self.name}'. Expected [{expected}], "
-                "got "
-                f"[{','.join(map(str, shape))}]. " + (_BATCH_NOTE if self.max_batch_size > 0 else "")
+                f"got [{got}]. {note}"
             )
 
     def _model_shape(self, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
@@ -207,42 +206,31 @@ class Signature:
                 raise InvalidRequest(f"output '{output.name}' already exists in request")
             if output.name not in self.outputs:
                 raise _Nameless(f"unexpected inference output '{output.name}' for model '{self.name}'")
-            bound[output.name] = self._bind_output(output)
+            spec = self.outputs[output.name]
+            if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
+                raise _Nameless(
+                    f"class result not available for output due to unsupported type '{spec.datatype}'"
+                )
+            bound[output.name] = BoundOutput(spec, binary=output.binary, classification=output.classification)
         return tuple(bound.values())
-
-    def _bind_output(self, output: RequestedOutput) -> BoundOutput:
-        spec = self.outputs[output.name]
-        if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
-            raise _Nameless(
-                f"class result not available for output due to unsupported type '{spec.datatype}'"
-            )
-        return BoundOutput(spec, binary=output.binary, classification=output.classification)
-
-
-def _has_sizes_of(head: RequestHead, tensors: Sequence[Tensor]) -> bool:
-    return [bound.size for bound in head.inputs] == [len(tensor.data) for tensor in tensors]
 
 
 def _spec(
-    item: TensorConfig,
-    *,
-    optional: bool = False,
-    ragged: bool = False,
-    labels: tuple[str, ...] = (),
+    item: TensorConfig, *, optional: bool = False, ragged: bool = False, labels: tuple[str, ...] = ()
 ) -> TensorSpec:
-    dims = tuple(item.dims)
+    reshaped = tuple(item.reshape.shape) if item.HasField("reshape") else None
     return TensorSpec(
         item.name,
         BY_NUMBER[item.data_type].name,
-        dims,
-        model_dims=tuple(item.reshape.shape) if item.HasField("reshape") else None,
+        tuple(item.dims),
+        model_dims=reshaped,
         optional=optional,
         ragged=ragged,
         labels=labels,
     )
 
 
-def _names(names: Sequence[str] | dict[str, Tensor]) -> str:
+def _names(names: Sequence[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 

@@ -2,7 +2,6 @@
 
 import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -97,10 +96,14 @@ def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspe
         InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
     ]
-    backends = [_backend(name) for name in names(BACKENDS)]
-    features = [_feature(name) for name in FEATURES]
-    found = _inspected([*backends, *features], timeout_s)
-    first = len(backends)
+    subjects = [_backend(name) for name in names(BACKENDS)]
+    first = len(subjects)
+    for name, feature in FEATURES.items():
+        part = PartName(kind="feature", name=name)
+        subjects.append(_subject(part, feature.package, feature.install, feature.what))
+    usable = [each.part for each in subjects if each.finding.state is Usability.USABLE]
+    told = PartInspections(timeout_s).at(usable)
+    found = [_found(each, told[each.part]) if each.part in told else each.finding for each in subjects]
     gpu = next(each for each in found[first:] if each.name == "gpu")
     return Inspection(machine=machine(gpu), backends=(*found[:first], *based), features=tuple(found[first:]))
 
@@ -126,30 +129,12 @@ def _backend(name: str) -> _Subject:
     )
 
 
-def _feature(name: str) -> _Subject:
-    feature = FEATURES[name]
-    return _subject(PartName(kind="feature", name=name), feature.package, feature.install, feature.what)
-
-
 def _subject(part: PartName, package: str, install: str, what: str = "") -> _Subject:
-    if not package or is_installed(package):
-        finding = InspectedPart(name=part.name, state=Usability.USABLE, what=what)
-    else:
-        finding = InspectedPart(
-            name=part.name,
-            state=Usability.MISSING,
-            what=what,
-            why=f"the package {package} is not installed",
-            remedy=install,
-        )
+    finding = InspectedPart(name=part.name, state=Usability.USABLE, what=what)
+    if package and not is_installed(package):
+        why = f"the package {package} is not installed"
+        finding = replace(finding, state=Usability.MISSING, why=why, remedy=install)
     return _Subject(part=part, finding=finding, module=package, install=install)
-
-
-def _inspected(subjects: Sequence[_Subject], timeout_s: float) -> list[InspectedPart]:
-    """Inspect the parts that may be usable."""
-    open_ones = [each.part for each in subjects if each.finding.state is Usability.USABLE]
-    told = PartInspections(timeout_s).at(open_ones)
-    return [_found(each, told[each.part]) if each.part in told else each.finding for each in subjects]
 
 
 def _found(subject: _Subject, told: Description | InspectionFailure) -> InspectedPart:
@@ -175,7 +160,10 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 def machine(gpu: InspectedPart) -> Machine:
     """Describe this machine; `gpu` is the result for that feature."""
-    memory = psutil.virtual_memory()
+    memory, why = psutil.virtual_memory(), gpu.why
+    if gpu.state is Usability.MISSING:
+        remedy = f"there is an NVIDIA driver; to see its GPUs: {gpu.remedy}"
+        why = remedy if _DRIVER.exists() else "no NVIDIA driver"
     return Machine(
         tpx=__version__,
         python=platform.python_version(),
@@ -186,16 +174,8 @@ def machine(gpu: InspectedPart) -> Machine:
         memory_bytes=memory.total,
         memory_available_bytes=memory.available,
         gpus=gpu.devices,
-        gpu_note="" if gpu.devices else _why_none(gpu),
+        gpu_note="" if gpu.devices else why,
     )
-
-
-def _why_none(gpu: InspectedPart) -> str:
-    if gpu.state is Usability.MISSING:
-        if _DRIVER.exists():
-            return f"there is an NVIDIA driver; to see its GPUs: {gpu.remedy}"
-        return "no NVIDIA driver"
-    return gpu.why
 
 
 def _processor() -> str:

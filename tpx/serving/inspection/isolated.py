@@ -22,10 +22,6 @@ from tpx.serving.backends.table import KNOWN, backend
 from tpx.serving.extensions import foreign
 
 
-def _nothing_more() -> Description:
-    return Description()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """A feature and the modules that it imports."""
@@ -37,7 +33,7 @@ class Feature:
     distribution: str = ""
     """Distribution that has the version."""
     modules: tuple[str, ...] = ()
-    more: Callable[[], Description] = _nothing_more
+    more: Callable[[], Description] = Description
     """Returns details beyond the version."""
 
     def describe(self) -> Description:

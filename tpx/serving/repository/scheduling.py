@@ -48,9 +48,8 @@ def fill_batching(config: ModelConfig) -> None:
             config.dynamic_batching.preferred_batch_size.append(config.max_batch_size)
     elif choice == "sequence_batching":
         batching = config.sequence_batching
-        batching.max_sequence_idle_microseconds = (
-            batching.max_sequence_idle_microseconds or DEFAULT_SEQUENCE_IDLE_US
-        )
+        idle_us = batching.max_sequence_idle_microseconds or DEFAULT_SEQUENCE_IDLE_US
+        batching.max_sequence_idle_microseconds = idle_us
         preferred = batching.oldest.preferred_batch_size if batching.HasField("oldest") else None
         if preferred is not None and not preferred and config.max_batch_size > 0:
             preferred.append(config.max_batch_size)
@@ -238,12 +237,9 @@ def _validate_source(what: str, item: BatchInput | BatchOutput, inputs: Collecti
 
 def scheduler_of(config: ModelConfig) -> Scheduler:
     """Return the scheduler that the configuration selects."""
+    choices = {"sequence_batching": _sequences, "dynamic_batching": _dynamic}
     choice = config.WhichOneof("scheduling_choice")
-    if choice == "sequence_batching":
-        return _sequences(config)
-    if choice == "dynamic_batching":
-        return _dynamic(config)
-    return DirectScheduler()
+    return choices[choice](config) if choice in choices else DirectScheduler()
 
 
 def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> Stacking:
@@ -251,18 +247,14 @@ def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> S
     batched = config.max_batch_size > 0
     if isinstance(model, TakesSamples):
         return SampleStacking(batched=batched, joined=model.joined_outputs)
-    stacking = _stacking_of_inputs(config, batched=batched)
+    stacking: Stacking = PlainStacking(batched=batched)
+    ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
+    if ragged or config.batch_input or config.batch_output:
+        scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
+        stacking = RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
     if not config.HasField("sequence_batching"):
         return stacking
     return SequenceStacking(controls_of(config), states_of(config, directory), stacking, batched=batched)
-
-
-def _stacking_of_inputs(config: ModelConfig, *, batched: bool) -> Stacking:
-    ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
-    if not (ragged or config.batch_input or config.batch_output):
-        return PlainStacking(batched=batched)
-    scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
-    return RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
 
 
 def _dynamic(config: ModelConfig) -> Scheduler:
@@ -327,14 +319,8 @@ def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
         for given in state.initial_state:
             _check(state, given)
             initial = _initial(config.name, given, datatype, directory)
-        states.append(
-            SequenceState(
-                input_name=state.input_name,
-                output_name=state.output_name,
-                datatype=datatype,
-                initial=initial,
-            )
-        )
+        names = {"input_name": state.input_name, "output_name": state.output_name}
+        states.append(SequenceState(**names, datatype=datatype, initial=initial))
     return states
 
 

@@ -45,7 +45,9 @@ def _key(model: AgentModel) -> MultiFernet:
         raise ConfigError(f"it needs one parameter, {' or '.join(_PARAMETERS)}")
     [(name, value)] = model.parameters.items()
     where = f"{name} '{value}'"
-    text = _from_environment(value) if name == "key_environment" else _from_file(Path(value))
+    text = os.environ.get(value) if name == "key_environment" else _from_file(Path(value))
+    if text is None:
+        raise LoadError(f"the environment variable '{value}', which should hold the key, is not set")
     keys = text.split()
     if not keys:
         raise LoadError(f"{where} holds no key")
@@ -53,13 +55,6 @@ def _key(model: AgentModel) -> MultiFernet:
         return MultiFernet([Fernet(key) for key in keys])
     except ValueError as exc:
         raise LoadError(f"{where} holds no Fernet key: 32 bytes in URL-safe base64, one a line") from exc
-
-
-def _from_environment(name: str) -> str:
-    text = os.environ.get(name)
-    if text is None:
-        raise LoadError(f"the environment variable '{name}', which should hold the key, is not set")
-    return text
 
 
 def _from_file(path: Path) -> str:

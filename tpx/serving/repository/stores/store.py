@@ -217,7 +217,14 @@ class StoredModel:
                 found for found in self._files if found.path == part or found.path.startswith(f"{part}/")
             ]
         else:
-            chosen = [found for found in self._files if _is_shared(found.path)]
+            tops = [found.path.partition("/")[0] for found in self._files]
+            chosen = [
+                found
+                for top, found in zip(tops, self._files, strict=True)
+                if top not in ("configs", "config.pbtxt")
+                and version_of(top)[0] is None
+                and not top.startswith(".")
+            ]
         digest = hashlib.blake2b(digest_size=16)
         for found in chosen:
             digest.update(os.fsencode(f"{found.path}\0{found.size_bytes}\0{found.tag}\0"))
@@ -256,11 +263,6 @@ class StoredModel:
     def size_bytes(self, version: int) -> int:
         """Return the total file size of a version, in bytes."""
         return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
-
-
-def _is_shared(path: str) -> bool:
-    top = path.partition("/")[0]
-    return not (top in ("configs", "config.pbtxt") or version_of(top)[0] is not None or top.startswith("."))
 
 
 def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
