@@ -2,27 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.serving.ensemble.graph import EnsembleStep, Graph
+from tpx.serving.host import Callee
 from tpx.serving.model_id import ModelId
-from tpx.serving.request import InferRequest, RequestHead
+from tpx.serving.request import RequestHead
 
 _KNOWN_HEADS = 256
 
 Shape = tuple[int, ...]
-
-
-class Composing(Protocol):
-    """A model as used by a step."""
-
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Validate a request's head. Raises InvalidRequest."""
-
-    def submit(self, request: InferRequest) -> None:
-        """Submit a request. Raises RequestError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +62,12 @@ class PlanStep:
         """Input tensors with iterations: the step is called once per iteration."""
         self.iterates = False
         """True if its outputs have iterations."""
-        self._model: Composing | None = None
+        self._model: Callee | None = None
         self._heads: dict[tuple[Shape | None, ...], RequestHead] = {}
 
     def head(
         self,
-        model: Composing,
+        model: Callee,
         values: Sequence[Tensor | None],
         request_id: str,
         parameters: dict[str, Parameter],

@@ -16,14 +16,15 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.ensemble.flow import Flow
-from tpx.serving.ensemble.plan import Call, Composing, EnsemblePlan, Shape, StepInput
+from tpx.serving.ensemble.plan import Call, EnsemblePlan, Shape, StepInput
+from tpx.serving.host import Callee
 from tpx.serving.model_id import ModelId
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
 from tpx.serving.stacking.plain import client_shape
 
 log = logging.getLogger(__name__)
 
-Resolve = Callable[[ModelId, str], Composing]
+Resolve = Callable[[ModelId, str], Callee]
 """Finds the model that serves a version. Raises NotFound, NotReady."""
 Answer = Callable[["EnsembleRun", InferRequest, InferResponse], None]
 """Receives the responses of a run; the final one is the last."""

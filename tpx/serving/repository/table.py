@@ -46,7 +46,7 @@ def plan_load(
     served: Mapping[int, Recipe],
     may_regroup: Callable[[int], bool] = lambda version: True,  # noqa: ARG005
 ) -> Plan:
-    """Plan the steps from the served recipes to the wanted ones. Unchanged versions are kept; versions
+    """Plan the steps from the served recipes to the wanted ones; unchanged versions are kept, and those
     that differ only in instance groups change their instances if `may_regroup` allows it.
     """
     keep = {version for version, recipe in wanted.items() if served.get(version) == recipe}
@@ -143,9 +143,8 @@ class Record:
         """Entry of the fault, if there is one, then those of the versions, ascending."""
         found = [entry for _, entry in sorted(self.versions.items())]
         if self.fault:
-            fault = VersionEntry(
-                version=None, state=VersionState.UNAVAILABLE, reason=self.fault, passed_over=self.passed_over
-            )
+            state, reason = VersionState.UNAVAILABLE, self.fault
+            fault = VersionEntry(version=None, state=state, reason=reason, passed_over=self.passed_over)
             found.insert(0, fault)
         return found
 
@@ -377,11 +376,8 @@ class ModelRepository:
         ended = []
         for entry in record.versions.values():
             ended += entry.end()
-            serves_not = f"{UNLOADED}: {reason}"
-            if entry.state is VersionState.UNLOADING or not entry.hinders:
-                entry.reason = serves_not
-            else:
-                entry.reason = reason
+            gone = entry.state is VersionState.UNLOADING or not entry.hinders
+            entry.reason = f"{UNLOADED}: {reason}" if gone else reason
         self.generation += 1
         return ended
 
