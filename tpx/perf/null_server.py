@@ -5,6 +5,7 @@ and ends when its standard input is closed.
 """
 
 import asyncio
+import re
 import socket
 import sys
 from typing import cast
@@ -54,7 +55,9 @@ class HttpNull(asyncio.Protocol):
             head = data[at:end]
             size = self._sizes.get(head)
             if size is None:
-                size = self._sizes[head] = len(head) + len(_HEAD_END) + _content_length(head)
+                found = re.search(rb"^content-length:\s*(\d+)", head, re.IGNORECASE | re.MULTILINE)
+                body = int(found[1]) if found else 0
+                size = self._sizes[head] = len(head) + len(_HEAD_END) + body
             if len(data) - at < size:
                 break
             at += size
@@ -62,14 +65,6 @@ class HttpNull(asyncio.Protocol):
         self._pending = data[at:]
         if answers:
             self._transport.write(_HTTP_ANSWER * answers)
-
-
-def _content_length(head: bytes) -> int:
-    for line in head.lower().split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        if name == b"content-length":
-            return int(value)
-    return 0
 
 
 class GrpcNull(asyncio.Protocol):

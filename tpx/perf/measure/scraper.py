@@ -199,22 +199,29 @@ def summarize(
     before = [s for s in scrapes if s.time_ns <= start][-1:]
     after = [s for s in scrapes if s.time_ns >= end][:1]
     around = [*before, *(s for s in inside if s not in before and s not in after), *after]
+    values = [s.values for s in inside]
     return MetricsFigures(
         scrapes=len(inside),
         failed=failed,
-        gpus=_gpus(inside),
+        # each GPU is averaged over the scrapes that include it, as perf_analyzer does
+        gpus=tuple(
+            _gpu(uuid, [s.gpus[uuid] for s in inside if uuid in s.gpus])
+            for uuid in sorted({uuid for s in inside for uuid in s.gpus})
+        ),
         mean_batch=_ratio(around),
-        cpu_utilization=_over(inside, CPU, fmean),
-        memory_used_bytes=_over(inside, PROCESS_MEMORY, max) or _over(inside, HOST_MEMORY, max),
+        cpu_utilization=_over(values, CPU, fmean),
+        memory_used_bytes=_over(values, PROCESS_MEMORY, max) or _over(values, HOST_MEMORY, max),
         series=tuple(_series(inside, around, counters)),
         scrape_ns=int(fmean(s.took_ns for s in inside)) if inside else 0,
         cost_ns=int(fmean(s.cost_ns for s in inside)) if inside else 0,
     )
 
 
-def _over(scrapes: Sequence[Scrape], name: str, fold: Callable[[Sequence[float]], float]) -> float | None:
-    values = [s.values[name] for s in scrapes if name in s.values]
-    return fold(values) if values else None
+def _over(
+    scraped: Sequence[Mapping[str, float]], name: str, fold: Callable[[Sequence[float]], float]
+) -> float | None:
+    known = [values[name] for values in scraped if name in values]
+    return fold(known) if known else None
 
 
 def _ratio(scrapes: Sequence[Scrape]) -> float | None:
@@ -226,22 +233,13 @@ def _ratio(scrapes: Sequence[Scrape]) -> float | None:
     return inferences / executions if executions > 0 else None
 
 
-def _gpus(scrapes: Sequence[Scrape]) -> tuple[GpuFigures, ...]:
-    """Summarize the GPUs; each is averaged over the scrapes that include it, as perf_analyzer does."""
-
-    def folded(uuid: str, what: str, fold: Callable[[list[float]], float]) -> float | None:
-        known = [s.gpus[uuid][what] for s in scrapes if what in s.gpus.get(uuid, {})]
-        return fold(known) if known else None
-
-    return tuple(
-        GpuFigures(
-            uuid=uuid,
-            utilization=folded(uuid, "utilization", fmean),
-            power_w=folded(uuid, "power_w", fmean),
-            memory_used_bytes=folded(uuid, "memory_used_bytes", max),
-            memory_total_bytes=folded(uuid, "memory_total_bytes", lambda known: known[0]),
-        )
-        for uuid in sorted({uuid for s in scrapes for uuid in s.gpus})
+def _gpu(uuid: str, scraped: Sequence[Mapping[str, float]]) -> GpuFigures:
+    return GpuFigures(
+        uuid=uuid,
+        utilization=_over(scraped, "utilization", fmean),
+        power_w=_over(scraped, "power_w", fmean),
+        memory_used_bytes=_over(scraped, "memory_used_bytes", max),
+        memory_total_bytes=_over(scraped, "memory_total_bytes", lambda known: known[0]),
     )
 
 

@@ -374,22 +374,6 @@ def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]
     yield f"request count = successes of the windows = {counts} = {result.requests}"
     if result.failed:
         yield f"failed = {result.failed} requests of all windows; throughput and latency are without them"
-    yield from _throughput(result)
-    if result.latency is not None:
-        yield from _latency(result.latency, result.percentile, result.estimates)
-    yield from _client(result, settings)
-    if result.server is not None and result.server.success_count:
-        yield from _server(result.server)
-        yield from _network(result, with_engine=settings.with_engine)
-    yield from _stability(result, kept, settings)
-    if result.level.kind is CONCURRENCY and result.latency is not None:
-        yield (
-            f"Little's law: (sum of all requests' times) / duration = {result.in_flight:.2f} in flight, "
-            f"concurrency {result.level.value:g}"
-        )
-
-
-def _throughput(result: LevelResult) -> Iterator[str]:
     yield (
         f"throughput = requests x batch size / duration = {result.requests} x {result.batch_size} / "
         f"{result.duration_ns / 1e9:.6f} s = {result.throughput_infer_per_s:.6g} infer/sec"
@@ -399,6 +383,24 @@ def _throughput(result: LevelResult) -> Iterator[str]:
         yield (
             f"  {_interval(result.estimates.throughput, 1)} infer/sec, by Student's t of {batches.count} "
             f"batches of {batches.seconds:.3f} s"
+        )
+    if result.latency is not None:
+        yield from _latency(result.latency, result.percentile, result.estimates)
+    yield from _client(result, settings)
+    if result.server is not None and result.server.success_count:
+        yield from _server(result.server)
+        what = "the way to the engine and back" if settings.with_engine else "network and server send/receive"
+        if result.client is not None:
+            wait, rest = result.client.wait_ns / 1e3, result.network_ns / 1e3
+            yield (
+                f"{what} = response wait - what the server accounts for = {wait:.1f} - "
+                f"{max(0.0, wait - rest):.1f} = {rest:.1f} usec"
+            )
+    yield from _stability(result, kept, settings)
+    if result.level.kind is CONCURRENCY and result.latency is not None:
+        yield (
+            f"Little's law: (sum of all requests' times) / duration = {result.in_flight:.2f} in flight, "
+            f"concurrency {result.level.value:g}"
         )
 
 
@@ -466,17 +468,6 @@ def _server(server: ServerBreakdown) -> Iterator[str]:
             f"mean server batch = inferences / executions = {server.inference_count} / "
             f"{server.execution_count} = {server.mean_batch:.2f}"
         )
-
-
-def _network(result: LevelResult, *, with_engine: bool) -> Iterator[str]:
-    if result.client is None or result.server is None:
-        return
-    wait, rest = result.client.wait_ns / 1e3, result.network_ns / 1e3
-    what = "the way to the engine and back" if with_engine else "network and server send/receive"
-    yield (
-        f"{what} = response wait - what the server accounts for = {wait:.1f} - "
-        f"{max(0.0, wait - rest):.1f} = {rest:.1f} usec"
-    )
 
 
 def _stability(result: LevelResult, kept: tuple[Window, ...], settings: LevelSettings) -> Iterator[str]:

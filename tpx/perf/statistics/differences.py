@@ -100,7 +100,9 @@ def change(
     )
     # assume that both are as dependent as the more dependent of the two
     chance *= max(dependence(first, figure), dependence(second, figure))
-    chance += _rounding(figure, rng, resamples)
+    if figure is not rate_figure:
+        # the bins of a histogram hide up to half a bin in either direction, in terms of the logarithm
+        chance += rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE
     side = (1 - confidence) / 2
     low, high = np.quantile(chance, (side, 1 - side))
     reached = int((np.abs(chance) >= abs(observed)).sum())
@@ -112,15 +114,6 @@ def change(
         # the observation counts as one of the resamples, so p is never 0
         p_value=(reached + 1) / (resamples + 1),
     )
-
-
-def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Floats:
-    """Draw the error that a histogram's bins may add to a quantile; zero for the rate."""
-    if figure is rate_figure:
-        return np.zeros(resamples)
-    # up to half a bin in either direction, in terms of the logarithm
-    hidden: Floats = rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE
-    return hidden
 
 
 def mann_whitney(first: Array, second: Array) -> float:

@@ -167,21 +167,17 @@ def ratio_interval(sums: Array, weights: Array, confidence: float = CONFIDENCE) 
     spread = math.sqrt(float(np.dot(residuals, residuals)) / (count - 1))
     error = spread * math.sqrt(count) / total * widening(residuals)
     t = t_quantile(0.5 + confidence / 2, count - 1)
-    beta = _skewness(residuals, spread) / (6 * math.sqrt(count))
+    skewness = 0.0
+    if spread > 0 and count > 2:
+        third = float(np.power(residuals, 3).sum()) * count / ((count - 1) * (count - 2))
+        skewness = third / spread**3
+    beta = skewness / (6 * math.sqrt(count))
     return Interval(
         value=value,
         low=max(0.0, value - max(t, _corrected(t, beta)) * error),
         high=value + max(t, -_corrected(-t, beta)) * error,
         confidence=confidence,
     )
-
-
-def _skewness(residuals: Array, spread: float) -> float:
-    count = len(residuals)
-    if spread <= 0 or count < 3:
-        return 0.0
-    third = float(np.power(residuals, 3).sum()) * count / ((count - 1) * (count - 2))
-    return third / spread**3
 
 
 def _corrected(t: float, beta: float) -> float:
