@@ -167,11 +167,7 @@ class Session:
             scraper = Scraper(place, self._observer.notice)
             stack.push_async_callback(scraper.stop)
             collectors.append(MetricsCollector(scraper))
-        if (
-            spec.output.profile_export_file is not None
-            or spec.output.jsonl is not None
-            or spec.output.hdr_log is not None
-        ):
+        if spec.output.profile_export_file or spec.output.jsonl or spec.output.hdr_log:
             from tpx.perf.report.recorders import open_recorders
 
             recorder = open_recorders(spec, self._capture, self.offset_ns, self.problems)

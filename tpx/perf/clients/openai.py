@@ -8,6 +8,7 @@ service's `usage` or, if absent, is the number of pieces.
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import cast
 
@@ -139,7 +140,7 @@ class OpenAiClient(HttpSlots):
 
         def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:
             if isinstance(request, ChatTurn):
-                on_response = _heard(request, on_response)
+                on_response = partial(_hear, request, on_response)
                 request = request.encoded
             answer = OpenAiAnswer(on_response)
             events.told = 0
@@ -153,16 +154,12 @@ class OpenAiClient(HttpSlots):
         return b"".join(self.encode(path, {"Content-Type": "application/json"}, [body]))
 
 
-def _heard(turn: ChatTurn, on_response: OnResponse) -> OnResponse:
-    """Wrap `on_response` to add a turn's response to its conversation before the load sees it."""
-
-    def hear(answer: OpenAiAnswer) -> None:
-        succeeded = answer.status == OpenAiClient.success
-        if succeeded and not turn.answered(answer.body, streamed=answer.streamed):
-            answer.refuse(NO_MESSAGE)
-        on_response(answer)
-
-    return hear
+def _hear(turn: ChatTurn, on_response: OnResponse, answer: OpenAiAnswer) -> None:
+    """Add a turn's response to its conversation before the load sees it."""
+    succeeded = answer.status == OpenAiClient.success
+    if succeeded and not turn.answered(answer.body, streamed=answer.streamed):
+        answer.refuse(NO_MESSAGE)
+    on_response(answer)
 
 
 def payload(content: bytes, endpoint: Endpoint) -> JsonObject:

@@ -106,19 +106,19 @@ def _interval(d: Difference) -> str:
 
 def comparison_junit(compared: Compared) -> str:
     """Return one test case for each figure of each load; a figure that got worse is a failure."""
-    cases = [_case(pair, d, compared.unit) for pair in compared.pairs for d in pair.differences]
+    cases = []
+    for pair in compared.pairs:
+        for d in pair.differences:
+            told = (
+                f"{_value(d, d.before, compared.unit)} -> {_value(d, d.after, compared.unit)}, "
+                f"{d.relative * 100:+.1f}% [{_interval(d)}], p={d.p_value:.3f}"
+            )
+            case = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {told}")
+            if d.finding == "worse":
+                why = f"{d.figure} is worse: {told}"
+                case = replace(case, outcome="failure", message=why, kind="regression")
+            cases.append(case)
     return to_junit("tpx compare", cases)
-
-
-def _case(pair: Against, d: Difference, unit: str) -> Case:
-    told = (
-        f"{_value(d, d.before, unit)} -> {_value(d, d.after, unit)}, {d.relative * 100:+.1f}% "
-        f"[{_interval(d)}], p={d.p_value:.3f}"
-    )
-    made = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {told}")
-    if d.finding != "worse":
-        return made
-    return replace(made, outcome="failure", message=f"{d.figure} is worse: {told}", kind="regression")
 
 
 def write_comparison(wanted: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:

@@ -47,7 +47,14 @@ def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tupl
         for result in rows:
             part = _part(result.server, model, version)
             if part is not None and result.server is not None:
-                values = _composing_row(result, result.server, part, caching=caching)
+                # a composing model has no client: its throughput is its share of the ensemble's
+                whole = result.server.success_count
+                share = part.success_count / whole if whole else 0.0
+                request_us = average_us(part.success_ns, part.success_count)
+                between = max(0, request_us - part.accounted_ns // 1000)
+                throughput = rate(result.throughput_infer_per_s * share)
+                stages = _stages(part, caching=caching).values()
+                values = [rate(result.level.value), throughput, 0, between, *stages, 0]
                 lines.append(",".join(map(str, values)))
         yield path.with_name(f"{model}_v{version}.{path.name}"), "\n".join(lines) + "\n"
 
@@ -126,18 +133,6 @@ class _Columns:
 def _part(server: ServerBreakdown | None, model: str, version: str) -> ServerBreakdown | None:
     parts = composing_in_order(server) if server is not None else []
     return next((p for p in parts if (p.model, p.version) == (model, version)), None)
-
-
-def _composing_row(
-    result: LevelResult, server: ServerBreakdown, part: ServerBreakdown, *, caching: bool
-) -> list[object]:
-    """Return a composing model's row. It has no client: its throughput is a share of the ensemble's."""
-    share = part.success_count / server.success_count if server.success_count else 0.0
-    request_us = average_us(part.success_ns, part.success_count)
-    between = max(0, request_us - part.accounted_ns // 1000)
-    values = _stages(part, caching=caching).values()
-    throughput = rate(result.throughput_infer_per_s * share)
-    return [rate(result.level.value), throughput, 0, between, *values, 0]
 
 
 def write_files(report: Report, argv: Sequence[str]) -> None:

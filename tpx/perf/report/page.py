@@ -72,10 +72,13 @@ def build(report: Report, argv: Sequence[str]) -> Document:
             ),
         ),
     ]
+    when = report.started.replace("T", " ").partition(".")[0]
+    requests = sum(w.requests + w.failed for r in levels for w in r.windows)
+    measured = f"{len(levels)} level{'s' * (len(levels) != 1)}, {requests:,} requests"
     return Document(
         product="perf",
         title=f"Load test: {report.model.name}",
-        subtitle=_subtitle(report),
+        subtitle=f"{when} UTC \u00b7 {config.address} \u00b7 {measured}",
         notice="This run was interrupted: the last level is not complete." if report.interrupted else "",
         sections=tuple(sections),
     )
@@ -185,14 +188,6 @@ def _charts(report: Report, best: LevelResult | None) -> list[Section]:
             lead = "Each point is a window, in the time of the run."
             sections += section(chart.title, chart_picture(chart), lead=lead)
     return sections
-
-
-def _subtitle(report: Report) -> str:
-    when = report.started.replace("T", " ").partition(".")[0] + " UTC"
-    requests = sum(w.requests + w.failed for r in report.levels for w in r.windows)
-    count = len(report.levels)
-    where = report.config.address
-    return f"{when} \u00b7 {where} \u00b7 {count} level{'s' * (count != 1)}, {requests:,} requests"
 
 
 def _tiles(best: LevelResult) -> tuple[Tile, ...]:
