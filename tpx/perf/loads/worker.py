@@ -100,19 +100,16 @@ class Worker:
         loop.add_reader(self._pipe.fileno(), readable)
         while (command := await commands.get()) is not None:
             try:
-                await self._obey(command)
+                match command:
+                    case LoadRequest():
+                        await self._prepare(command)
+                    case Go():
+                        self._beginning = self._tasks.create_task(self._begin(command))
+                    case Stop():
+                        await self._stop(command.patience_s)
             except TpxError as exc:
                 self._pipe.send(Broken(exc))
         return self._end_tasks()
-
-    async def _obey(self, command: object) -> None:
-        match command:
-            case LoadRequest():
-                await self._prepare(command)
-            case Go():
-                self._beginning = self._tasks.create_task(self._begin(command))
-            case Stop():
-                await self._stop(command.patience_s)
 
     async def _prepare(self, asked: LoadRequest) -> None:
         self._load = await open_load(self._target, asked)

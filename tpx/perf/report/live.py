@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from rich.text import Text
@@ -32,22 +31,14 @@ _PARTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sure:
-    """A mean of progress reports, and the half-width of its 95% CI."""
-
-    value: float
-    give: float
-
-
-def sure(values: Sequence[float]) -> Sure | None:
-    """Return the mean and its interval by Student's t; None for fewer than three values."""
+def sure(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the mean and the half-width of its 95% CI (Student's t); None for fewer than three values."""
     count = len(values)
     if count < FEWEST_LOOKS:
         return None
     mean = math.fsum(values) / count
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
-    return Sure(mean, t_quantile(0.975, count - 1) * spread / math.sqrt(count))
+    return mean, t_quantile(0.975, count - 1) * spread / math.sqrt(count)
 
 
 def planned(levels: LevelRange) -> int | None:
@@ -164,7 +155,7 @@ def _gauge(
         return Text("  no answers yet", "dim")
     found = sure(values)
     line = Text.assemble((f"  {name:<8}", "dim"), (f"{written(values[-1]):>10}", f"bold {style}"))
-    mean = f"   mean {written(found.value)} \u00b1 {written(found.give)}" if found is not None else ""
+    mean = f"   mean {written(found[0])} \u00b1 {written(found[1])}" if found is not None else ""
     line.append(f"{mean:<32}", "dim")
     room = max(0, min(width - line.cell_len - 2, LOOKS))
     if room:

@@ -204,12 +204,18 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
     if best.latency is not None:
         for percentile in (50.0, 99.0, 99.9):
             figure, unit = latency(best.latency.at(percentile)).split()
+            found = None if best.estimates is None else best.estimates.at(percentile)
+            note = ""
+            if found is not None and found.interval.high is None:
+                note = found.note.partition(" (")[0]
+            elif found is not None:
+                note = f"95 %: {latency(found.interval.low)} to {latency(found.interval.high or 0)}"
             tiles.append(
                 Tile(
                     label=f"{percentile_name(percentile)} latency",
                     figure=figure,
                     unit=unit,
-                    note=_latency_range(best, percentile),
+                    note=note,
                 )
             )
     if best.server is not None and best.server.execution_count:
@@ -219,15 +225,6 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
     note = f"of {sum(w.requests + w.failed for w in best.windows):,} requests"
     tiles.append(Tile(label="Failed", figure=f"{failed:,}", unit="", note=note, tone="bad" if failed else ""))
     return tuple(tiles)
-
-
-def _latency_range(result: LevelResult, percentile: float) -> str:
-    found = result.estimates.at(percentile) if result.estimates is not None else None
-    if found is None:
-        return ""
-    if found.interval.high is None:
-        return found.note.partition(" (")[0]
-    return f"95 %: {latency(found.interval.low)} to {latency(found.interval.high)}"
 
 
 def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
