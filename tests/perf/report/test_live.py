@@ -118,7 +118,7 @@ def test_levels_take_as_long_as_those_before() -> None:
 
 def test_an_interval_needs_three_looks() -> None:
     assert sure([1.0, 2.0]) is None
-    assert sure([1.0, 2.0, 3.0]) == (2.0, pytest.approx(2.484, abs=1e-3))
+    assert sure([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2.484), abs=1e-3)
 
 
 def test_a_warm_up_is_told_and_none_of_it_is_in_the_figures_of_the_level() -> None:
