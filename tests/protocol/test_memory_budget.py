@@ -28,12 +28,12 @@ class FakeConnection:
 
     def drop_answers(self) -> None:
         self.dropped.append("answers")
-        self.account.release_answer(self.account.answers)
+        self.account.hold_answer(-self.account.answers)
 
     def drop_silent_requests(self) -> None:
         if self._silent:
             self.dropped.append("silent")
-            self.account.release_request(self._silent)
+            self.account.hold_request(-self._silent)
             self._silent = 0
 
 
@@ -112,7 +112,7 @@ def test_who_waits_goes_on_when_memory_is_given_back() -> None:
         outcomes = [wait(budget, large, 50 * MB), wait(budget, small, 10 * MB)]
         await asyncio.sleep(0)
         assert outcomes == [[], []]
-        holder.account.release_request(10 * MB)
+        holder.account.hold_request(-10 * MB)
         await asyncio.sleep(0)
         assert outcomes == [[], ["goes on"]]
         holder.account.close()

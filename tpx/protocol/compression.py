@@ -147,14 +147,10 @@ class _Share:
     def __init__(self, max_bytes: int, wait_s: float, *, threads: int) -> None:
         self.max_bytes = max_bytes
         self._wait_s = wait_s
-        self._held = 0
+        self.held_bytes = 0
+        """Bytes of results in progress or still referenced."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="inflate")
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of results in progress or still referenced."""
-        return self._held
 
     async def run(self, work: Callable[[Callable[[], bool]], int]) -> int:
         """Run `work` in a thread. Its argument returns True once the caller no longer waits."""
@@ -186,8 +182,8 @@ class _Share:
         return block.data[start : start + size]
 
     async def _reserve(self, size: int) -> None:
-        if not self._waiting and self._held + size <= self.max_bytes:
-            self._held += size
+        if not self._waiting and self.held_bytes + size <= self.max_bytes:
+            self.held_bytes += size
             return
         waiting = size, asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
@@ -218,13 +214,13 @@ class _Share:
             loop.call_soon_threadsafe(self._free, size)
 
     def _free(self, size: int) -> None:
-        self._held -= size
+        self.held_bytes -= size
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and self._held + self._waiting[0][0] <= self.max_bytes:
+        while self._waiting and self.held_bytes + self._waiting[0][0] <= self.max_bytes:
             size, waiter = self._waiting.popleft()
-            self._held += size
+            self.held_bytes += size
             waiter.set_result(None)
 
     def close(self) -> None:

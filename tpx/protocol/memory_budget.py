@@ -46,24 +46,18 @@ class Account:
         return held > 0 and held > self.budget.limit_bytes - self.budget.held
 
     def hold_request(self, size: int) -> None:
+        """Charge bytes of requests; negative releases them."""
         self.requests += size
         self.budget.take(size)
 
-    def release_request(self, size: int) -> None:
-        self.requests -= size
-        self.budget.give(size)
-
     def hold_answer(self, size: int) -> None:
+        """Charge bytes of responses; negative releases them."""
         self.answers += size
         self.budget.take(size)
 
-    def release_answer(self, size: int) -> None:
-        self.answers -= size
-        self.budget.give(size)
-
     def close(self) -> None:
         """Release everything: the connection is gone."""
-        self.budget.give(self.requests + self.answers)
+        self.budget.take(-self.requests - self.answers)
         self.requests = self.answers = 0
         self.budget.forget(self)
 
@@ -113,12 +107,7 @@ class MemoryBudget:
 
     def take(self, size: int) -> None:
         self.held += size
-        if self.held > self.limit_bytes:
-            self._schedule()
-
-    def give(self, size: int) -> None:
-        self.held -= size
-        if self._waiting:
+        if self.held > self.limit_bytes or (size < 0 and self._waiting):
             self._schedule()
 
     def wait(

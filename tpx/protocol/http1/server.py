@@ -277,7 +277,7 @@ class HttpServerConnection(HttpConnection):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._account.release_answer(self._account.answers)
+        self._account.hold_answer(-self._account.answers)
         self._tell_stalled()
         self._go_on()
 
@@ -432,7 +432,7 @@ class HttpServerConnection(HttpConnection):
         """Continue after a response: read on, or end the connection."""
         self.request = None
         if self._account.requests:
-            self._account.release_request(self._account.requests)
+            self._account.hold_request(-self._account.requests)
         if not keep_alive:
             self._end()
             return
@@ -449,7 +449,7 @@ class HttpServerConnection(HttpConnection):
         self._stage, self._since = _Stage.CLOSED, self._listener.tick
         self._body = self._chunks = None
         self._pending = b""
-        self._account.release_request(self._account.requests)
+        self._account.hold_request(-self._account.requests)
         if self._transport.can_write_eof() and not self._half_closed:
             self._transport.resume_reading()
             self.out.write_eof()

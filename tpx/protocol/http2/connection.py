@@ -229,10 +229,21 @@ class Http2Connection(BufferedReader):
         return self._direct
 
     def landed(self, count: int) -> None:
+        stream, flags, left = self._direct_stream, self._direct_flags, self._direct_left - count
+        if self.closed or stream is None:
+            return
         try:
-            if not self.closed:
-                self._role.begin_read(b"")
-                self._land(count)
+            self._role.begin_read(b"")
+            self.received(count)
+            self._direct = None
+            if self.streams.get(stream.id) is stream:
+                if flags & END_STREAM and not left:
+                    stream.peer_ended = True
+                else:
+                    self.take_from_window(stream, count)
+                stream.landed(count)
+            if left:
+                self._read_in_place(stream.id, flags, left)
         except Http2Error as exc:
             self.fail(exc)
 
@@ -396,21 +407,6 @@ class Http2Connection(BufferedReader):
             return
         self._direct_stream, self._direct_left, self._direct_flags = stream, left, flags
         self.read_into_buffers(self.transport.transport, self._scratch)
-
-    def _land(self, nbytes: int) -> None:
-        stream, flags = self._direct_stream, self._direct_flags
-        assert stream is not None
-        self.received(nbytes)
-        self._direct = None
-        left = self._direct_left - nbytes
-        if self.streams.get(stream.id) is stream:
-            if flags & END_STREAM and not left:
-                stream.peer_ended = True
-            else:
-                self.take_from_window(stream, nbytes)
-            stream.landed(nbytes)
-        if left:
-            self._read_in_place(stream.id, flags, left)
 
     # frames that carry no DATA: their validation, their effects, and their cost in glitches
 

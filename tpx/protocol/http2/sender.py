@@ -181,7 +181,7 @@ class FrameSender:
         stream = self._ready.pop(stream_id, None) or self._starved.pop(stream_id, None)
         if stream is not None:
             stream.outbox = None
-            self._account.release_answer(stream.queued)
+            self._account.hold_answer(-stream.queued)
             self._unqueue(stream, stream.queued)
 
     def _unqueue(self, stream: Stream, size: int) -> None:
@@ -323,7 +323,7 @@ class FrameSender:
     def _write(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
         """Write, then notify the ended streams: their callbacks may close the connection."""
         if size:
-            self._account.release_answer(size)
+            self._account.hold_answer(-size)
         if out:
             self.transport.writelines(out)
         for stream in ended:

@@ -112,19 +112,6 @@ class _KnownHttpHead:
 class InferRoute:
     """An HTTP head of inference requests, parsed, and the JSON heads received with it."""
 
-    __slots__ = (
-        "_inference",
-        "encoding",
-        "forwarded",
-        "generation",
-        "head_size",
-        "heads",
-        "model_name",
-        "model_version",
-        "remembers_all",
-        "response_encoding",
-    )
-
     def __init__(self, inference: "HttpInference", head: HttpHead, match: re.Match[str]) -> None:
         self._inference = inference
         self.model_name, self.model_version = of_model(match)

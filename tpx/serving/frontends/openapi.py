@@ -155,18 +155,12 @@ class HttpDocumentation:
 
     def routes(self) -> list[Route]:
         return [
-            route("/v2/openapi.json", "metadata", GET=self._document),
-            route("/v2/docs[/]", "metadata", GET=self._page),
+            route("/v2/openapi.json", "metadata", GET=partial(self._answer, self._json)),
+            route("/v2/docs[/]", "metadata", GET=partial(self._answer, self._html)),
             route("/", "metadata", GET=_to_page),
         ]
 
-    def _document(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._answer(request, self._json)
-
-    def _page(self, request: HttpRequest, _: re.Match[str]) -> None:
-        self._answer(request, self._html)
-
-    def _answer(self, request: HttpRequest, form: Coalesced[_Made]) -> None:
+    def _answer(self, form: Coalesced[_Made], request: HttpRequest, _: re.Match[str]) -> None:
         async def work() -> None:
             headers, body = await form.get()
             request.respond(200, headers, (body,))

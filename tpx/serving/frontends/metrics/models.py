@@ -45,18 +45,16 @@ def _microseconds(phase: str) -> Callable[[_ModelRow], int]:
     return lambda row: row.durations[phase].ns // 1000
 
 
-def _cache_count(phase: str) -> Callable[[_ModelRow], int | None]:
-    return lambda row: row.durations[phase].count if _cached(row.model) else None
+def _of_cache(phase: str, *, count: bool) -> Callable[[_ModelRow], int | None]:
+    """Return the value of a model whose responses are cached; only then it has cache series."""
 
+    def value(row: _ModelRow) -> int | None:
+        spent = row.durations[phase]
+        if not row.model.config.response_cache.enable:
+            return None
+        return spent.count if count else spent.ns // 1000
 
-def _cache_microseconds(phase: str) -> Callable[[_ModelRow], int | None]:
-    return lambda row: row.durations[phase].ns // 1000 if _cached(row.model) else None
-
-
-def _cached(model: Served) -> bool:
-    """Return True if responses are cached; only then the model has cache series."""
-    enabled: bool = model.config.response_cache.enable
-    return enabled
+    return value
 
 
 _SUCCESS = _Metric(
@@ -104,17 +102,23 @@ _COUNTER_LATENCIES = (
     ),
 )
 _CACHE = (
-    _Metric("nv_cache_num_hits_per_model", "Number of cache hits per model", _cache_count("cache_hit")),
+    _Metric(
+        "nv_cache_num_hits_per_model", "Number of cache hits per model", _of_cache("cache_hit", count=True)
+    ),
     _Metric(
         "nv_cache_hit_duration_per_model",
         "Total cache hit duration per model, in microseconds",
-        _cache_microseconds("cache_hit"),
+        _of_cache("cache_hit", count=False),
     ),
-    _Metric("nv_cache_num_misses_per_model", "Number of cache misses per model", _cache_count("cache_miss")),
+    _Metric(
+        "nv_cache_num_misses_per_model",
+        "Number of cache misses per model",
+        _of_cache("cache_miss", count=True),
+    ),
     _Metric(
         "nv_cache_miss_duration_per_model",
         "Total cache miss (insert+lookup) duration per model, in microseconds",
-        _cache_microseconds("cache_miss"),
+        _of_cache("cache_miss", count=False),
     ),
 )
 _GAUGES = (
