@@ -133,9 +133,9 @@ class OpenVinoModel:
         used = {item.name for item in config.output} | set(taken_outputs(config))
         fixed = config.max_batch_size if self._settings.fixed_batch else 0
         return InferRequestExecutor(
-            self._compiled.create_infer_request(),
-            {tensor.name: (index, tensor) for index, tensor in enumerate(inputs)},
-            {tensor.name: (index, tensor) for index, tensor in enumerate(outputs) if tensor.name in used},
+            request=self._compiled.create_infer_request(),
+            inputs={tensor.name: (index, tensor) for index, tensor in enumerate(inputs)},
+            outputs={tensor.name: (at, tensor) for at, tensor in enumerate(outputs) if tensor.name in used},
             rows=fixed,
             padded=self._settings.padded,
             narrow=self._settings.device == "CPU",

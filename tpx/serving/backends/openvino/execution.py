@@ -117,42 +117,39 @@ ERRORS = (RuntimeError, TypeError, ValueError, KeyError)
 _KEPT_BELOW_BYTES = 64 << 10
 
 
+@dataclass(eq=False, kw_only=True)
 class InferRequestExecutor:
     """Computes with one infer request. Outputs are copied, because the next run overwrites them."""
 
-    def __init__(
-        self,
-        request: ov.InferRequest,
-        inputs: Mapping[str, tuple[int, ModelTensor]],
-        outputs: Mapping[str, tuple[int, ModelTensor]],
-        *,
-        rows: int,
-        padded: bool,
-        narrow: bool,
-    ) -> None:
-        """`rows` is the number that the model was compiled for, 0 if it is variable."""
-        self._request = request
-        self._inputs = inputs
-        self._outputs = outputs
-        self._rows = rows
-        self._padded = padded
-        self._narrow = [
-            name for name, (_, tensor) in inputs.items() if narrow and tensor.datatype in ("INT64", "UINT64")
-        ]
-        self._own = {name: request.get_input_tensor(index) for name, (index, _) in inputs.items()}
+    request: ov.InferRequest
+    inputs: Mapping[str, tuple[int, ModelTensor]]
+    outputs: Mapping[str, tuple[int, ModelTensor]]
+    rows: int
+    """Number of rows that the model was compiled for, 0 if it is variable."""
+    padded: bool
+    narrow: bool
+    """True if the device computes 64-bit integers in 32 bits."""
+
+    def __post_init__(self) -> None:
+        wide = [name for name, (_, tensor) in self.inputs.items() if tensor.datatype in ("INT64", "UINT64")]
+        self._narrow = wide if self.narrow else []
+        self._own = {name: self.request.get_input_tensor(index) for name, (index, _) in self.inputs.items()}
         """Initial input tensors, restored after a run with a large input so that its memory can be freed."""
 
     def execute(self, inputs: Arrays) -> Arrays:
-        given = max(len(array) for array in inputs.values()) if self._rows else 0
-        missing = self._rows - given
-        if missing and not self._padded:
+        given = max(len(array) for array in inputs.values()) if self.rows else 0
+        missing = self.rows - given
+        if missing and not self.padded:
             raise ExecutionError(
-                f"expected requests with batch size '{self._rows}', got '{given}'... this error can be "
+                f"expected requests with batch size '{self.rows}', got '{given}'... this error can be "
                 "avoided by setting 'ENABLE_BATCH_PADDING' parameter in model configuration to 'YES' at a "
                 "performance cost."
             )
         if missing:
-            inputs = {name: _padded(array, missing) for name, array in inputs.items()}
+            inputs = {
+                name: np.concatenate([array, np.zeros((missing, *array.shape[1:]), dtype=array.dtype)])
+                for name, array in inputs.items()
+            }
         for name in self._narrow:  # OpenVINO's CPU device computes 64-bit integers in 32 bits
             array = inputs[name]
             signed = array.dtype.kind == "i"
@@ -164,19 +161,19 @@ class InferRequestExecutor:
         try:
             tensors = {}
             for name, array in inputs.items():
-                index, tensor = self._inputs[name]
+                index, tensor = self.inputs[name]
                 tensors[index] = _to_runtime(array, tensor)
-            results = self._request.infer(tensors)
+            results = self.request.infer(tensors)
             for name, array in inputs.items():
                 if array.nbytes >= _KEPT_BELOW_BYTES:
-                    self._request.set_input_tensor(self._inputs[name][0], self._own[name])
+                    self.request.set_input_tensor(self.inputs[name][0], self._own[name])
         except ERRORS as exc:
             raise ExecutionError(f"openvino error: {reason(exc)}") from exc
-        outputs = {name: from_model(results[at], tensor) for name, (at, tensor) in self._outputs.items()}
+        outputs = {name: from_model(results[at], tensor) for name, (at, tensor) in self.outputs.items()}
         return {name: array[:-missing] for name, array in outputs.items()} if missing else outputs
 
     def close(self) -> None:
-        del self._request, self._own
+        del self.request, self._own
 
 
 def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
@@ -186,10 +183,6 @@ def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
     if array.flags.writeable:
         return ov.Tensor(array, shared_memory=True)
     return ov.Tensor(array)  # copies: OpenVINO shares only writable memory
-
-
-def _padded(array: Array, rows: int) -> Array:
-    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), dtype=array.dtype)])
 
 
 def reason(exc: Exception) -> str:

@@ -118,15 +118,15 @@ class PytorchModel:
         numbers = {**added_inputs(config), **taken_outputs(config)}
         numbers |= {item.name: item.data_type for item in inputs_and_outputs(config)}
         datatypes = {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
-        places = self._places or check(config, self._interface)
+        inputs, outputs = self._places or check(config, self._interface)
         scripted = self._source.format is Format.TORCHSCRIPT
         shapes = dict(enumerate(slot.shape for slot in self._interface.arguments or ()))
-        scalars = [name for name, place in places.inputs.items() if shapes.get(place) == ()]
+        scalars = [name for name, place in inputs.items() if shapes.get(place) == ()]
         call = Forward(
             model=config.name,
             program=program,
-            inputs=Inputs(places.inputs, datatypes, scalars),
-            outputs=Outputs(places.outputs, datatypes, program.storages),
+            inputs=Inputs(inputs, datatypes, scalars),
+            outputs=Outputs(outputs, datatypes, program.storages),
             switches=jit_switches(parameters, torch._C, self._name) if scripted else [],
             inference_mode=parameters.inference_mode,
             shared=parameters.weight_sharing,
@@ -143,7 +143,7 @@ class PytorchModel:
         )
         executor = CudaExecutor(call, settings)
         if parameters.graph_batch_sizes and device is not None:
-            executor.record(_samples(config, places.inputs, parameters.graph_batch_sizes))
+            executor.record(_samples(config, inputs, parameters.graph_batch_sizes))
         return executor
 
     def divides_as(self, config: ModelConfig) -> bool:

@@ -10,7 +10,6 @@ Also completes a configuration from an archive, and validates one.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
@@ -22,14 +21,8 @@ from tpx.serving.stacking.added import added_inputs, taken_outputs
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPositions:
-    """Positions of inputs in forward's arguments, and of outputs in its results, by name."""
-
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-
-
+TensorPositions = tuple[Mapping[str, int], Mapping[str, int]]
+"""Positions of inputs in forward's arguments, and of outputs in its results, by name."""
 _SEPARATOR = "__"
 _INDEX = "follow the <name>__<index> naming convention"
 
@@ -251,7 +244,7 @@ def check(config: ModelConfig, interface: Interface) -> TensorPositions:
             f"model '{config.name}': max_batch_size is {config.max_batch_size}, but the archive was exported "
             f"for at most {interface.most_rows} rows"
         )
-    return TensorPositions(inputs, outputs)
+    return inputs, outputs
 
 
 def _check_strings(config: ModelConfig) -> None:

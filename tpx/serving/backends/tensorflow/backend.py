@@ -238,7 +238,10 @@ class _CallExecutor:
     _leave: Callable[[], None]
 
     def execute(self, inputs: Arrays) -> Arrays:
-        given = [_to_runtime(inputs[tensor.name], tensor) for tensor in self._inputs]
+        given = [to_model(inputs[tensor.name], tensor) for tensor in self._inputs]
+        for at, tensor in enumerate(self._inputs):
+            if tensor.datatype == "BF16":
+                given[at] = given[at].view(BFLOAT16)
         try:
             results = self._call(*given)
         except ERRORS as exc:
@@ -251,11 +254,6 @@ class _CallExecutor:
     def close(self) -> None:
         del self._call
         self._leave()
-
-
-def _to_runtime(array: Array, tensor: ModelTensor) -> Array:
-    array = to_model(array, tensor)
-    return array.view(BFLOAT16) if tensor.datatype == "BF16" else array
 
 
 def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
