@@ -134,12 +134,12 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     return text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} ends it before"
 
 
+@dataclass(slots=True)
 class MadeUp:
     """Measurements that improve each time, so that a search takes every step it might take."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._throughput = 1.0
+    _pace: Pace
+    _throughput: float = 1.0
 
     def measurement(self, load: LoadPoint) -> Measurement:
         """Return the next measurement."""

@@ -46,8 +46,7 @@ def main(argv: Sequence[str]) -> int:
         made = _shell(shell)
         print(made.source() if what == "source" else made.complete())
         return Exit.OK
-    flag, *rest = argv
-    shell = rest[0] if rest else Path(os.environ.get("SHELL", "")).name
+    flag, shell = [*argv, Path(os.environ.get("SHELL", "")).name][:2]
     if shell not in _SHELLS:
         told = f"no completion for shell '{shell}'{nearest(shell, _SHELLS)}" if shell else "SHELL is not set"
         complain(f"tpx {flag}: {told}: name one of {', '.join(_SHELLS)}")

@@ -106,15 +106,12 @@ def _sections(path: tuple[str, ...]) -> list[str]:
 
 
 def _nothing_about(path: tuple[str, ...], topic: str) -> None:
-    name = " ".join(("tpx", *path))
     if path not in COMMANDS or not COMMANDS[path].config:
         complain(f"tpx: no command '{topic}'{nearest(topic, below(path))}")
         return
-    sections = {section.lower(): section for section in _sections(path)}
-    complain(
-        f"{name}: no section or option about '{topic}'{nearest(topic.lower(), sections)}\n"
-        f"sections: {', '.join(sections)}"
-    )
+    sections = [section.lower() for section in _sections(path)]
+    name, near = " ".join(("tpx", *path)), nearest(topic.lower(), sections)
+    complain(f"{name}: no section or option about '{topic}'{near}\nsections: {', '.join(sections)}")
 
 
 def _more(path: tuple[str, ...], *, shown: int) -> str:
@@ -178,11 +175,9 @@ class _Page:
         for left, right in rows:
             told = _wrapped(right, self._width - column)
             shown = f"  {_CYAN}{left}{_PLAIN}" if self._coloured else f"  {left}"
-            if len(left) + 4 > column:
-                self.lines.append(shown)
-            else:
-                self.lines.append(shown + " " * (column - len(left) - 2) + (told.pop(0) if told else ""))
-            self.lines += [" " * column + line for line in told]
+            if len(left) + 4 <= column:
+                shown += " " * (column - len(left) - 2) + (told.pop(0) if told else "")
+            self.lines += [shown, *(" " * column + line for line in told)]
         self.lines.append("")
 
     def _bold(self, text: str) -> str:
