@@ -8,6 +8,7 @@ stays.
 
 import difflib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -138,7 +139,14 @@ def _intact(text: str) -> re.Match[str] | None:
 
 def _change(configuration: Configuration, path: Path, variant: str, base: str | None) -> ConfigChange:
     model, delta, before = configuration.variant.model, configuration.variant.delta, _text(path)
-    body: str | None = _minimal(configuration) if delta else None
+    body: str | None = None
+    if delta:  # a new file has all of batching: servers complete no part of it
+        whole, out = model_config.parse(configuration.text, "measured"), _merged({}, delta, "variant")
+        if {"max_batch_size", "dynamic_batching"} & set(delta):
+            out.max_batch_size = whole.max_batch_size
+            if whole.HasField("dynamic_batching"):
+                out.dynamic_batching.CopyFrom(whole.dynamic_batching)
+        body = model_config.to_text(out)
     if base is not None:
         body = _body(base, delta, str(path)) or (None if before == base else _HEADER.sub("", base, count=1))
     if body is None or (before is not None and _HEADER.sub("", before, count=1) == body):
@@ -149,49 +157,29 @@ def _change(configuration: Configuration, path: Path, variant: str, base: str | 
     return ConfigChange(model=model, path=path, before=before, after=header + body)
 
 
-def _minimal(configuration: Configuration) -> str:
-    """Return a new file of the variant's changes, with all of batching, which servers do not complete."""
-    delta, whole = configuration.variant.delta, model_config.parse(configuration.text, "measured")
-    out = _merged({}, delta, "variant")
-    if {"max_batch_size", "dynamic_batching"} & set(delta):
-        out.max_batch_size = whole.max_batch_size
-        if whole.HasField("dynamic_batching"):
-            out.dynamic_batching.CopyFrom(whole.dynamic_batching)
-    return model_config.to_text(out)
-
-
 def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
     """Return a file's text with the change, edited in place if possible; None if it has these values."""
     if not delta:
         return None
     plain = before.removeprefix(_BYTE_ORDER_MARK)
     present = model_config.parse(plain, source)
-    wanted = _merged(_set_fields(present), delta, source)
+    said = {field.name for field, _ in present.ListFields()}  # without defaults
+    own = {key: value for key, value in model_config.to_json(present).items() if key in said}
+    wanted = _merged(own, delta, source)
     if wanted == present:
         return None
     text = _HEADER.sub("", plain, count=1)
     changed = edited(text, present, wanted)
-    return changed if changed is not None else _comment_of(text) + model_config.to_text(wanted)
+    if changed is not None:
+        return changed
+    lines = text.splitlines(keepends=True)
+    top = "".join(itertools.takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
+    comment = top.rstrip("\r\n") + newline_of(text) if top.strip() else ""
+    return comment + model_config.to_text(wanted)
 
 
 def _merged(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> Any:
     return model_config.from_json(json.dumps(merge(own, delta)), source)
-
-
-def _set_fields(message: Any) -> dict[str, Any]:
-    """Return a configuration's JSON with only the fields that the file sets, without defaults."""
-    said = {field.name for field, _ in message.ListFields()}
-    return {key: value for key, value in model_config.to_json(message).items() if key in said}
-
-
-def _comment_of(text: str) -> str:
-    """Return the comment at the top of a file."""
-    kept = []
-    for line in text.splitlines(keepends=True):
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        kept.append(line)
-    return "".join(kept).rstrip("\r\n") + newline_of(text) if "".join(kept).strip() else ""
 
 
 def _lines(text: str) -> list[str]:

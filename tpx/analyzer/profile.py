@@ -128,7 +128,7 @@ class Profile:
             await self._measure_server()
             for number, group in enumerate(self._groups, 1):
                 if not self._stop.is_set() and not self._earlier.models[group.name].unavailable:
-                    self._progress.begin(number)
+                    self._progress.model_number = number
                     await self._profile(group)
         except ServerLost as exc:
             reason = exc.message
@@ -309,7 +309,8 @@ class _Progress:
 
     def __init__(self, models: int, clock: Callable[[], int]) -> None:
         self._models = models
-        self._model_number = 0
+        self.model_number = 0
+        """Number of the current model, from 1."""
         self._clock = clock
         self._began_ns = clock()
         self._measured: list[str] = []
@@ -318,10 +319,6 @@ class _Progress:
         """Start of the first measurement; None before it."""
         self._sizes: dict[int, int] = {}
         """Maximum number of configurations in the search, by number of each model begun."""
-
-    def begin(self, model_number: int) -> None:
-        """Start the model with this number, counted from 1."""
-        self._model_number = model_number
 
     @property
     def elapsed_ns(self) -> int:
@@ -333,21 +330,19 @@ class _Progress:
         self._first_ns = now_ns if self._first_ns is None else self._first_ns
         if trial.variant.name not in self._measured:
             self._measured.append(trial.variant.name)
-        self._sizes[self._model_number] = configurations_at_most
+        self._sizes[self.model_number] = configurations_at_most
+        finished, remaining_ns = len(self._measured) - 1, None
+        if finished > 0:
+            # a model that has not begun counts with the mean size of the others
+            later = (self._models - self.model_number) * fmean(self._sizes.values())
+            left = configurations_at_most - number + 0.5 + later
+            remaining_ns = round((now_ns - self._first_ns) / (finished + 0.5) * left)
         return TrialStarted(
             trial=trial,
             number=number,
             configurations_at_most=configurations_at_most,
-            model_number=self._model_number,
+            model_number=self.model_number,
             models=self._models,
             elapsed_ns=now_ns - self._began_ns,
-            remaining_ns=self._remaining_ns(now_ns - self._first_ns, configurations_at_most - number + 1),
+            remaining_ns=remaining_ns,
         )
-
-    def _remaining_ns(self, took_ns: int, left: int) -> int | None:
-        """Estimate the time left; a model that has not begun counts with the mean size of the others."""
-        finished = len(self._measured) - 1
-        if finished < 1:
-            return None
-        later = (self._models - self._model_number) * fmean(self._sizes.values())
-        return round(took_ns / (finished + 0.5) * (left - 0.5 + later))

@@ -9,6 +9,7 @@ from enum import Enum
 
 from tpx.analyzer.conclusion import EQUIVALENCE, Conclusion, Gain, conclude
 from tpx.analyzer.objectives import (
+    ModelConstraint,
     RankedVariant,
     describe_limits,
     describe_misses,
@@ -92,6 +93,11 @@ class ModelVerdict:
         return self.run.model
 
     @property
+    def limits(self) -> tuple[ModelConstraint, ...]:
+        """Constraints as separate limits."""
+        return limits_of(self.goals, self.model)
+
+    @property
     def gain(self) -> Gain | None:
         """The gain of the recommended configuration over the default, with its interval."""
         return self.conclusion.gain if self.conclusion else None
@@ -122,7 +128,7 @@ class ModelVerdict:
         return f"In {counts(self.run)}, {self._found(self.best)}"
 
     def _found(self, best: RankedVariant) -> str:
-        finding, default, asked = self.finding, self.default, limits_of(self.goals, self.model)
+        finding, default, asked = self.finding, self.default, self.limits
         limits = describe_limits(asked)
         under = f", with a {limits}" if limits else ""
         if finding is Finding.NONE_SATISFIES:
@@ -227,7 +233,7 @@ class ModelVerdict:
         whose = "the default" if ranked is self.default else f"`{ranked.name}`"
         return [
             f"Borderline: it is not certain that {whose} {verb} {limit}."
-            for limit in limits_of(self.goals, self.model)
+            for limit in self.limits
             if limit.standing(ranked.figures) == "borderline"
         ]
 

@@ -58,7 +58,7 @@ def _statement(ranked: RankedVariant, view: ModelView) -> Statement:
     if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
         text += f", {gain} against the default"
     if not ranked.satisfies:
-        miss = describe_misses(ranked.figures, view.limits)
+        miss = describe_misses(ranked.figures, view.verdict.limits)
         text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
     tiles = (
         *metric_tile("perf_throughput", "Throughput", ranked),
@@ -100,7 +100,7 @@ def build_detail(report: ReportView, name: str) -> Document:
     view, ranked = known[name]
     default = view.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
-    chart = load_chart("chart", compared, (), view.goals)
+    chart = load_chart("chart", compared, (), view.verdict.goals)
     load = "" if chart is None else chart.label_name
     sections = [
         Section(blocks=(_statement(ranked, view),)),

@@ -133,7 +133,7 @@ def _model(view: ModelView) -> Iterator[Case]:
     best = verdict.best
     if best is None:
         return
-    for limit in view.limits:
+    for limit in view.verdict.limits:
         case = Case(suite=f"{view.name}.constraints", name=str(limit))
         standing = limit.standing(best.figures)
         if standing == "missed":

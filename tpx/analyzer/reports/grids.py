@@ -28,7 +28,7 @@ class TableLine:
 
     @property
     def standing(self) -> Standing:
-        return standing(self.measurement, self.view.goals)
+        return standing(self.measurement, self.view.verdict.goals)
 
     @property
     def gain_percent(self) -> float | None:
@@ -36,7 +36,7 @@ class TableLine:
         default = self.view.default
         if default is None or self.ranked.run.variant.is_default:
             return None
-        return gain_percent(self.ranked.figures, default.figures, self.view.goals)
+        return gain_percent(self.ranked.figures, default.figures, self.view.verdict.goals)
 
     @property
     def gain(self) -> Gain | None:
@@ -227,7 +227,7 @@ def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterat
             column=Column(header="Stable", hint="whether the last windows agreed"),
             cell=lambda line: words("yes") if line.measurement.stable else words("no", "warn"),
         )
-    if any(line.view.limits for line in lines):
+    if any(line.view.verdict.limits for line in lines):
         yield TableField(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
             cell=lambda line: words(*_STANDINGS[line.standing]),

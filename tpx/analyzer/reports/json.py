@@ -60,7 +60,7 @@ _NOTHING: Json = {"satisfies": False, "best_load": None, "figures": None, "measu
 
 
 def _model(view: ModelView) -> Json:
-    verdict, model, goals, prices = view.verdict, view.verdict.run, view.goals, view.report.prices
+    verdict, model, goals, prices = view.verdict, view.verdict.run, view.verdict.goals, view.report.prices
     conclusion, gain = verdict.conclusion, verdict.gain
     return {
         "model": model.model,

@@ -162,7 +162,7 @@ def hashes(run: Run) -> tuple[Fact, ...]:
 def _model_sections(view: ModelView, key: str) -> list[Section]:
     ranking, shown = view.ranking, view.in_detail
     others = [ranked for ranked in ranking if ranked not in shown]
-    chart = load_chart(f"{key}-chart", shown, others, view.goals)
+    chart = load_chart(f"{key}-chart", shown, others, view.verdict.goals)
     repetitions = repetitions_grid(f"{key}-repetitions", view)
     lead = (
         "Each line is one configuration under growing load; the numbers beside the points are the "

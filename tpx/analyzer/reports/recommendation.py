@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tpx.analyzer.objectives import METRICS, RankedVariant, describe_limits, shown
 from tpx.analyzer.reports.view import ModelView
-from tpx.analyzer.results.measurement import Configuration, Measurement
+from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import VariantRun
 from tpx.analyzer.verdict import Finding, equal_loads
 from tpx.report.digits import percent
@@ -80,28 +80,13 @@ def _tiles(view: ModelView) -> Iterator[Tile]:
         figure = percent(verdict.gain_percent / 100).removesuffix("%")
         yield Tile(label="Gain", figure=figure, unit="%", note=note)
     yield from metric_tile("perf_latency_p99", "p99 latency", best, other)
-    yield _load_tile(best.figures, other.figures if other else None)
-    yield _instances_tile(best)
-    asked = view.limits
-    if asked:
-        standing = verdict.standing
-        limits = describe_limits(asked)
-        yield Tile(label="Constraints", figure=standing, unit="", note=limits, tone=_TONES[standing])
-    yield from memory_tiles(best, other, gpus=view.gpus)
-
-
-def _load_tile(measurement: Measurement, default: Measurement | None) -> Tile:
-    load = measurement.load
-    return Tile(
+    load, configuration = best.figures.load, best.run.configuration
+    yield Tile(
         label=load.kind.replace("_", " ").capitalize(),
         figure="+".join(f"{member.value:,}" for member in load.members) or f"{load.value:,}",
         unit="in flight" if load.kind == "concurrency" else "per s",
-        note=f"default at {default.load.value}" if default else "",
+        note=f"default at {other.figures.load.value}" if other else "",
     )
-
-
-def _instances_tile(best: RankedVariant) -> Tile:
-    configuration = best.run.configuration
     group = configuration.instance_group
     count, _, kind = group.partition(":")
     several = " + " in group or ";" in group
@@ -110,7 +95,13 @@ def _instances_tile(best: RankedVariant) -> Tile:
         dynamic = "dynamic batching" if configuration.dynamic_batching else "no dynamic batching"
         batching = f"max batch {configuration.max_batch_size}, {dynamic}"
     figure = str(configuration.instances) if several else count
-    return Tile(label="Instances", figure=figure, unit=group if several else kind, note=batching)
+    yield Tile(label="Instances", figure=figure, unit=group if several else kind, note=batching)
+    asked = view.verdict.limits
+    if asked:
+        standing = verdict.standing
+        limits = describe_limits(asked)
+        yield Tile(label="Constraints", figure=standing, unit="", note=limits, tone=_TONES[standing])
+    yield from memory_tiles(best, other, gpus=view.gpus)
 
 
 def recommend(view: ModelView) -> list[Section]:
@@ -135,7 +126,7 @@ def recommend(view: ModelView) -> list[Section]:
         )
         blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
         brings: list[Block] = [_comparison(default, best, gpus=view.gpus)]
-        equal = equal_loads(best, default, view.goals)
+        equal = equal_loads(best, default, view.verdict.goals)
         if equal:
             once = f"Under equal load, as the search measured both once: {', '.join(map(str, equal))}."
             brings.append(Note(text=once, style="small"))
@@ -184,24 +175,15 @@ def paths_of(configuration: Configuration, repository: Path) -> str:
 
 def config_diff(default: VariantRun, best: VariantRun) -> CodeBlock:
     """Return a unified diff per file; a configuration of several models has several files."""
-    pairs = zip(default.configuration.files, best.configuration.files, strict=False)
-    lines = tuple(line for old, new in pairs for line in _diff(old, new))
-    return CodeBlock(lines=lines, label="Difference of config.pbtxt")
-
-
-def _diff(old: Configuration, new: Configuration) -> list[CodeLine]:
-    lines = difflib.unified_diff(
-        old.text.splitlines(),
-        new.text.splitlines(),
-        f"{old.variant.name}/config.pbtxt",
-        f"{new.variant.name}/config.pbtxt",
-        lineterm="",
-    )
     kinds = {"+": "add", "-": "remove", "@": "hunk"}
-    return [
-        CodeLine(change="hunk" if number < 2 else kinds.get(line[:1], "same"), text=line)
-        for number, line in enumerate(lines)
-    ]
+    shown: list[CodeLine] = []
+    for old, new in zip(default.configuration.files, best.configuration.files, strict=False):
+        was, becomes = (f"{each.variant.name}/config.pbtxt" for each in (old, new))
+        lines = difflib.unified_diff(old.text.splitlines(), new.text.splitlines(), was, becomes, lineterm="")
+        for number, line in enumerate(lines):
+            change = "hunk" if number < 2 else kinds.get(line[:1], "same")
+            shown.append(CodeLine(change=change, text=line))
+    return CodeBlock(lines=tuple(shown), label="Difference of config.pbtxt")
 
 
 def whole_text(configuration: Configuration) -> str:

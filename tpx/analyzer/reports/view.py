@@ -6,10 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tpx.analyzer.objectives import ModelConstraint, RankedVariant, joules_per_inference, limits_of
+from tpx.analyzer.objectives import RankedVariant, joules_per_inference
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.plots import Mode, Plot
-from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
@@ -136,15 +135,6 @@ class ModelView:
         """Name of the recommended configuration; empty if none satisfies the constraints."""
         best = self.verdict.best
         return best.name if best is not None and best.satisfies else ""
-
-    @cached_property
-    def goals(self) -> Goals:
-        return self.report.run.started.goals.of(self.name)
-
-    @property
-    def limits(self) -> tuple[ModelConstraint, ...]:
-        """Constraints as separate limits."""
-        return limits_of(self.report.run.started.goals, self.name)
 
     @cached_property
     def gpus(self) -> bool:

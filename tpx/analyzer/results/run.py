@@ -263,7 +263,11 @@ class ModelRecords:
         self.failures = []
 
     def model(self, name: str, started: journal.RunStarted) -> ModelRun:
-        last = self._last_round()
+        # an interrupt may leave some finalists with two repetitions and others with one: then only the
+        # first counts, so that the ranking does not favor those with two
+        failed = {f.variant for f in self.failures if f.round}
+        rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)
+        last = 1 if 1 in rounds.values() else math.inf
         return ModelRun(
             model=name,
             variants=tuple(self._variant(configuration, last) for configuration in self.configurations),
@@ -285,12 +289,3 @@ class ModelRecords:
                 f for f in (*self.outdated, *self.failures) if f.variant == configuration.variant.name
             ),
         )
-
-    def _last_round(self) -> float:
-        """Return the last final round that counts.
-
-        If an interrupt leaves some finalists with two repetitions and others with one, only the first does.
-        """
-        failed = {f.variant for f in self.failures if f.round}
-        rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)
-        return 1 if 1 in rounds.values() else math.inf

@@ -88,7 +88,11 @@ class ModelLoader:
 
     async def ready(self, launch: Launch) -> Preparation:
         """Ensure that a healthy server with this launch is running, whatever its models."""
-        why = self._reason_to_restart(launch)
+        why = self._distrust
+        if not why and self._death is not None and self._death.done():
+            why = self._death.result()
+        if not why and self.running is not None and launch != self._launch:
+            why = "other options or environment of the server"
         if self._control is not None and self.running is not None and not why:
             return Preparation(how="loaded")
         first = self.running is None and not why
@@ -152,15 +156,6 @@ class ModelLoader:
         # a broken connection may precede the exit of the process
         await asyncio.wait((self._death,), timeout=DEATH_GRACE_S)
         return self._death.result() if self._death.done() else ""
-
-    def _reason_to_restart(self, launch: Launch) -> str:
-        if self._distrust:
-            return self._distrust
-        if self._death is not None and self._death.done():
-            return self._death.result()
-        if self.running is not None and launch != self._launch:
-            return "other options or environment of the server"
-        return ""
 
     async def _stop(self) -> None:
         running, self.running = self.running, None

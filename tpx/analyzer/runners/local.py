@@ -74,7 +74,14 @@ class LocalServers:
             if not told[-1].isdecimal() or int(told[-1]) > 65535:
                 raise UsageError(f"triton_server_flags: {name}: expected a port, got '{told[-1]}'")
             ports[name] = int(told[-1])
-            _refuse_used(ports[name], name)
+            try:
+                socket.create_server((LOCALHOST, ports[name])).close()
+            except OSError as exc:
+                reason = "it is in use" if exc.errno == errno.EADDRINUSE else exc.strerror
+                raise UsageError(
+                    f"triton_server_flags: {name} {ports[name]}: {reason}. Stop the server that has it, or "
+                    "leave the port out to have a free one chosen"
+                ) from exc
         return ports
 
     def _defaults(self, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
@@ -125,19 +132,6 @@ def free_port() -> int:
     with socket.create_server((LOCALHOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
-
-
-def _refuse_used(port: int, name: str) -> None:
-    if not port:
-        return
-    try:
-        socket.create_server((LOCALHOST, port)).close()
-    except OSError as exc:
-        reason = "it is in use" if exc.errno == errno.EADDRINUSE else exc.strerror
-        raise UsageError(
-            f"triton_server_flags: {name} {port}: {reason}. Stop the server that has it, or leave the port "
-            "out to have a free one chosen"
-        ) from exc
 
 
 async def _answers(where: Addresses) -> bool:
@@ -224,11 +218,20 @@ class ChildServer:
     ) -> "ChildServer":
         """Return the server once it is `live`; stop it and raise MeasurementError if it ends or is late."""
         try:
-            await self._wait_ready(timeout_s, live)
+            deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+            while time.monotonic_ns() < deadline_ns:
+                if self._process.returncode is not None:
+                    raise MeasurementError(self._death("before it was ready"))
+                self._addresses = self._addresses or self._told_addresses()
+                if self._addresses is not None and await live(self._addresses):
+                    return self
+                await asyncio.sleep(POLL_S)
+            raise MeasurementError(
+                f"the server was not ready after {timeout_s:g} s (--client-max-retries sets the limit)"
+            )
         except BaseException:
             await self.stop()
             raise
-        return self
 
     async def died(self) -> str:
         await self._process.wait()
@@ -243,19 +246,6 @@ class ChildServer:
                 self._process.kill()
                 await self._process.wait()
         await self._cleanup()
-
-    async def _wait_ready(self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]]) -> None:
-        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
-        while time.monotonic_ns() < deadline_ns:
-            if self._process.returncode is not None:
-                raise MeasurementError(self._death("before it was ready"))
-            self._addresses = self._addresses or self._told_addresses()
-            if self._addresses is not None and await live(self._addresses):
-                return
-            await asyncio.sleep(POLL_S)
-        raise MeasurementError(
-            f"the server was not ready after {timeout_s:g} s (--client-max-retries sets the limit)"
-        )
 
     def _death(self, when: str) -> str:
         status = self._process.returncode or 0
