@@ -252,9 +252,14 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
         gain = gain_percent(best.figures, default.figures, goals)
     finding, inconclusive = _finding(model, best, default, conclusion, gain), ""
     if finding is Finding.BETTER:
-        inconclusive = _unconfirmed(model, best, default, gain) or (
-            conclusion.inconclusive if conclusion else ""
-        )
+        rounds = {m.round for m in best.run.repetitions}
+        made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
+        inconclusive = conclusion.inconclusive if conclusion else ""
+        if made < 2 and model.final_rounds:
+            inconclusive = (
+                f"only the search found the gain of {gain or 0.0:.0f}%: both were measured again in {made} "
+                f"of {model.final_rounds} final rounds"
+            )
     lacking = unmeasured(best.figures, goals) if best.satisfies else ()
     if lacking:  # all configurations tie then, even if the default ranks first
         inconclusive = f"{in_words(lacking[0])} was not measured"
@@ -302,18 +307,6 @@ def _finding(
         return Finding.TIED if gain.tied else Finding.BETTER
     small = percent_gained is not None and percent_gained < model.tolerance_percent
     return Finding.TIED if small and not model.final_rounds else Finding.BETTER
-
-
-def _unconfirmed(
-    model: ModelRun, best: RankedVariant, default: RankedVariant | None, gained: float | None
-) -> str:
-    """Return why a gain of the search is not trusted; empty after several rounds, or if none were asked."""
-    rounds = {m.round for m in best.run.repetitions}
-    made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
-    if made > 1 or not model.final_rounds:
-        return ""
-    gain = f"only the search found the gain of {gained or 0.0:.0f}%"
-    return f"{gain}: both were measured again in {made} of {model.final_rounds} final rounds"
 
 
 def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tuple[EqualLoad, ...]:

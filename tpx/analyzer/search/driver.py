@@ -228,7 +228,7 @@ class _Race:
     @property
     def decided(self) -> str:
         """Reason why no further round is needed; empty while one is."""
-        leader = self._leader()
+        leader = self.leader
         gains = [self._gain(v, leader) for v in self.running if v is not leader]
         behind = [g for g in gains if g.high < 0 and g.p_value < CERTAIN]
         if not all(g.tied or g in behind or g.half_width <= SURE for g in gains):
@@ -236,6 +236,10 @@ class _Race:
         if len(behind) == len(gains):
             return f"{leader.name} is certainly the best"
         return f"{leader.name} and others are certainly tied within {EQUIVALENCE:.0%}"
+
+    @property
+    def leader(self) -> Variant:
+        return max(self.running, key=lambda v: fmean(self._scores(v).values()))
 
     def load_of(self, variant: Variant) -> LoadPoint:
         """Return the load under which a finalist is measured again."""
@@ -251,7 +255,7 @@ class _Race:
 
     def drop(self) -> None:
         """Eliminate those certainly worse than the leader; keep the default, the baseline of all gains."""
-        leader = self._leader()
+        leader = self.leader
         for variant in tuple(self.running):
             gain = self._gain(variant, leader)
             if variant is leader or variant.is_default:
@@ -268,9 +272,6 @@ class _Race:
         point = point_of([self._searched[variant.name]], self._rounds[variant.name])
         samples = point.samples if isinstance(point, Mean) else (point,)
         return {m.round: score(m, self._history.goals) for m in samples}
-
-    def _leader(self) -> Variant:
-        return max(self.running, key=lambda v: fmean(self._scores(v).values()))
 
 
 def _near(history: History, one: Measurement | None, best: Measurement | None, share: float = NEAR) -> bool:
