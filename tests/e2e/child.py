@@ -75,7 +75,9 @@ class Child:
     def engine(self) -> psutil.Process:
         """The process that computes: the child itself, or the first that it has started."""
         process = psutil.Process(self.pid)
-        return min(process.children(), key=lambda each: each.pid) if self._has_frontends else process
+        if not self._has_frontends:
+            return process
+        return min(process.children(), key=lambda each: (each.create_time(), each.pid))  # pids start over
 
     @property
     def processes(self) -> list[psutil.Process]:

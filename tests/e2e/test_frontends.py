@@ -52,8 +52,9 @@ def infer(child: Child, values: list[float], model: str = "double") -> tuple[int
 
 
 def frontends(child: Child) -> list[psutil.Process]:
-    """The processes that accept connections; the engine was started first."""
-    return sorted(psutil.Process(child.pid).children(), key=lambda each: each.pid)[1:]
+    """The processes that accept connections, oldest first."""
+    engine = child.engine
+    return sorted((p for p in child.processes if p != engine), key=lambda each: each.create_time())
 
 
 def eventually(true: Callable[[], bool], within_s: float = 30) -> None:

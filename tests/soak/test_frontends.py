@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -110,11 +110,6 @@ class Clients:
                 self._note("gRPC", "" if outputs == {"y": [[2 * value, 2]]} else f"gRPC: {outputs}")
 
 
-def frontends(child: Child) -> Sequence[psutil.Process]:
-    engine = child.engine
-    return sorted((each for each in child.processes if each != engine), key=lambda each: each.pid)
-
-
 def test_only_the_connections_of_a_killed_frontend_notice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +119,10 @@ def test_only_the_connections_of_a_killed_frontend_notice(
         child.ready()
         engine, clients = child.engine, Clients(child)
         chance, began_s = random.Random(0), time.perf_counter()
+
+        def frontends() -> list[psutil.Process]:
+            return [each for each in child.processes if each != engine]
+
         looks: list[Look] = []
         waits_s: list[float] = []
         next_s = began_s + EVERY_S
@@ -133,10 +132,10 @@ def test_only_the_connections_of_a_killed_frontend_notice(
                 continue
             next_s += EVERY_S
             looks.append(Look.at([engine], time.perf_counter() - began_s))
-            victim = chance.choice(frontends(child))
+            victim = chance.choice(frontends())
             victim.kill()
             clients.killed_s = killed_s = time.perf_counter()
-            while len(frontends(child)) < COUNT or victim in frontends(child):
+            while len(frontends()) < COUNT or victim in frontends():
                 time.sleep(0.005)
             waits_s.append(time.perf_counter() - killed_s)
         clients.end()
