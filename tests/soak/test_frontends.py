@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -82,20 +83,19 @@ class Clients:
                 self.problems.append(problem)
 
     def _over_http(self, chance: random.Random) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._http, timeout=30)
-        while not self._over.is_set():
-            model = chance.choice(("double", "plain"))
-            count = BIG if chance.random() < 0.02 else chance.choice((2, 16))
-            values = np.full((1, count), chance.randrange(1000), np.float32)
-            head, tail = encode_infer_request([Tensor.from_numpy("x", values)])
-            size = {"Inference-Header-Content-Length": str(len(head))}
-            connection.request("POST", f"/v2/models/{model}/infer", head + b"".join(tail), size)
-            answer = connection.getresponse()
-            data = answer.read()
-            start = int(answer.headers.get("Inference-Header-Content-Length", "0"))
-            right = answer.status == 200 and data[start:] == (2 * values).tobytes()
-            self._note("HTTP", "" if right else f"HTTP {answer.status}: {data[:100]!r}")
-        connection.close()
+        with closing(http.client.HTTPConnection("127.0.0.1", self._http, timeout=30)) as connection:
+            while not self._over.is_set():
+                model = chance.choice(("double", "plain"))
+                count = BIG if chance.random() < 0.02 else chance.choice((2, 16))
+                values = np.full((1, count), chance.randrange(1000), np.float32)
+                head, tail = encode_infer_request([Tensor.from_numpy("x", values)])
+                size = {"Inference-Header-Content-Length": str(len(head))}
+                connection.request("POST", f"/v2/models/{model}/infer", head + b"".join(tail), size)
+                answer = connection.getresponse()
+                data = answer.read()
+                start = int(answer.headers.get("Inference-Header-Content-Length", "0"))
+                right = answer.status == 200 and data[start:] == (2 * values).tobytes()
+                self._note("HTTP", "" if right else f"HTTP {answer.status}: {data[:100]!r}")
 
     def _over_grpc(self, chance: random.Random) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
