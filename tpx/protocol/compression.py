@@ -116,7 +116,11 @@ class Inflater:
         _check_encoding(encoding)
         modest, large = self._shares
         if encoding == "gzip":
-            size = _told_size(data, limit)
+            size = int.from_bytes(data[-4:], "little")  # if it is wrong, decompression fails
+            if size > limit:
+                raise _too_large(limit)
+            if size > _LARGEST_RATIO * len(data):
+                raise InvalidRequest("body is not one complete gzip stream")
         else:
             size = await modest.run(partial(_count, data, encoding, limit))
         share = modest if size <= min(_MODEST_BYTES, modest.max_bytes) else large
@@ -225,16 +229,6 @@ class _Share:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _told_size(data: Buffer, limit: int) -> int:
-    """Return the size in a gzip stream's trailer. If it is wrong, decompression fails."""
-    size = int.from_bytes(data[-4:], "little")
-    if size > limit:
-        raise _too_large(limit)
-    if size > _LARGEST_RATIO * len(data):
-        raise InvalidRequest("body is not one complete gzip stream")
-    return size
 
 
 def _count(data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:

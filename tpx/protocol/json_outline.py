@@ -82,7 +82,8 @@ def check_flat(body: Buffer) -> None:
     if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
         count = 0
         for piece in pieces(text, _MARKS):
-            count += _structure(piece)
+            characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
+            count += sum(int(np.count_nonzero((characters == ord(mark)) & outside)) for mark in _STRUCTURE)
             if count > _MAX_STRUCTURE:
                 raise _too_much_structure()
 
@@ -129,12 +130,6 @@ def _outside(piece: bytes) -> npt.NDArray[np.bool_]:
     if b"\\" in piece:  # mask escaped quotes, keeping the length
         piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     return ~np.bitwise_xor.accumulate(np.frombuffer(piece, np.uint8) == ord('"'))
-
-
-def _structure(piece: bytes) -> int:
-    """Return the number of structural characters outside strings."""
-    characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
-    return sum(int(np.count_nonzero((characters == ord(mark)) & outside)) for mark in _STRUCTURE)
 
 
 def cut_lists(text: Buffer) -> tuple[bytes, list[memoryview]]:

@@ -66,16 +66,12 @@ def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 def raw_bytes(array: Array) -> Buffer:
     """Return the wire bytes of an array: a view if it is contiguous and numeric, else a copy."""
     if array.dtype.kind in "SUO":
-        return encode_bytes([_element_bytes(e) for e in array.flat])
+        return encode_bytes([e if isinstance(e, bytes) else str(e).encode() for e in array.flat])
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
     return array.reshape(-1).view(np.uint8).data
-
-
-def _element_bytes(element: object) -> bytes:
-    return element if isinstance(element, bytes) else str(element).encode()
 
 
 def encode_bytes(elements: Sequence[bytes]) -> bytes:

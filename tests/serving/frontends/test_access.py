@@ -321,9 +321,9 @@ def test_each_part_of_grpc_has_its_key(partly: Live) -> None:
 def test_a_key_may_hold_any_characters() -> None:
     restrictions = parse_restrictions("--flag", ["health,metadata:x-key=a=b:c d", "trace:y=2"])
     assert restrictions is not None
-    assert restrictions.key("health") == restrictions.key("metadata") == Key(name="x-key", value="a=b:c d")
-    assert restrictions.key("trace") == Key(name="y", value="2")
-    assert restrictions.key("inference") is None
+    assert restrictions.get("health") == restrictions.get("metadata") == Key(name="x-key", value="a=b:c d")
+    assert restrictions.get("trace") == Key(name="y", value="2")
+    assert restrictions.get("inference") is None
 
 
 def test_without_groups_nothing_is_restricted() -> None:

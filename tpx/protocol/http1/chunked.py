@@ -48,7 +48,11 @@ class ChunkedDecoder:
             if self._in_trailers:
                 if not line:
                     return data[at:]
-                self._count_trailer(line)
+                self._trailer_bytes += len(line) + 2
+                if self._trailer_bytes > min(MAX_TRAILER_BYTES, MAX_HEADERS * 256):
+                    raise HttpError(431, "trailers too large")
+                if _TRAILER.fullmatch(line) is None:
+                    raise HttpError(400, "malformed trailer")
             else:
                 self._start_chunk(line)
 
@@ -115,10 +119,3 @@ class ChunkedDecoder:
         self._remaining = self._remaining - here or -1
         self._buffer = b""
         return at + here
-
-    def _count_trailer(self, line: bytes) -> None:
-        self._trailer_bytes += len(line) + 2
-        if self._trailer_bytes > MAX_TRAILER_BYTES or self._trailer_bytes > MAX_HEADERS * 256:
-            raise HttpError(431, "trailers too large")
-        if _TRAILER.fullmatch(line) is None:
-            raise HttpError(400, "malformed trailer")

@@ -37,15 +37,8 @@ class Key:
         return shown is not None and hmac.compare_digest(shown, self.value.encode())
 
 
-class Restrictions:
-    """Keys of the restricted categories."""
-
-    def __init__(self, keys: Mapping[Category, Key]) -> None:
-        self._keys = dict(keys)
-
-    def key(self, category: Category) -> Key | None:
-        """Return the key that requests of this category must carry, or None."""
-        return self._keys.get(category)
+Restrictions = Mapping[Category, Key]
+"""Keys that requests of the restricted categories must carry."""
 
 
 def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
@@ -74,4 +67,4 @@ def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
                     f"{flag}: restricted {part} '{word}' can not be specified in multiple config groups"
                 )
             keys[cast("Category", word)] = Key(name=name, value=value)
-    return Restrictions(keys) if keys else None
+    return keys or None

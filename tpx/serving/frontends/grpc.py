@@ -50,11 +50,10 @@ class GrpcFrontend:
 
     def methods(self) -> list[Method]:
         """Return all methods. Those of a restricted category check a call's metadata first."""
-        if self._restrictions is not None:
-            for rpc in self._rpcs:
-                key = self._restrictions.key(rpc.category)
-                if key is not None:
-                    rpc.method.guard = partial(_admit, key)
+        for rpc in self._rpcs:
+            key = (self._restrictions or {}).get(rpc.category)
+            if key is not None:
+                rpc.method.guard = partial(_admit, key)
         return [rpc.method for rpc in self._rpcs]
 
 

@@ -101,7 +101,7 @@ class HttpFrontend:
             if match is None:
                 continue
             if self._restrictions is not None:
-                _admit(head, self._restrictions.key(route.category))
+                _admit(head, self._restrictions.get(route.category))
             method = b"GET" if head.method == b"HEAD" else head.method
             verb = route.verbs.get(method)
             if verb is None:

@@ -42,7 +42,6 @@ from tpx.serving.request import (
     InferRequest,
     InferResponse,
     RequestHead,
-    TensorSpec,
     rendering_key,
     with_request_id,
 )
@@ -437,22 +436,16 @@ def _only_input(signature: Signature, body: Buffer) -> Tensor:
             )
         shape, body = [1], encode_bytes([bytes(body)])
     else:
-        shape = _deduced(spec, len(body))
+        shape = list(spec.dims)
+        free = [index for index, dim in enumerate(shape) if dim == -1]
+        if len(free) > 1:
+            raise InvalidRequest(
+                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than "
+                "one variable-sized dimension"
+            )
+        if free:
+            row = BY_NAME[spec.datatype].size * math.prod(dim for dim in shape if dim != -1)
+            shape[free[0]] = len(body) // row if row else 0
     if signature.max_batch_size > 0:
         shape.insert(0, 1)
     return Tensor(spec.name, spec.datatype, shape, body)
-
-
-def _deduced(spec: TensorSpec, size_bytes: int) -> list[int]:
-    """Return the dims of an input, deducing its one variable dimension, if any, from the data size."""
-    shape = list(spec.dims)
-    free = [index for index, dim in enumerate(shape) if dim == -1]
-    if len(free) > 1:
-        raise InvalidRequest(
-            f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
-            "variable-sized dimension"
-        )
-    if free:
-        row = BY_NAME[spec.datatype].size * math.prod(dim for dim in shape if dim != -1)
-        shape[free[0]] = size_bytes // row if row else 0
-    return shape

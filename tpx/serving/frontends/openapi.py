@@ -39,6 +39,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
         name: {"name": name, "in": "path", "required": True, **more}
         for name, more in words["parameters"].items()
     }
+    order = {path: at for at, path in enumerate(dict.fromkeys(path for _, path in told))}  # of `http.yaml`
     if models:
         parameters["model"]["examples"] = {name: {"value": name} for name in models}
     return {
@@ -46,7 +47,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
         "info": {**words["info"], "version": __version__},
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in words["tags"].items()],
-        "paths": _in_order(paths),
+        "paths": {path: paths[path] for path in sorted(paths, key=lambda p: order.get(p, len(order)))},
         "components": {
             "schemas": words["schemas"],
             "parameters": parameters,
@@ -55,15 +56,6 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
                 for status, text in {**words["errors"], **words["more_errors"]}.items()
             },
         },
-    }
-
-
-def _in_order(paths: dict[str, JsonObject]) -> dict[str, JsonObject]:
-    """Sort paths in the order of `http.yaml`."""
-    order = list(dict.fromkeys(path for _, path in described()))
-    return {
-        path: paths[path]
-        for path in sorted(paths, key=lambda p: order.index(p) if p in order else len(order))
     }
 
 
@@ -157,7 +149,7 @@ class HttpDocumentation:
         return [
             route("/v2/openapi.json", "metadata", GET=partial(self._answer, self._json)),
             route("/v2/docs[/]", "metadata", GET=partial(self._answer, self._html)),
-            route("/", "metadata", GET=_to_page),
+            route("/", "metadata", GET=lambda request, _: request.respond(302, b"Location: /v2/docs\r\n")),
         ]
 
     def _answer(self, form: Coalesced[_Made], request: HttpRequest, _: re.Match[str]) -> None:
@@ -186,11 +178,6 @@ def _rank(model: Served) -> tuple[bool, str]:
         )
     )
     return awkward, model.model_id.name
-
-
-def _to_page(request: HttpRequest, _: re.Match[str]) -> None:
-    """Redirect a browser from the bare address to the page."""
-    request.respond(302, b"Location: /v2/docs\r\n")
 
 
 def _rendered(document: JsonObject) -> _Made:

@@ -50,7 +50,8 @@ def labels(pairs: Mapping[str, str]) -> str:
     """
     written: dict[str, str] = {}
     for name, value in sorted(pairs.items()):
-        allowed = first = _label_name(name)
+        # of leading underscores one is kept: two are reserved by Prometheus
+        allowed = first = re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
         nth = 1
         while allowed in written:
             nth += 1
@@ -76,11 +77,6 @@ def bound(value: float) -> str:
 def escape(value: str) -> str:
     """Escape a label value."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _label_name(name: str) -> str:
-    """Replace invalid characters; of leading underscores (two are Prometheus' own) one is kept."""
-    return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
 
 
 class MetricsProbe(Protocol):
