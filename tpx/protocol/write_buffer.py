@@ -127,10 +127,13 @@ class WriteBuffer:
         """
         if reading and not self._coalescing.is_free(self):
             self.write(data)
-            return
-        self._parts.append(data)
-        self._size += len(data)
-        self.flush()
+        elif self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            self.flush()
+        elif not (self._ended or self.transport.is_closing()):
+            self.written += len(data)
+            self._send(data)
 
     def write(self, data: Buffer) -> None:
         self._parts.append(data)

@@ -33,7 +33,7 @@ class FastPath:
 
     __slots__ = (
         "_bound", "_came_ns", "_cuts", "_dispatcher", "_kept", "_replies", "_shapes", "_single",
-        "_statistics", "_tensors", "gathers", "head", "most", "size",
+        "_statistics", "_tensors", "_wanted", "gathers", "head", "most", "size",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class FastPath:
         """True if requests are computed with `gather`, otherwise with `compute_one`."""
         self._single: BoundRows | None = None
         """Bound memory used by the last call of `compute_one`."""
+        self._wanted: list[memoryview] = []
+        """Outputs in `_single`."""
         self._shapes: Sequence[Sequence[int]] = ()
         """Shapes of a request's outputs; bindings with other ones are not used."""
         self._tensors: list[memoryview] = []
@@ -92,6 +94,7 @@ class FastPath:
             bound = self._single = self._find(1)
             if bound is None:
                 return None
+            self._wanted = bound.wanted(head)
         if head.model.retired or not dispatcher.idle(head.row_size):
             return None
         started_ns = _clock()
@@ -106,7 +109,7 @@ class FastPath:
             bound.alive = False
             return None
         computed_ns = _clock()
-        outputs = [bytes(data) for data in bound.wanted(head)]
+        outputs = [bytes(data) for data in self._wanted]
         ended_ns = _clock()
         phases_ns = 0, gathered_ns - started_ns, computed_ns - gathered_ns, ended_ns - computed_ns
         self._statistics.computed(1, 1, head.batch_size, phases_ns, ended_ns)

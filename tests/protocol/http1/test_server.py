@@ -12,7 +12,12 @@ import pytest
 from tests.fuzz.transport import MemoryTransport
 from tests.protocol.http1.service import PLAIN, Bare, Service, serving
 from tests.protocol.turns import pause
-from tpx.protocol.http1.server import HttpLimits, HttpServerConnection, connection_factory
+from tpx.protocol.http1.server import (
+    HttpLimits,
+    HttpRequest,
+    HttpServerConnection,
+    connection_factory,
+)
 from tpx.protocol.listener import Listener
 
 
@@ -357,3 +362,29 @@ async def test_answers_to_few_clients_or_other_machines_leave_at_once(
 ) -> None:
     pairs = asked(count, transport)
     assert [bytes(each.written)[-5:] for _, each in pairs] == [b"\r\n\r\n%d" % n for n in range(10)]
+
+
+async def test_a_whole_response_is_observed_and_left_to_respond_where_the_connection_ends() -> None:
+    observed: list[int] = []
+
+    def serve(request: HttpRequest) -> None:
+        if listener.observer is not None:
+            request.on_answered = observed.append
+        if not request.respond_whole(request.start_of_response(b"", 2) + b"ok"):
+            request.respond(200, b"", (b"ok",))
+
+    listener = Listener()
+    connection, transport = connection_factory(listener, HttpLimits(), serve)(), MemoryTransport()
+    transport.set_protocol(connection)
+    connection.connection_made(transport)
+    answer = b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\nok"
+    for lines, status, observe, ends in (
+        (b"", [], False, False),
+        (b"", [200], True, False),
+        (b"Connection: close\r\n", [200], False, True),
+    ):
+        listener.observer = (lambda _: None) if observe else None
+        listener.draining = ends
+        transport.written.clear()
+        transport.feed(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (bytes(transport.written), observed) == (answer % lines, status)
