@@ -1,7 +1,7 @@
 """The states of versions, step by step, and plans of loads: no files, no threads."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -10,7 +10,15 @@ from tpx.errors import NotFound, NotReady
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import Stamps
-from tpx.serving.repository.table import AmbiguousName, Loaded, ModelRepository, Plan, Recipe, plan_load
+from tpx.serving.repository.table import (
+    AmbiguousName,
+    Loaded,
+    ModelRepository,
+    Plan,
+    Recipe,
+    VersionEntry,
+    plan_load,
+)
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
 
@@ -251,3 +259,25 @@ def test_a_version_whose_making_changed_is_loaded_again(changed: Recipe) -> None
 def test_versions_that_are_not_wanted_any_more_are_unloaded() -> None:
     plan = plan_load({3: recipe()}, {1: recipe(), 2: recipe(), 3: recipe()})
     assert (plan.load, plan.keep, plan.unload) == ((), (3,), (1, 2))
+
+
+class CountingRepository(ModelRepository):
+    """Counts the listings of every version, whose time grows with the number of models."""
+
+    listings = 0
+
+    def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
+        self.listings += 1
+        return super().index(on_disk)
+
+
+def test_checks_of_readiness_list_the_versions_once_per_change(scene: Scene) -> None:
+    scene.repository = repository = CountingRepository()
+    scene.load(1)
+    for _ in range(3):
+        assert repository.all_ready()
+        assert [served.version for served in repository.served()] == [1]
+    assert repository.listings == 1
+    scene.load(2, unload=(1,))
+    assert [served.version for served in repository.served()] == [2]
+    assert repository.listings == 2

@@ -149,6 +149,13 @@ class Record:
         return found
 
     @property
+    def hinders(self) -> bool:
+        """True if strict readiness fails because of this model."""
+        if self.fault and not self.passed_over:
+            return True
+        return any(entry.hinders for entry in self.versions.values())
+
+    @property
     def loaded(self) -> dict[int, Loaded]:
         """Versions that serve."""
         return {v: entry.loaded for v, entry in self.versions.items() if entry.loaded is not None}
@@ -198,6 +205,8 @@ class ModelRepository:
         self.unreadable: tuple[str, ...] = ()
         """Errors of repositories that could not be read at startup; cleared by the next successful read."""
         self._models: dict[str, dict[str, Record]] = {}
+        self._served: list[Served] | None = None
+        """Result of `served`, until the next change: readiness checks ask for it on the event loop."""
         """Records by name, then by namespace: clients only know names."""
 
     # what serves
@@ -261,14 +270,16 @@ class ModelRepository:
 
     def served(self) -> list[Served]:
         """Return every ready version, ordered by namespace, name and version."""
-        return [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
+        if self._served is None:
+            self._served = [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
+        return list(self._served)
 
     # what is known
 
     def all_ready(self) -> bool:
         """Return True if all repositories were readable and every version that was not unloaded is ready."""
         return not self.unreadable and not any(
-            entry.hinders for _, record in self._records() for entry in record.entries
+            record.hinders for records in self._models.values() for record in records.values()
         )
 
     def failures(self) -> list[str]:
@@ -332,7 +343,7 @@ class ModelRepository:
         for version in record.versions.keys() - {*plan.load, *plan.keep}:
             if record.versions[version].hinders:
                 del record.versions[version]
-        self.generation += 1
+        self._changed()
         return ended
 
     def keep_config(self, model: ModelId, config: KeptConfig | None) -> None:
@@ -378,12 +389,12 @@ class ModelRepository:
             ended += entry.end()
             gone = entry.state is VersionState.UNLOADING or not entry.hinders
             entry.reason = f"{UNLOADED}: {reason}" if gone else reason
-        self.generation += 1
+        self._changed()
         return ended
 
     def restore(self, model: ModelId, loaded: Mapping[int, Loaded]) -> list[Loaded]:
         """Serve these versions in place of others. Return those they replace."""
-        self.generation += 1
+        self._changed()
         return self._models[model.name][model.namespace].put(loaded)
 
     def unload(self, model: ModelId) -> list[Loaded]:
@@ -398,7 +409,7 @@ class ModelRepository:
         for entry in record.versions.values():
             if entry.state is not VersionState.UNLOADING:
                 entry.state, entry.reason = VersionState.UNAVAILABLE, UNLOADED
-        self.generation += 1
+        self._changed()
         return ended
 
     def displace(self, model: ModelId, reason: str) -> list[Loaded]:
@@ -436,11 +447,16 @@ class ModelRepository:
 
     # the table
 
+    def _changed(self) -> None:
+        """Record that a different version serves; what no longer serves is not kept alive."""
+        self.generation += 1
+        self._served = None
+
     def _failed(self, record: Record) -> None:
         record.stamps = None
         if self.namespaces and not record.known:  # the name may now refer to another model
             record.known = True
-            self.generation += 1
+            self._changed()
 
     def _records(self) -> list[tuple[ModelId, Record]]:
         return [
