@@ -18,7 +18,7 @@ from ray.experimental import internal_kv
 from tpx.cluster.balancer import ReplicaRoute, Slots, changes, haproxy_config
 from tpx.cluster.policy import Autoscaler, ReplicaSample
 from tpx.cluster.replica import ReplicaMeter, ReplicaStatus
-from tpx.cluster.spec import ClusterSpec
+from tpx.cluster.spec import LATENCIES, ClusterSpec
 from tpx.cluster.state import ClusterState, ReplicaRecord
 from tpx.options import from_argv
 
@@ -62,6 +62,14 @@ def page_us(models: int) -> float:
         f'nv_inference_family_{number}{{model="model_{model}",version="1"}} {number * 1234.5}'
         for number in range(FAMILIES)
         for model in range(models)
+    ]
+    lines += [
+        f'{name}{{model="model_{model}",version="1"{bound}}} 1234'
+        for model in range(models)
+        for name, bound in (
+            ("nv_inference_request_success", ""),
+            *((f"{LATENCIES}_bucket", f',le="{bound}"') for bound in (*range(100, 5100, 100), "+Inf")),
+        )
     ]
     page, meter = "\n".join(lines).encode(), ReplicaMeter(1.0)
     return _took_ms(lambda: meter.sample(page, time.monotonic())) * 1e3

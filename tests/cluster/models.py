@@ -10,7 +10,9 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        time.sleep(0.05)
+        time.sleep({sleep_s})
+        if {fails}:
+            raise RuntimeError("out of order")
         tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor)]) for tensor in tensors]
 """
@@ -22,9 +24,11 @@ instance_group [ { count: 1 } ]
 """
 
 
-def sleeping(models: Path) -> None:
+def sleeping(models: Path, sleep_s: float = 0.05, fails: bool = False) -> None:
     """Write a Python model that takes 50 ms for each request."""
     version = models / "sleeping" / "1"
     version.mkdir(parents=True, exist_ok=True)
-    (version / "model.py").write_text(_MODEL, encoding="utf-8")
+    (version / "model.py").write_text(
+        _MODEL.replace("{sleep_s}", str(sleep_s)).replace("{fails}", str(fails)), encoding="utf-8"
+    )
     (models / "sleeping" / "config.pbtxt").write_text(_CONFIG, encoding="utf-8")

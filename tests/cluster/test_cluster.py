@@ -123,8 +123,7 @@ def test_rolling_updates_within_a_minute_fail_no_request(cluster: Network) -> No
     with traffic() as load:
         while time.perf_counter() < began_s + UPDATED_S:
             release += 1
-            # on two busy processors the tail of a replica that has just started says nothing of its release
-            done = tpx("update", f"--version={release}", "--canary-secs=2", "--canary-latency-ratio=1000")
+            done = tpx("update", f"--version={release}", "--canary-secs=4")
             assert done.returncode == 0, done.stderr
     assert load.failed == []
     assert {request.protocol for request in load.requests} == {"http", "grpc"}
@@ -142,6 +141,25 @@ def test_an_update_that_does_not_become_ready_is_rolled_back(cluster: Network) -
     assert "rolled back" in done.stderr
     assert "no-such-flag" in done.stderr
     assert load.failed == []
+
+
+def test_a_release_that_is_slower_or_fails_is_rolled_back(net: Network, tmp_path: Path) -> None:
+    sleeping(tmp_path / "good")
+    sleeping(tmp_path / "slow", sleep_s=0.25)
+    sleeping(tmp_path / "failing", fails=True)
+    up(tmp_path / "good", "--replicas=2", "--cpus=1", "--drain-secs=2")
+    try:
+        with traffic(model="sleeping", threads=6, pause_s=0.0) as load:
+            for name, reason in (("slow", "times that of the old replicas"), ("failing", "requests failed")):
+                failed = len(load.failed)
+                done = tpx("update", f"--model-repository={tmp_path / name}", "--canary-secs=8")
+                assert (done.returncode, len(load.failed) > failed) == (1, name == "failing"), status()[
+                    "events"
+                ]
+                assert reason in done.stderr
+                wait_until("the old release serves", lambda: [r["release"] for r in ready()] == [1, 1])
+    finally:
+        assert tpx("down").returncode == 0
 
 
 def test_a_partition_is_survived_after_the_check_interval(cluster: Network) -> None:

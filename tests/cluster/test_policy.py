@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from tpx.cluster.policy import Autoscaler, Backoff, Canary, ReplicaSample
-from tpx.cluster.spec import ClusterSpec, Replicas, Rollout, read_spec
+from tpx.cluster.policy import Autoscaler, Backoff, ReplicaSample
+from tpx.cluster.spec import ClusterSpec, Replicas, read_spec
 from tpx.errors import UsageError
 from tpx.options import from_argv
 
@@ -95,41 +95,6 @@ def test_the_wait_before_a_restart_doubles_and_is_forgotten() -> None:
     assert [backoff.after_death(1.0) for _ in range(5)] == [0.0, 0.5, 1.0, 2.0, 4.0]
     assert [backoff.after_death(1.0) for _ in range(9)][-1] == 30.0
     assert backoff.after_death(60.0) == 0.0
-
-
-def canary(new: list[ReplicaSample], old: list[ReplicaSample], **limits: float) -> str:
-    judged = Canary(Rollout(**limits))
-    for sample in new:
-        judged.observe(sample, old)
-    return judged.fault()
-
-
-def test_a_canary_that_fails_requests_is_refused() -> None:
-    failing = ReplicaSample(requests_per_s=90.0, failures_per_s=10.0)
-    assert canary([failing] * 3, [busy(0.5)]) == "10.0% of its requests failed, 0.0% on the old replicas"
-    assert canary([failing] * 3, [failing]) == ""
-
-
-def test_a_canary_is_slow_only_if_chance_is_excluded() -> None:
-    rng = random.Random(1)
-
-    def tails(mean_ms: float, spread: float) -> list[ReplicaSample]:
-        return [
-            ReplicaSample(requests_per_s=100, p99_ms=mean_ms * math.exp(rng.gauss(0, spread)))
-            for _ in range(20)
-        ]
-
-    slow, noisy = Canary(Rollout()), Canary(Rollout())
-    for new, old in zip(tails(30, 0.2), tails(10, 0.2), strict=True):
-        slow.observe(new, [old])
-    for new, old in zip(tails(11, 0.5), tails(10, 0.5), strict=True):
-        noisy.observe(new, [old])
-    assert "its p99 is at least 2." in slow.fault()
-    assert noisy.fault() == ""
-
-
-def test_a_canary_without_traffic_passes() -> None:
-    assert canary([ReplicaSample()] * 5, []) == ""
 
 
 def test_the_fewest_replicas_are_not_above_the_most() -> None:

@@ -1,19 +1,17 @@
-"""Decisions of a cluster as pure functions of observations and time: how many replicas to run, how long
-to wait before a restart, and whether to keep a canary.
+"""Decisions of a cluster as pure functions of observations and time: how many replicas to run, and how long
+to wait before a restart.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tpx.cluster.spec import ClusterSpec, Rollout
-from tpx.perf.statistics.intervals import t_quantile
+from tpx.cluster.spec import ClusterSpec
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 30.0
 BACKOFF_FORGOTTEN_S = 60.0
 """Uptime after which a replica that dies is restarted without waiting."""
-CANARY_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +19,12 @@ class ReplicaSample:
     """Activity of one replica in the last interval."""
 
     requests_per_s: float = 0.0
-    failures_per_s: float = 0.0
     queue_ms: float = 0.0
     """Mean queue time of answered requests."""
     utilization: float = 0.0
     """Used share of the reserved CPUs."""
     p99_ms: float | None = None
-    """99th percentile of the last minute; None without requests."""
-    pending: float = 0.0
+    """99th percentile of the last minute, of the slowest model; None without requests."""
 
 
 @dataclass(slots=True)
@@ -104,63 +100,3 @@ class Autoscaler:
         if by_utilization < count and queue_ms > scaling.target_queue_ms / 2:
             return count
         return by_utilization
-
-
-@dataclass(slots=True)
-class Canary:
-    """Compares the first replica of an update with the replicas of the old release, sample by sample."""
-
-    rollout: Rollout
-    new: list[ReplicaSample] = field(default_factory=list)
-    old: list[ReplicaSample] = field(default_factory=list)
-
-    def observe(self, new: ReplicaSample, old: Sequence[ReplicaSample]) -> None:
-        """Add one interval of the canary and of the old replicas."""
-        self.new.append(new)
-        self.old.extend(old)
-
-    def fault(self) -> str:
-        """Return why the canary is worse, or an empty string.
-
-        It is worse if its share of failures exceeds that of the old replicas by more than the limit, or
-        if the lower bound of a one-sided Welch interval for the difference of mean log p99 exceeds the
-        allowed ratio, so that noise causes no rollback.
-        """
-        share, usual = _failures(self.new), _failures(self.old)
-        if share > usual + self.rollout.canary_error_share:
-            return f"{share:.1%} of its requests failed, {usual:.1%} on the old replicas"
-        ratio = _surely_at_least(
-            [math.log(p) for p in _tails(self.new)], [math.log(p) for p in _tails(self.old)]
-        )
-        if ratio is not None and ratio > math.log(self.rollout.canary_latency_ratio):
-            return f"its p99 is at least {math.exp(ratio):.2g} times that of the old replicas"
-        return ""
-
-
-def _failures(samples: Sequence[ReplicaSample]) -> float:
-    failed = sum(sample.failures_per_s for sample in samples)
-    total = failed + sum(sample.requests_per_s for sample in samples)
-    return failed / total if total else 0.0
-
-
-def _tails(samples: Sequence[ReplicaSample]) -> list[float]:
-    return [sample.p99_ms for sample in samples if sample.p99_ms]
-
-
-def _surely_at_least(new: Sequence[float], old: Sequence[float]) -> float | None:
-    """Return the lower bound of the interval for mean(new) - mean(old), or None if there are too few
-    values.
-    """
-    if len(new) < 3 or len(old) < 3:
-        return None
-    parts = []
-    for values in (new, old):
-        mean = sum(values) / len(values)
-        parts.append(
-            (mean, sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values), len(values) - 1)
-        )
-    (m1, v1, d1), (m2, v2, d2) = parts
-    if v1 + v2 == 0:
-        return m1 - m2
-    degrees = (v1 + v2) ** 2 / (v1**2 / d1 + v2**2 / d2)
-    return m1 - m2 - t_quantile(CANARY_CONFIDENCE, max(1, int(degrees))) * math.sqrt(v1 + v2)

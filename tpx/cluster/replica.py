@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -9,14 +10,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from tpx import __version__
 from tpx.analyzer.runners.local import ChildServer
 from tpx.analyzer.runners.servers import Addresses
+from tpx.cluster.canary import ModelCounters, Reading
 from tpx.cluster.policy import Backoff, ReplicaSample
-from tpx.cluster.spec import from_plain
+from tpx.cluster.spec import LATENCIES, from_plain
 from tpx.errors import MeasurementError, TpxError
 from tpx.protocol.json_values import JsonObject
 
@@ -24,7 +28,17 @@ ASK_TIMEOUT_S = 2.0
 STOP_PATIENCE_S = 35.0
 """Time to wait for a stop: slightly longer than `tpx serve` by default drains requests in flight."""
 LOG_ROOM_BYTES = 1 << 20
-_SERIES = re.compile(rb"^(\w+)(?:\{([^}]*)\})? (\S+)", re.M)
+RECENT_S = 60.0
+"""Time that a replica's p99 covers, up to a share of 1 / RECENT_PARTS more."""
+RECENT_PARTS = 12
+_ANSWERED, _FAILED = b"nv_inference_request_success", b"nv_inference_request_failure"
+_QUEUED, _CPU = b"nv_inference_queue_duration_us", b"process_cpu_seconds_total"
+_BUCKET = f"{LATENCIES}_bucket".encode()
+_SERIES = re.compile(
+    rb"^(%s)(?:\{([^}]*)\})? (\S+)" % b"|".join((_ANSWERED, _FAILED, _QUEUED, _CPU, _BUCKET)), re.M
+)
+_MODEL = re.compile(rb'\bmodel="((?:[^"\\]|\\.)*)"')
+_BOUND = re.compile(rb'\ble="([^"]*)"')
 _STORE = re.compile(r"^\w+://")
 
 
@@ -45,6 +59,8 @@ class ReplicaStatus:
     message: str = ""
     version: str = __version__
     sample: ReplicaSample = field(default_factory=ReplicaSample)
+    reading: Reading = field(default_factory=dict)
+    """Counters of its models, if asked for."""
 
 
 class Replica:
@@ -61,7 +77,6 @@ class Replica:
         self._message = ""
         self._restarts = 0
         self._served = False
-        self._models = 0
         self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -69,7 +84,7 @@ class Replica:
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep())
 
-    async def status(self) -> ReplicaStatus:
+    async def status(self, with_reading: bool = False) -> ReplicaStatus:
         """Check the server and return the replica's state."""
         where = self._addresses()
         sample = ReplicaSample()
@@ -78,8 +93,7 @@ class Replica:
             self._state = "ready" if ready else "unready"
             self._served = self._served or ready
             page = await asyncio.to_thread(_get, where.metrics_url)
-            sample = self._meter.sample(page, time.monotonic())
-            self._models = self._meter.models
+            sample = self._meter.sample(page, time.monotonic()) if page else sample
         return ReplicaStatus(
             state=self._state,
             host=self._host,
@@ -87,10 +101,11 @@ class Replica:
             grpc_port=_port(where.grpc) if where else 0,
             pid=(self._server.pid or 0) if self._server else 0,
             restarts=self._restarts,
-            models=self._models,
+            models=len(self._meter.models),
             served=self._served,
             message=self._message,
             sample=sample,
+            reading=self._meter.models if with_reading else {},
         )
 
     async def stop(self) -> None:
@@ -176,54 +191,72 @@ class ReplicaMeter:
 
     def __init__(self, cpus: float) -> None:
         self._cpus = cpus or 1.0
-        self.models = 0
         self.restart()
 
     def restart(self) -> None:
-        """Forget the last page: the counters of a new server start at zero."""
-        self._before: dict[str, float] | None = None
+        """Forget all pages: the counters of a new server start at zero."""
+        self._before: dict[bytes, float] | None = None
         self._at_s = 0.0
+        self.models: Reading = {}
+        """Counters of the last page."""
+        self._earlier: deque[tuple[float, Reading]] = deque([(0.0, {})])
 
     def sample(self, page: bytes, now_s: float) -> ReplicaSample:
         """Return the activity since the previous page; an empty sample for the first page."""
-        totals, tails = _totals(page)
+        totals, self.models = _read(page)
         before, since_s = self._before, now_s - self._at_s
         self._before, self._at_s = totals, now_s
-        self.models = int(totals.get("models", 0))
+        if now_s - self._earlier[-1][0] >= RECENT_S / RECENT_PARTS:
+            self._earlier.append((now_s, self.models))
+        while len(self._earlier) > RECENT_PARTS + 1:
+            self._earlier.popleft()
         if before is None or since_s <= 0:
             return ReplicaSample()
 
-        def grown(name: str) -> float:
+        def grown(name: bytes) -> float:
             return max(0.0, totals.get(name, 0.0) - before.get(name, 0.0))
 
-        done = grown("nv_inference_request_success")
+        done = grown(_ANSWERED)
         return ReplicaSample(
             requests_per_s=done / since_s,
-            failures_per_s=grown("nv_inference_request_failure") / since_s,
-            queue_ms=grown("nv_inference_queue_duration_us") / done / 1000 if done else 0.0,
-            utilization=grown("process_cpu_seconds_total") / since_s / self._cpus,
-            p99_ms=max(tails) / 1000 if tails and done else None,
-            pending=totals.get("nv_inference_pending_request_count", 0.0),
+            queue_ms=grown(_QUEUED) / done / 1000 if done else 0.0,
+            utilization=grown(_CPU) / since_s / self._cpus,
+            p99_ms=self._p99_ms(),
         )
 
+    def _p99_ms(self) -> float | None:
+        earlier = self._earlier[0][1]
+        tails = [counters.quantile_us(0.99, earlier.get(name)) for name, counters in self.models.items()]
+        known = [tail / 1000 for tail in tails if tail is not None]
+        return max(known, default=None)
 
-def _totals(page: bytes) -> tuple[dict[str, float], list[float]]:
-    """Return the sums of all families over their labels, with the number of models, and each model's
-    p99 in us.
-    """
-    totals: dict[str, float] = {}
-    tails: list[float] = []
-    for found in _SERIES.finditer(page):
-        name, labels, value = found[1].decode(), (found[2] or b"").decode(), float(found[3])
-        if value != value:  # NaN: a summary without requests
+
+def _read(page: bytes) -> tuple[dict[bytes, float], Reading]:
+    """Return the sums of families over their labels, and the counters of each model, all versions."""
+    totals: dict[bytes, float] = {}
+    answered, failed = Counter[str](), Counter[str]()
+    below: dict[str, Counter[float]] = {}
+    for name, labels, value in _SERIES.findall(page):
+        model, bound = _labels(labels)
+        if name == _BUCKET:
+            below.setdefault(model, Counter())[bound] += int(value)
             continue
-        if name == "nv_inference_request_summary_us" and 'quantile="0.99"' in labels:
-            tails.append(value)
-        elif name != "nv_inference_request_failure" or "CANCELED" not in labels:
-            totals[name] = totals.get(name, 0.0) + value
-        if name == "nv_model_load_duration_secs":
-            totals["models"] = totals.get("models", 0.0) + 1
-    return totals, tails
+        totals[name] = totals.get(name, 0.0) + float(value)
+        if name == _ANSWERED:
+            answered[model] += int(value)
+        elif name == _FAILED and b"CANCELED" not in labels:
+            failed[model] += int(value)
+    return totals, {
+        model: ModelCounters.of(count, failed[model], below.get(model, {}))
+        for model, count in answered.items()
+    }
+
+
+@lru_cache(maxsize=1 << 16)
+def _labels(labels: bytes) -> tuple[str, float]:
+    """Return the model and the upper bound among the labels of a series."""
+    model, bound = _MODEL.search(labels), _BOUND.search(labels)
+    return model[1].decode() if model else "", float(bound[1]) if bound else math.inf
 
 
 def _port(address: str) -> int:

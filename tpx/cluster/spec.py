@@ -9,6 +9,14 @@ from tpx.errors import UsageError
 from tpx.options import build, fields_of, given, given_in_argv, given_in_mapping, group, option
 from tpx.protocol.json_values import JsonObject
 
+LATENCIES = "nv_inference_request_duration_histogram_us"
+_BOUNDS_US = ",".join(
+    str(round(first * 10**decade))
+    for decade in range(2, 7)
+    for first in (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)
+)
+"""Buckets of latencies from 100 us to 8 s, each a quarter wider than the one before (ISO 3, R 10)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
@@ -162,7 +170,11 @@ class ClusterSpec:
         listening = [f"--{name}-address={host}" for name in ("http", "grpc", "metrics")]
         ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
         models = [f"--model-repository={where}" for where in self.server.model_repository]
-        return (*models, *listening, *ports, "--metrics-config=summary_latencies=true", *self.server.serve)
+        latencies = (
+            "--metrics-config=histogram_latencies=true",
+            f"--metrics-config=histogram_buckets={LATENCIES}:{_BOUNDS_US}",
+        )
+        return (*models, *listening, *ports, *latencies, *self.server.serve)
 
     def runs_as(self, other: "ClusterSpec") -> bool:
         """Return True if replicas of both specs are identical, so that none has to be replaced."""

@@ -8,7 +8,7 @@ actors too, found again by name, so they keep serving without a supervisor.
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import ray
 from ray._private.state import available_resources_per_node  # Ray has no public function per node
@@ -18,7 +18,8 @@ from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tpx.cluster.balancer import ReplicaRoute
-from tpx.cluster.policy import Autoscaler, Canary, ReplicaSample
+from tpx.cluster.canary import Canary
+from tpx.cluster.policy import Autoscaler
 from tpx.cluster.proxy import Proxy
 from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
 from tpx.cluster.spec import ClusterSpec, from_plain
@@ -81,7 +82,7 @@ class ClusterSupervisor:
         self._proxy_status: dict[str, dict[str, object]] = {}
         self._scaler = Autoscaler(self._state.spec)
         self._canary: Canary | None = None
-        self._canary_until_s = 0.0
+        self._compared = False
         self._closed = False
         self._fault = ""
         self._find_members()
@@ -184,7 +185,8 @@ class ClusterSupervisor:
         rows = []
         for member in state.members:
             watched = self._watched[member.name]
-            shown = asdict(watched.status)
+            shown = asdict(replace(watched.status, reading={}))
+            del shown["reading"]
             if member.draining:
                 shown["state"] = "draining"
             if watched.status.state == PLACING and now_s - watched.created_s > UNPLACED_S and self._is_full():
@@ -226,7 +228,7 @@ class ClusterSupervisor:
     def _ask(self) -> None:
         """Poll the status of all replicas; one that does not answer in time keeps its last status."""
         for watched in self._watched.values():
-            watched.asked = watched.asked or watched.actor.status.remote()
+            watched.asked = watched.asked or watched.actor.status.remote(self._canary is not None)
         asked = [watched.asked for watched in self._watched.values()]
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=ASK_S)
@@ -352,22 +354,25 @@ class ClusterSupervisor:
         return self._canary_fault(now_s, fresh)
 
     def _canary_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
-        """Compare the first new replica with the old ones for `canary_secs`. Return why to roll back,
-        or an empty string.
-        """
+        """Compare the first new replica with the old ones. Return why to roll back, or an empty string."""
         state = self._state
-        rollout = state.spec.rollout
         if self._canary is None:
             first = len(fresh) == 1 and fresh[0].status.state == "ready" and bool(state.outdated)
-            if first and rollout.canary_secs and not self._canary_until_s:
-                self._canary = Canary(rollout)
-                self._canary_until_s = now_s + rollout.canary_secs
+            if first and not self._compared and state.spec.rollout.canary_secs:
+                self._canary = Canary(state.spec.rollout, now_s)
             return ""
-        old = [w.status.sample for m, w in self._ready() if m.release != state.release]
-        self._canary.observe(fresh[0].status.sample if fresh else ReplicaSample(), old)
-        fault = self._canary.fault()
-        if fault or now_s >= self._canary_until_s:
+        if not fresh:  # its node is gone: the next new replica is compared
             self._canary = None
+            return ""
+        status = fresh[0].status
+        if status.restarts:
+            return f"its server ended while it was compared: {status.message}"
+        old = {m.name: w.status.reading for m, w in self._ready() if m.release != state.release}
+        self._canary.observe(now_s, status.reading, old)
+        fault = self._canary.fault(now_s)
+        if fault or self._canary.ended:
+            state.tell(f"canary compared: {self._canary.summary}")
+            self._canary, self._compared = None, True
         return fault
 
     def _roll_back(self, update: Update, fault: str) -> None:
@@ -376,7 +381,7 @@ class ClusterSupervisor:
         self._fault = f"release {update.to_release} was rolled back: {fault}"
         state.release = update.from_release
         update.rolling_back = True
-        self._canary, self._canary_until_s = None, 0.0
+        self._canary, self._compared = None, True
         self._scaler = Autoscaler(state.spec)
         for member in state.outdated:
             if self._watched[member.name].status.state != "ready":
@@ -388,7 +393,7 @@ class ClusterSupervisor:
         if not update.rolling_back:
             self._fault = ""
         state.update = None
-        self._canary_until_s = 0.0
+        self._compared = False
 
     def _routes(self) -> list[ReplicaRoute]:
         """Return the replicas to route to: all that have been ready and are still reachable. Health
