@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tpx.cluster.canary import Canary, ModelCounters, Reading
+from tpx.cluster.canary import Canary, CanaryCounters, Reading
 from tpx.cluster.replica import ReplicaMeter
 from tpx.cluster.spec import LATENCIES, ClusterSpec, Rollout
 from tpx.perf.statistics.summaries import Floats
@@ -35,7 +35,7 @@ class Counted:
         self._counts += np.bincount(places, minlength=len(self._counts))
         self._failed += failed
         answered, counts = int(self._counts.sum()), tuple(self._counts.tolist())
-        counters = ModelCounters(
+        counters = CanaryCounters(
             answered=answered, failed=self._failed, bounds_us=self._bounds_us, counts=counts
         )
         return {"net": counters}
@@ -195,8 +195,8 @@ def test_a_metrics_page_is_read_by_model_over_all_versions() -> None:
     assert (sample.requests_per_s, sample.utilization) == (100.0, 0.5)
     assert sample.p99_ms == pytest.approx(2.0, rel=0.02)
     assert meter.models == {
-        'a\\"b': ModelCounters(answered=100, failed=3, bounds_us=(1000.0, 2000.0), counts=(50, 50, 0)),
-        "c": ModelCounters(),
+        'a\\"b': CanaryCounters(answered=100, failed=3, bounds_us=(1000.0, 2000.0), counts=(50, 50, 0)),
+        "c": CanaryCounters(),
     }
 
 

@@ -28,7 +28,7 @@ PERCENTILES = (99.0, 95.0, 90.0, 50.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCounters:
+class CanaryCounters:
     """Requests to one model since its replica's server was started."""
 
     answered: int = 0
@@ -39,7 +39,7 @@ class ModelCounters:
     """Answered requests by bucket, the last of which has no bound."""
 
     @classmethod
-    def of(cls, answered: int, failed: int, below: Mapping[float, int]) -> "ModelCounters":
+    def of(cls, answered: int, failed: int, below: Mapping[float, int]) -> "CanaryCounters":
         """Return the counters with a histogram of cumulative counts by bound, as Prometheus writes it."""
         bounds_us = tuple(sorted(below))[:-1]
         counts = np.diff([0, *(below[bound] for bound in sorted(below))])
@@ -47,7 +47,7 @@ class ModelCounters:
             return cls(answered=answered, failed=failed)
         return cls(answered=answered, failed=failed, bounds_us=bounds_us, counts=tuple(counts.tolist()))
 
-    def quantile_us(self, probability: float, earlier: "ModelCounters | None" = None) -> float | None:
+    def quantile_us(self, probability: float, earlier: "CanaryCounters | None" = None) -> float | None:
         """Return a quantile of the requests since an earlier reading; None without requests."""
         ranks = np.append(0.0, _since(self, earlier)[2:].cumsum())
         if not ranks[-1]:
@@ -55,12 +55,12 @@ class ModelCounters:
         return math.exp(np.interp(probability * ranks[-1], ranks, log_edges(self.bounds_us)))
 
 
-Reading = Mapping[str, ModelCounters]
+Reading = Mapping[str, CanaryCounters]
 """Counters of one replica, by model."""
 
 
 @dataclass(slots=True)
-class _Requests:
+class _ComparedRequests:
     """Requests to one model, by interval: rows of answered, failed, and answered by bucket."""
 
     bounds_us: tuple[float, ...]
@@ -77,7 +77,7 @@ class Canary:
     _looks: int = 0
     _intervals: int = 0
     _before: Mapping[str, Reading] = field(default_factory=dict)
-    _models: dict[str, _Requests] = field(default_factory=dict)
+    _models: dict[str, _ComparedRequests] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -105,7 +105,7 @@ class Canary:
             kept = self._models.get(model)
             if kept is None:
                 alike = all(other.bounds_us == counters.bounds_us for other in others.values())
-                kept = self._models[model] = _Requests(counters.bounds_us if alike else ())
+                kept = self._models[model] = _ComparedRequests(counters.bounds_us if alike else ())
             width = 2 + (len(kept.bounds_us) + 1 if kept.bounds_us else 0)
             rows = {
                 name: _since(each, before[name].get(model))[:width]
@@ -139,7 +139,7 @@ class Canary:
         return ""
 
 
-def _since(now: ModelCounters, before: ModelCounters | None) -> Floats:
+def _since(now: CanaryCounters, before: CanaryCounters | None) -> Floats:
     """Return the row of the interval between two readings; all of `now` if the server was restarted."""
     row = np.array([now.answered, now.failed, *now.counts], np.float64)
     if before is None or before.bounds_us != now.bounds_us:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tpx import __version__
 from tpx.analyzer.runners.local import ChildServer
 from tpx.analyzer.runners.servers import Addresses
-from tpx.cluster.canary import ModelCounters, Reading
+from tpx.cluster.canary import CanaryCounters, Reading
 from tpx.cluster.policy import Backoff, ReplicaSample
 from tpx.cluster.spec import LATENCIES, from_plain
 from tpx.errors import MeasurementError, TpxError
@@ -247,7 +247,7 @@ def _read(page: bytes) -> tuple[dict[bytes, float], Reading]:
         elif name == _FAILED and b"CANCELED" not in labels:
             failed[model] += int(value)
     return totals, {
-        model: ModelCounters.of(count, failed[model], below.get(model, {}))
+        model: CanaryCounters.of(count, failed[model], below.get(model, {}))
         for model, count in answered.items()
     }
 
