@@ -65,20 +65,20 @@ def read_outputs(parts: ResponseParts) -> Iterator[list[Tensor]]:
     """Yield the tensors of each response. Raises InvalidRequest if they cannot be read."""
     for body in parts.bodies:
         if parts.form == "json":
-            yield _from_json(body, parts.head_size)
+            yield _read_json_outputs(body, parts.head_size)
         elif parts.form == "text":
-            yield _text(bytes(body))
+            yield _wrap_text(bytes(body))
         elif parts.form == "events":
-            yield from map(_text, generated(body))
+            yield from map(_wrap_text, generated(body))
         else:
-            yield _from_grpc(body, streamed=parts.form == "stream")
+            yield _read_grpc_outputs(body, streamed=parts.form == "stream")
 
 
-def _text(text: bytes) -> list[Tensor]:
+def _wrap_text(text: bytes) -> list[Tensor]:
     return [Tensor("response", "BYTES", (1,), encode_bytes([text]))]
 
 
-def _from_json(body: Buffer, head_size: int) -> list[Tensor]:
+def _read_json_outputs(body: Buffer, head_size: int) -> list[Tensor]:
     view = memoryview(body)
     size = head_size or len(view)
     try:
@@ -100,7 +100,7 @@ def _from_json(body: Buffer, head_size: int) -> list[Tensor]:
     return tensors
 
 
-def _from_grpc(body: Buffer, *, streamed: bool) -> list[Tensor]:
+def _read_grpc_outputs(body: Buffer, *, streamed: bool) -> list[Tensor]:
     if streamed:
         message = messages.ModelStreamInferResponse.FromString(bytes(body)).infer_response
     else:
@@ -108,13 +108,13 @@ def _from_grpc(body: Buffer, *, streamed: bool) -> list[Tensor]:
     raw = list(message.raw_output_contents)
     tensors = []
     for number, output in enumerate(message.outputs):
-        data = raw[number] if number < len(raw) else _typed(output)
+        data = raw[number] if number < len(raw) else _encode_contents(output)
         shape = output.shape if data else (0,)
         tensors.append(Tensor(output.name, output.datatype, shape, data))
     return tensors
 
 
-def _typed(output: Any) -> Buffer:
+def _encode_contents(output: Any) -> Buffer:
     if output.datatype == "BYTES":
         return encode_bytes(list(output.contents.bytes_contents))
     field = CONTENTS.get(output.datatype)
@@ -265,12 +265,12 @@ class CapturingClient:
 
     async def open(self, count: int) -> Sequence[Slot]:
         self._slots = await self._client.open(count)
-        self._listen()
+        self._wrap_slots()
         return self._slots
 
     async def renew(self, slot: Slot, call: object) -> None:
         await self._client.renew(slot, call)
-        self._listen()
+        self._wrap_slots()
 
     def failure(self, response: object) -> Failure:
         return self._client.failure(response)
@@ -278,7 +278,7 @@ class CapturingClient:
     async def close(self) -> None:
         await self._client.close()
 
-    def _listen(self) -> None:
+    def _wrap_slots(self) -> None:
         """Wrap every slot that is not wrapped; one renewal may replace all slots of a shared connection."""
         for slot in self._slots:
             if not isinstance(slot.send, _Send):

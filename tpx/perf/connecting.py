@@ -72,13 +72,13 @@ async def open_model(
             yield mixed
         return
     key = ModelKey(spec.target.model, spec.target.model_version)
-    connections = _connections(spec, key, in_process)
-    client, control = _captured(connections.client, capture), connections.control
+    connections = _connect_model(spec, key, in_process)
+    client, control = _add_capture(connections.client, capture), connections.control
     try:
         server = await control.server()
         fit = fitted(spec, server)
         if fit is not spec:
-            client = _captured(_connections(fit, key, in_process).client, capture)
+            client = _add_capture(_connect_model(fit, key, in_process).client, capture)
         model = with_declared(await control.model(key), spec.inputs.declare)
         if model.decoupled and not spec.wire.streaming:
             raise MeasurementError(
@@ -90,16 +90,20 @@ async def open_model(
                 "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
             )
         if spec.wire.trace_settings:
-            with _needing("trace", server, "--trace-level and its like"):
+            with _require_extension("trace", server, "--trace-level and its like"):
                 await control.set_trace(spec.wire.trace_settings)
         tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models.keys)
         data = open_data(model, spec.inputs)
         async with shared_tensors(
             control, spec.inputs.shared_memory, spec.inputs.output_shared_memory_size
         ) as shared:
-            requests = await make_requests(client, model, data, _feed_settings(spec, model, tree, shared))
+            requests = await make_requests(
+                client, model, data, _build_feed_settings(spec, model, tree, shared)
+            )
             if shared is not None:
-                with _needing(f"{spec.inputs.shared_memory}_shared_memory", server, "--shared-memory"):
+                with _require_extension(
+                    f"{spec.inputs.shared_memory}_shared_memory", server, "--shared-memory"
+                ):
                     await shared.publish()
             yield ConnectedModel(
                 server=server,
@@ -109,7 +113,7 @@ async def open_model(
                 requests=requests,
                 statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
                 sequences=tree.takes_sequences,
-                notices=(*_fitting_notices(spec, fit, server), *data.notices, *requests.notices),
+                notices=(*_list_fit_notices(spec, fit, server), *data.notices, *requests.notices),
             )
     finally:
         await client.close()
@@ -158,7 +162,7 @@ async def _open_mix(
         )
 
 
-def _captured(client: Client, capture: "Capture | None") -> Client:
+def _add_capture(client: Client, capture: "Capture | None") -> Client:
     if capture is None:
         return client
     from tpx.perf.capture import CapturingClient  # late: it imports every transport
@@ -166,7 +170,7 @@ def _captured(client: Client, capture: "Capture | None") -> Client:
     return CapturingClient(client, capture)
 
 
-def _connections(spec: SessionSpec, key: ModelKey, in_process: str) -> Connections:
+def _connect_model(spec: SessionSpec, key: ModelKey, in_process: str) -> Connections:
     return connect(spec.target.protocol, spec.endpoint(key), in_process)
 
 
@@ -193,7 +197,7 @@ def fitted(spec: SessionSpec, server: ServerDescription) -> SessionSpec:
     return spec
 
 
-def _fitting_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescription) -> tuple[str, ...]:
+def _list_fit_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescription) -> tuple[str, ...]:
     if fit.wire.stream_per_request != spec.wire.stream_per_request:
         return (
             f"a stream of server '{server.name}' carries one request, so every request has a stream of its "
@@ -223,7 +227,7 @@ def with_declared(model: ModelDescription, declared: tuple[TensorDescription, ..
 
 
 @contextmanager
-def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[None]:
+def _require_extension(extension: str, server: ServerDescription, flag: str) -> Iterator[None]:
     """Raise MeasurementError naming the flag to leave out if a server lacks an `extension` and refuses."""
     try:
         yield
@@ -235,7 +239,7 @@ def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[N
         ) from exc
 
 
-def _feed_settings(
+def _build_feed_settings(
     spec: SessionSpec, model: ModelDescription, tree: ModelTree, shared: TensorRegions | None
 ) -> FeedSettings:
     if model.outputs:

@@ -57,10 +57,10 @@ class EventParser:
         text = text.removesuffix(held_back).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *events, rest = text.split(b"\n\n")
         self._held = rest + held_back
-        return [data for event in events if (data := _data(event)) is not None]
+        return [data for event in events if (data := _read_event_data(event)) is not None]
 
 
-def _data(event: bytes) -> bytes | None:
+def _read_event_data(event: bytes) -> bytes | None:
     """Return an event's data; None if it has none, as in a comment."""
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None

@@ -64,10 +64,10 @@ def host_header(endpoint: Endpoint) -> str:
 
 def model_path(model: ModelKey, verb: str) -> str:
     """Return a path such as `/v2/models/M/versions/V/infer`, with names quoted."""
-    return f"/v2/models/{_quoted(model.name, model.version)}/{verb}"
+    return f"/v2/models/{_quote_model_path(model.name, model.version)}/{verb}"
 
 
-def _quoted(name: str, version: str) -> str:
+def _quote_model_path(name: str, version: str) -> str:
     return quote(name, safe="") + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
@@ -99,7 +99,7 @@ class HttpAsker:
         body: JsonObject | None = None,
         timeout_s: float = ASK_S,
     ) -> JsonObject:
-        path = "/v2" + _PATHS[method].format(_quoted(name, version)).replace("//", "/")
+        path = "/v2" + _PATHS[method].format(_quote_model_path(name, version)).replace("//", "/")
         verb, parts = ("GET", []) if body is None else ("POST", [json.dumps(body).encode()])
         host, headers = host_header(self._endpoint), user_headers(self._endpoint)
         request = encode_request(verb, path, host, headers, parts)

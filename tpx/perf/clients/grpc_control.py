@@ -74,7 +74,7 @@ class GrpcAsker(GrpcCaller):
         body: JsonObject | None = None,
         timeout_s: float = ASK_S,
     ) -> JsonObject:
-        members = _fields(method, body or {})
+        members = _convert_body(method, body or {})
         if name:
             members["model_name" if method.startswith("RepositoryModel") else "name"] = name
         if version:
@@ -87,7 +87,7 @@ class GrpcAsker(GrpcCaller):
         return dict(MessageToDict(answer, preserving_proto_field_name=True))
 
 
-def _fields(method: str, body: JsonObject) -> JsonObject:
+def _convert_body(method: str, body: JsonObject) -> JsonObject:
     """Convert the members of HTTP's body to those of the request's message."""
     if method == "TraceSetting":
         settings = {name: {"value": v if isinstance(v, list) else [v]} for name, v in body.items()}

@@ -210,7 +210,7 @@ def is_bare(data: Buffer) -> bool:
     while at < end:
         if data[at] > _RESPONSE_TAG:
             return True
-        size, at = _size(data, at + 1)
+        size, at = _read_length(data, at + 1)
         at += size
     return False
 
@@ -228,7 +228,7 @@ def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
     start = stop = 0
     while at < end:
         tag = data[at]
-        size, at = _size(data, at + 1)
+        size, at = _read_length(data, at + 1)
         if tag == _ERROR_TAG:
             error = bytes(data[at : at + size])
         elif tag == _RESPONSE_TAG:
@@ -238,7 +238,7 @@ def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
     final, last, outputs = True, False, False
     while start < stop:
         tag = data[start]
-        size, start = _size(data, start + 1)
+        size, start = _read_length(data, start + 1)
         if tag == _PARAMETER_TAG and data[start : start + len(_FINAL_KEY)] == _FINAL_KEY:
             final = last = data[start + size - 2 : start + size] == _TRUE
         elif tag == _ID_HEAD[0]:
@@ -251,7 +251,7 @@ def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
     return request_id, final, last and not outputs and not error, error
 
 
-def _size(data: Buffer, at: int) -> tuple[int, int]:
+def _read_length(data: Buffer, at: int) -> tuple[int, int]:
     """Return the length of a field, and the offset of its content."""
     size = data[at]
     if size < 128:
@@ -273,10 +273,10 @@ class StreamSlots(GrpcSlots):
     streams = True
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
-        return StreamMessage(self._encoded(tensors, fields, fields.all_parameters), self._compression)
+        return StreamMessage(self._encode_request(tensors, fields, fields.all_parameters), self._compression)
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
-        return StreamTemplate(self._encoded(tensors, fields, flags_only(fields)), self._compression)
+        return StreamTemplate(self._encode_request(tensors, fields, flags_only(fields)), self._compression)
 
     def failure(self, response: StreamedRequest) -> Failure:
         known = response.status != ANSWERED_ERROR
@@ -287,7 +287,7 @@ class StreamSlots(GrpcSlots):
     def _compression(self) -> str:
         return self.endpoint.wire.compression
 
-    def _encoded(
+    def _encode_request(
         self, tensors: Sequence[Tensor], fields: RequestFields, parameters: Mapping[str, Parameter]
     ) -> bytes:
         final = {**parameters, EMPTY_FINAL_RESPONSE: True}

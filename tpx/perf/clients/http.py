@@ -91,7 +91,7 @@ class HttpSlots:
             if slot.connection.closing and slot.on_lost is nobody_listens:
                 await self.renew(slot, None)
         while missing := count - len(self._slots):
-            batch = (self._add() for _ in range(min(missing, CONNECTS_AT_ONCE)))
+            batch = (self._add_slot() for _ in range(min(missing, CONNECTS_AT_ONCE)))
             # wait for all, so that no connection opens after the first error is raised
             for failed in await asyncio.gather(*batch, return_exceptions=True):
                 if failed is not None:
@@ -100,25 +100,25 @@ class HttpSlots:
 
     async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection carries one call at a time)
         slot.connection.close()
-        self._attach(slot, await self._connector.connect())
+        self._attach_connection(slot, await self._connector.connect())
 
     async def close(self) -> None:
         for slot in self._slots:
             slot.connection.close()
         self._slots.clear()
 
-    async def _add(self) -> None:
+    async def _add_slot(self) -> None:
         connection = await self._connector.connect()
         slot = Slot(connection, connection.send)
-        self._attach(slot, connection)
+        self._attach_connection(slot, connection)
         self._slots.append(slot)
 
-    def _attach(self, slot: Slot, connection: HttpClientConnection) -> None:
+    def _attach_connection(self, slot: Slot, connection: HttpClientConnection) -> None:
         slot.connection, slot.send = connection, self.send_on(connection)
-        connection.on_lost = partial(_lost, slot, connection)
+        connection.on_lost = partial(_report_lost, slot, connection)
 
 
-def _lost(slot: Slot, connection: HttpClientConnection, error: WireError) -> None:
+def _report_lost(slot: Slot, connection: HttpClientConnection, error: WireError) -> None:
     # a connection that the slot has replaced is no longer of interest
     if slot.connection is connection:
         slot.on_lost(error)
@@ -130,15 +130,15 @@ class HttpClient(HttpSlots):
     streams = False
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
-        return b"".join(self._encoded(tensors, fields))
+        return b"".join(self._encode_request(tensors, fields))
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "HttpTemplate":
-        return cut_template(self._encoded(tensors, replace(fields, sequence=ANY_SEQUENCE)))
+        return cut_template(self._encode_request(tensors, replace(fields, sequence=ANY_SEQUENCE)))
 
     def failure(self, response: HttpResponse) -> Failure:
         return Failure(f"HTTP {response.status}", error_text(response))
 
-    def _encoded(self, tensors: Sequence[Tensor], fields: RequestFields) -> list[Buffer]:
+    def _encode_request(self, tensors: Sequence[Tensor], fields: RequestFields) -> list[Buffer]:
         head, tail = infer_body(tensors, fields, self.endpoint.wire)
         headers = {"Content-Type": "application/octet-stream" if tail else "application/json"}
         if tail:
@@ -161,29 +161,29 @@ def infer_body(
         head["parameters"] = parameters
     tail: list[Buffer] = []
     head["inputs"] = [
-        _input(tensor, fields, tail, binary=wire.input_tensor_format != "json") for tensor in tensors
+        _build_input(tensor, fields, tail, binary=wire.input_tensor_format != "json") for tensor in tensors
     ]
     if fields.outputs:
-        head["outputs"] = [_output(output, binary=binary_outputs) for output in fields.outputs]
+        head["outputs"] = [_build_output(output, binary=binary_outputs) for output in fields.outputs]
     words = orjson.dumps(head)
     log.debug("request: %s, %d bytes of tensors behind it", brief(words), sum(map(len, tail)))
     return words, tail
 
 
-def _input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> JsonObject:
+def _build_input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> JsonObject:
     item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
     place = fields.shared_inputs.get(tensor.name)
     if place is not None:
-        item["parameters"] = _place(place)
+        item["parameters"] = _build_region(place)
     elif binary:
         item["parameters"] = {"binary_data_size": len(tensor.data)}
         tail.append(tensor.data)
     else:
-        item["data"] = orjson.Fragment(_json(tensor))
+        item["data"] = orjson.Fragment(_encode_json_data(tensor))
     return item
 
 
-def _json(tensor: Tensor) -> bytes:
+def _encode_json_data(tensor: Tensor) -> bytes:
     what = f"--input-tensor-format json: input '{tensor.name}'"
     if tensor.datatype in ("FP16", "BF16"):
         raise UsageError(
@@ -198,18 +198,18 @@ def _json(tensor: Tensor) -> bytes:
     return json_data(tensor)
 
 
-def _output(output: RequestedOutput, *, binary: bool) -> JsonObject:
+def _build_output(output: RequestedOutput, *, binary: bool) -> JsonObject:
     parameters: JsonObject = dict(output.parameters)
     if output.classification:
         parameters["classification"] = output.classification
     if output.shared_memory is not None:
-        parameters |= _place(output.shared_memory)
+        parameters |= _build_region(output.shared_memory)
     else:
         parameters["binary_data"] = binary and output.binary
     return {"name": output.name, "parameters": parameters}
 
 
-def _place(place: SharedMemoryRange) -> JsonObject:
+def _build_region(place: SharedMemoryRange) -> JsonObject:
     out: JsonObject = {"shared_memory_region": place.region, "shared_memory_byte_size": place.byte_size}
     return out | ({"shared_memory_offset": place.offset} if place.offset else {})
 

@@ -85,7 +85,7 @@ def check_names(flag: str, names: Iterable[str], model: ModelDescription, kind: 
 
 
 @contextmanager
-def _read(what: str) -> Iterator[None]:
+def _reject_malformed(what: str) -> Iterator[None]:
     """Raise MeasurementError if the enclosed code finds that a response does not have the protocol's form."""
     try:
         yield
@@ -97,7 +97,7 @@ def _read(what: str) -> Iterator[None]:
 
 def server_description(answer: JsonObject) -> ServerDescription:
     """Read the response to `GET v2`."""
-    with _read("description of itself"):
+    with _reject_malformed("description of itself"):
         return ServerDescription(
             name=str(answer.get("name", "")),
             version=str(answer.get("version", "")),
@@ -111,13 +111,13 @@ def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelD
     The metadata's shapes carry the batch dimension of a batching model; the description leaves it out.
     """
     config = config or {}
-    with _read(f"description of model '{metadata.get('name', '')}'"):
+    with _reject_malformed(f"description of model '{metadata.get('name', '')}'"):
         return ModelDescription(
             name=str(metadata.get("name", "")),
             versions=tuple(metadata.get("versions") or ()),
             platform=str(metadata.get("platform", "")),
-            inputs=_tensors(metadata, config, "input"),
-            outputs=_tensors(metadata, config, "output"),
+            inputs=_describe_tensors(metadata, config, "input"),
+            outputs=_describe_tensors(metadata, config, "output"),
             max_batch_size=int(config.get("max_batch_size", 0)),
             scheduler=next((name for key, name in _SCHEDULERS.items() if key in config), "none"),
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
@@ -133,7 +133,7 @@ def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelD
         )
 
 
-def _tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[TensorDescription, ...]:
+def _describe_tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[TensorDescription, ...]:
     batches = int(config.get("max_batch_size", 0)) > 0
     configured = {item["name"]: item for item in config.get(kind, ())}
     out = []
@@ -178,7 +178,7 @@ _DURATIONS = (
 def model_counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
     """Read the response to `GET v2/models/M/stats`; counters that the server omits are 0."""
     out = []
-    with _read("statistics"):
+    with _reject_malformed("statistics"):
         for entry in answer.get("model_stats") or ():
             counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
             for name in _DURATIONS:

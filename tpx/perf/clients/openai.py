@@ -80,7 +80,7 @@ class OpenAiAnswer:
                 self.error = f"an event is not a JSON object: {data[:200].decode('utf-8', 'replace')}"
                 continue
             if event.get("error"):
-                self.error = _words(event)
+                self.error = _find_error_message(event)
             if has_text(event):
                 self.arrivals.append(now_ns)
             self.units = tokens(event) or self.units
@@ -95,11 +95,11 @@ class OpenAiAnswer:
         now_ns = perf_counter_ns()
         self.streamed = response.headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if response.status != OpenAiClient.success:
-            self.error = _words(_json(response.body))
+            self.error = _find_error_message(_parse_object(response.body))
         elif self.streamed:
             self.take(bytes(memoryview(response.body)[told:]) + _END)
         else:
-            self.units = tokens(_json(response.body))
+            self.units = tokens(_parse_object(response.body))
             self.arrivals.append(now_ns)
         if self.error and self.status == OpenAiClient.success:
             self.refuse(self.error)
@@ -140,7 +140,7 @@ class OpenAiClient(HttpSlots):
 
         def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:
             if isinstance(request, ChatTurn):
-                on_response = partial(_hear, request, on_response)
+                on_response = partial(_record_turn, request, on_response)
                 request = request.encoded
             answer = OpenAiAnswer(on_response)
             events.told = 0
@@ -154,7 +154,7 @@ class OpenAiClient(HttpSlots):
         return b"".join(self.encode(path, {"Content-Type": "application/json"}, [body]))
 
 
-def _hear(turn: ChatTurn, on_response: OnResponse, answer: OpenAiAnswer) -> None:
+def _record_turn(turn: ChatTurn, on_response: OnResponse, answer: OpenAiAnswer) -> None:
     """Add a turn's response to its conversation before the load sees it."""
     succeeded = answer.status == OpenAiClient.success
     if succeeded and not turn.answered(answer.body, streamed=answer.streamed):
@@ -169,7 +169,7 @@ def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
     Raises UsageError if the endpoint does not tell how to make a body from a text.
     """
     stream = endpoint.wire.streaming
-    brought = _json(content)
+    brought = _parse_object(content)
     if brought:
         asked = {"model": endpoint.model.name} | dict(brought)
         return asked | {"stream": True} if stream else asked
@@ -205,7 +205,7 @@ def has_text(event: JsonObject) -> bool:
 def generated(body: Buffer) -> Iterator[bytes]:
     """Yield the events of a whole stream that have text, each on one line; one per arrival."""
     for data in EventParser().feed(bytes(body) + _END):
-        if data != _DONE and has_text(_json(data)):
+        if data != _DONE and has_text(_parse_object(data)):
             yield b"data: " + data.replace(b"\n", b" ") + _END
 
 
@@ -220,7 +220,7 @@ def tokens(answer: JsonObject) -> int:
     return int(usage.get("completion_tokens") or 0)
 
 
-def _json(body: Buffer) -> JsonObject:
+def _parse_object(body: Buffer) -> JsonObject:
     """Parse a JSON object; return an empty one for anything else."""
     try:
         answer = json.loads(bytes(body))
@@ -229,7 +229,7 @@ def _json(body: Buffer) -> JsonObject:
     return answer if isinstance(answer, dict) else {}
 
 
-def _words(answer: JsonObject) -> str:
+def _find_error_message(answer: JsonObject) -> str:
     """Return an error's message, from any of the forms that services use."""
     error = answer.get("error") or answer.get("detail") or answer.get("message") or ""
     return str(error.get("message", error) if isinstance(error, dict) else error)

@@ -119,7 +119,7 @@ class TfServingControl(GrpcCaller):
                 f"model '{model.name}' has no signature '{wanted}' (has: {has}); choose one with "
                 "--model-signature-name"
             )
-        return _describe(model, response.model_spec, signatures.signature_def[wanted])
+        return _describe_signature(model, response.model_spec, signatures.signature_def[wanted])
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
         return ()
@@ -128,21 +128,21 @@ class TfServingControl(GrpcCaller):
         raise MeasurementError("TensorFlow Serving has no trace settings")
 
 
-def _describe(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:
+def _describe_signature(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:
     """Describe a signature through the v2 protocol's metadata form."""
-    inputs = [_tensor(name, entry) for name, entry in sorted(signature.inputs.items())]
+    inputs = [_describe_tensor(name, entry) for name, entry in sorted(signature.inputs.items())]
     batches = bool(inputs) and all(entry["shape"][:1] == [-1] for entry in inputs)
     answer = {
         "name": model.name,
         "versions": [str(spec.version.value)] if spec.HasField("version") else [],
         "platform": "tensorflow_serving",
         "inputs": inputs,
-        "outputs": [_tensor(name, entry) for name, entry in sorted(signature.outputs.items())],
+        "outputs": [_describe_tensor(name, entry) for name, entry in sorted(signature.outputs.items())],
     }
     return model_description(answer, {"max_batch_size": ANY_BATCH if batches else 0})
 
 
-def _tensor(name: str, entry: Any) -> JsonObject:
+def _describe_tensor(name: str, entry: Any) -> JsonObject:
     shape = [-1] if entry.tensor_shape.unknown_rank else [dim.size for dim in entry.tensor_shape.dim]
     datatype = _NAMES.get(entry.dtype, f"DataType {entry.dtype} of TensorFlow")
     return {"name": name, "datatype": datatype, "shape": shape}

@@ -32,7 +32,7 @@ class TlsSettings:
     key_encoding: Encoding = "PEM"
 
 
-def _file(name: str, help: str) -> Path | None:  # noqa: A002 (`option` names it so)
+def _make_file_option(name: str, help: str) -> Path | None:  # noqa: A002 (`option` names it so)
     """Return an option for an existing file; `name` is its flag without `--ssl-`."""
 
     def parse(text: str) -> Path:
@@ -43,7 +43,7 @@ def _file(name: str, help: str) -> Path | None:  # noqa: A002 (`option` names it
     return option(None, help, metavar="FILE", parse=parse)
 
 
-def _word(flag: str, convert: Callable[[str], T], words: str, message: str) -> Callable[[str], T]:
+def _make_word_parser(flag: str, convert: Callable[[str], T], words: str, message: str) -> Callable[[str], T]:
     """Return a parser of one of some words; `message` has a place for the refused one."""
 
     def parse(word: str) -> T:
@@ -63,35 +63,41 @@ class TlsSpec:
     """Options for the certificates that the client trusts, and the one that it presents."""
 
     ssl_grpc_use_ssl: bool = option(False, "use TLS for gRPC")
-    ssl_grpc_root_certifications_file: Path | None = _file(
+    ssl_grpc_root_certifications_file: Path | None = _make_file_option(
         "grpc-root-certifications-file", "PEM certificates of trusted authorities"
     )
-    ssl_grpc_private_key_file: Path | None = _file("grpc-private-key-file", "PEM private key of the client")
-    ssl_grpc_certificate_chain_file: Path | None = _file(
+    ssl_grpc_private_key_file: Path | None = _make_file_option(
+        "grpc-private-key-file", "PEM private key of the client"
+    )
+    ssl_grpc_certificate_chain_file: Path | None = _make_file_option(
         "grpc-certificate-chain-file", "PEM certificate chain of the client"
     )
     ssl_https_verify_peer: int = option(
         1,
         "1 = verify the server's certificate; 0 = accept any",
-        parse=_word(_HTTPS + "verify-peer", int, "0 1", "The value must be either 0 or 1."),
+        parse=_make_word_parser(_HTTPS + "verify-peer", int, "0 1", "The value must be either 0 or 1."),
     )
     ssl_https_verify_host: int = option(
         2,
         "1 or 2 = verify that the certificate matches the host; 0 = do not",
-        parse=_word(_HTTPS + "verify-host", int, "0 1 2", "The value must be either 0, 1, or 2."),
+        parse=_make_word_parser(_HTTPS + "verify-host", int, "0 1 2", "The value must be either 0, 1, or 2."),
     )
-    ssl_https_ca_certificates_file: Path | None = _file(
+    ssl_https_ca_certificates_file: Path | None = _make_file_option(
         "https-ca-certificates-file", "PEM certificates of trusted authorities"
     )
-    ssl_https_client_certificate_file: Path | None = _file(
+    ssl_https_client_certificate_file: Path | None = _make_file_option(
         "https-client-certificate-file", "certificate of the client"
     )
     ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
-        "PEM", "PEM or DER", parse=_word(_HTTPS + "client-certificate-type", str, "PEM DER", _ENCODINGS)
+        "PEM",
+        "PEM or DER",
+        parse=_make_word_parser(_HTTPS + "client-certificate-type", str, "PEM DER", _ENCODINGS),
     )
-    ssl_https_private_key_file: Path | None = _file("https-private-key-file", "private key of the client")
+    ssl_https_private_key_file: Path | None = _make_file_option(
+        "https-private-key-file", "private key of the client"
+    )
     ssl_https_private_key_type: Literal["PEM", "DER"] = option(
-        "PEM", "PEM or DER", parse=_word(_HTTPS + "private-key-type", str, "PEM DER", _ENCODINGS)
+        "PEM", "PEM or DER", parse=_make_word_parser(_HTTPS + "private-key-type", str, "PEM DER", _ENCODINGS)
     )
 
     def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
@@ -144,15 +150,17 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.certificate_file is not None:
         key = settings.key_file or settings.certificate_file
         try:
-            text = _as_pem(settings.certificate_file, settings.certificate_encoding, "CERTIFICATE")
+            text = _read_as_pem(settings.certificate_file, settings.certificate_encoding, "CERTIFICATE")
             if settings.key_file is not None:
-                label = _key_label(settings.key_file.read_bytes()) if settings.key_encoding == "DER" else ""
-                text += _as_pem(settings.key_file, settings.key_encoding, label)
+                label = (
+                    _find_key_label(settings.key_file.read_bytes()) if settings.key_encoding == "DER" else ""
+                )
+                text += _read_as_pem(settings.key_file, settings.key_encoding, label)
             # load_cert_chain reads from files only
             with tempfile.NamedTemporaryFile(suffix=".pem") as file:
                 file.write(text)
                 file.flush()
-                context.load_cert_chain(file.name, password=_no_password)
+                context.load_cert_chain(file.name, password=_refuse_password)
         except (OSError, ValueError, ssl.SSLError) as exc:
             raise UsageError(
                 f"cannot use the client certificate '{settings.certificate_file}' with the key '{key}': {exc}"
@@ -162,11 +170,11 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _no_password() -> bytes:
+def _refuse_password() -> bytes:
     raise ValueError("the private key is encrypted; give one that is not")
 
 
-def _as_pem(path: Path, encoding: Encoding, label: str) -> bytes:
+def _read_as_pem(path: Path, encoding: Encoding, label: str) -> bytes:
     data = path.read_bytes()
     if encoding == "PEM":
         return data + b"\n"
@@ -174,7 +182,7 @@ def _as_pem(path: Path, encoding: Encoding, label: str) -> bytes:
     return b"-----BEGIN %b-----\n%b-----END %b-----\n" % (label.encode(), lines, label.encode())
 
 
-def _key_label(der: bytes) -> str:
+def _find_key_label(der: bytes) -> str:
     """Return the PEM label of a key: PKCS #8, or the older forms for RSA (RFC 8017 A.1.2) and elliptic
     curves (RFC 5915).
 
