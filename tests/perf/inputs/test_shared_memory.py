@@ -146,7 +146,7 @@ def test_a_region_that_is_refused_takes_the_others_with_it() -> None:
         registrar = Refusing()
         shared = TensorRegions(registrar, "system", 64)
         shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
-        shared._reserved("outputs", 8)
+        shared._reserve_range("outputs", 8)
         with pytest.raises(MeasurementError, match="no more"):
             await shared.publish()
         assert len(registrar.known) == 1
@@ -191,7 +191,7 @@ def test_an_interrupt_does_not_keep_regions_from_going() -> None:
         registrar = Slow()
         shared = TensorRegions(registrar, "system", 64)
         shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
-        shared._reserved("outputs", 8)
+        shared._reserve_range("outputs", 8)
         await shared.publish()
         closing = asyncio.ensure_future(shared.close())
         await asyncio.sleep(0.01)

@@ -94,7 +94,7 @@ def parse_source(text: str) -> InputSource:
     if kind == "range":
         low, _, high = argument.partition(":")
         try:
-            source = InputSource(name=name, kind="range", low=_number(low), high=_number(high))
+            source = InputSource(name=name, kind="range", low=_parse_number(low), high=_parse_number(high))
         except ValueError:
             refuse(flag, f"The value '{text}' does not match <name>=range:<low>:<high>.")
         if not float("-inf") < source.low <= source.high < float("inf"):
@@ -107,7 +107,7 @@ def parse_source(text: str) -> InputSource:
     return refuse(flag, f"Unsupported source provided: '{rest}'. The available options are {choices}.")
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Parse a number; integers stay int, because a float cannot represent all of them."""
     try:
         return int(text)

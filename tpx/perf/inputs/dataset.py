@@ -28,7 +28,9 @@ _Unread = tuple[JsonValue, JsonValue, str]
 """An unparsed step, its expected outputs, and its origin."""
 
 
-def _unread(steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str) -> list[_Unread]:
+def _list_steps(
+    steps: Sequence[JsonValue], expected: Sequence[JsonValue] | None, where: str
+) -> list[_Unread]:
     """Return the steps of one list; `expected` has one entry per step."""
     if expected is not None and len(expected) != len(steps):
         raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
@@ -45,13 +47,13 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
     streams: list[list[_Unread]] = []
     notices: list[str] = []
     for path in paths:
-        file = _file(path)
+        file = _read_file(path)
         notices += file.notices
-        nested = [_starts_list(item) for item in file.data]
+        nested = [_is_list(item) for item in file.data]
         if any(nested) and all(nested):
-            streams += _streams(file, path)
+            streams += _iter_streams(file, path)
         elif not any(nested):
-            flat += _unread(file.data, file.validation, f"{path}: stream 0")
+            flat += _list_steps(file.data, file.validation, f"{path}: stream 0")
         if (any(nested) and not all(nested)) or (flat and streams):
             raise UsageError(f"{path}: {MIXED}")
     if not all(streams) or not (streams or flat):
@@ -60,22 +62,24 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> DataSet:
     def stream(unread: list[_Unread]) -> DataStream:
         def make(index: int) -> Step:
             value, expected, where = unread[index]
-            return reader.step(_parsed(value, where), _parsed(expected, where), where, index)
+            return reader.step(_parse_json(value, where), _parse_json(expected, where), where, index)
 
         return DataStream(len(unread), make)
 
     return DataSet(streams=tuple(map(stream, streams or [flat])), made=False, notices=tuple(notices))
 
 
-def _streams(file: "_File", path: Path) -> Iterator[list[_Unread]]:
+def _iter_streams(file: "_File", path: Path) -> Iterator[list[_Unread]]:
     expected: Sequence[JsonValue] = [None] * len(file.data) if file.validation is None else file.validation
     if len(expected) != len(file.data):
         raise UsageError(f"{path}: {MISALIGNED}: {len(expected)} streams for {len(file.data)}")
     for number, (steps, outputs) in enumerate(zip(file.data, expected, strict=True)):
         where = f"{path}: stream {number}"
-        if outputs is not None and not _starts_list(outputs):
+        if outputs is not None and not _is_list(outputs):
             raise UsageError(f"{where}: {MISALIGNED}")
-        yield _unread(_items(steps, where) or [], None if outputs is None else _items(outputs, where), where)
+        yield _list_steps(
+            _list_items(steps, where) or [], None if outputs is None else _list_items(outputs, where), where
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class _File:
     notices: tuple[str, ...] = ()
 
 
-def _file(path: Path) -> _File:
+def _read_file(path: Path) -> _File:
     try:
         text = path.read_bytes()
     except OSError as exc:
@@ -97,15 +101,15 @@ def _file(path: Path) -> _File:
         document = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError as exc:
         if not isinstance(exc, msgspec.ValidationError):
-            document = _lenient(text, str(path), exc)
+            document = _parse_leniently(text, str(path), exc)
     if not isinstance(document, dict):
         raise UsageError(f"{path}: expected an object with a field 'data'")
     if "data" not in document:
         raise UsageError(f"{path}: The json file doesn't contain data field")
-    data = _items(document["data"], str(path))
+    data = _list_items(document["data"], str(path))
     validation = None
     if "validation_data" in document:
-        validation = _items(document["validation_data"], str(path))
+        validation = _list_items(document["validation_data"], str(path))
         if validation is None:
             raise UsageError(f"{path}: {MISALIGNED}")
     if data is None:
@@ -115,7 +119,7 @@ def _file(path: Path) -> _File:
     return _File(data, validation, tuple(notices))
 
 
-def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
+def _parse_leniently(text: bytes, where: str, error: Exception) -> JsonValue:
     """Parse text with NaN or Infinity, which JSON lacks but perf_analyzer accepts."""
     try:
         return json.loads(text)
@@ -123,32 +127,32 @@ def _lenient(text: bytes, where: str, error: Exception) -> JsonValue:
         raise UsageError(f"{where}: failed to parse the specified json file: {error}") from error
 
 
-def _starts_list(value: JsonValue) -> bool:
+def _is_list(value: JsonValue) -> bool:
     if isinstance(value, msgspec.Raw):
         return bytes(memoryview(value)[:1]) == b"["
     return isinstance(value, list)
 
 
-def _items(value: JsonValue, where: str) -> Sequence[JsonValue] | None:
+def _list_items(value: JsonValue, where: str) -> Sequence[JsonValue] | None:
     """Return the items of a list; None for anything else."""
-    if not _starts_list(value):
+    if not _is_list(value):
         return None
     if isinstance(value, msgspec.Raw):
         try:
             return msgspec.json.decode(value, type=list[msgspec.Raw])
         except msgspec.DecodeError as exc:
-            value = _lenient(bytes(value), where, exc)
+            value = _parse_leniently(bytes(value), where, exc)
     items: list[JsonValue] = value
     return items
 
 
-def _parsed(value: JsonValue, where: str) -> JsonValue:
+def _parse_json(value: JsonValue, where: str) -> JsonValue:
     if not isinstance(value, msgspec.Raw):
         return value
     try:
         return orjson.loads(memoryview(value))
     except orjson.JSONDecodeError as exc:
-        return _lenient(bytes(value), where, exc)
+        return _parse_leniently(bytes(value), where, exc)
 
 
 ARRAY = ".npy"

@@ -140,22 +140,22 @@ class MixedFeed:
         self._weights = np.asarray(weights, np.float64) / sum(weights)
         self._seed = seed
         self._mine: Iterator[tuple[int, Prepared]] = iter(())
-        self.check: Check | None = self._compare if any(feed.check for feed in feeds) else None
+        self.check: Check | None = self._compare_response if any(feed.check for feed in feeds) else None
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         for feed in self._feeds:
             # without `share`: every worker draws the whole mix and takes its part of it below
             feed.begin(level)
-        self._mine = share.of_all(self._drawn(np.random.default_rng(level_seed(self._seed, level))))
+        self._mine = share.of_all(self._draw_requests(np.random.default_rng(level_seed(self._seed, level))))
 
     def source(self, slot: int) -> SharedSource:  # noqa: ARG002 (slots share one iterator)
         return SharedSource(self._mine)
 
-    def _compare(self, step: int, response: Any) -> str:
+    def _compare_response(self, step: int, response: Any) -> str:
         check = self._feeds[step >> MODEL_SHIFT].check
         return check(step & (1 << MODEL_SHIFT) - 1, response) if check else ""
 
-    def _drawn(self, rng: np.random.Generator) -> Iterator[tuple[int, Prepared]]:
+    def _draw_requests(self, rng: np.random.Generator) -> Iterator[tuple[int, Prepared]]:
         sources = [feed.source(0) for feed in self._feeds]
         while True:
             for number in rng.choice(len(sources), BLOCK, p=self._weights).tolist():

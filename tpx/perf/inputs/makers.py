@@ -105,10 +105,10 @@ def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings
         return maker_of_file(spec, dims, source.path, flag)
     if source.kind == "range":
         _check_range(spec, source, flag)
-    return _generator(spec, assumed(dims), source, settings)
+    return _make_generator(spec, assumed(dims), source, settings)
 
 
-def _generator(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
+def _make_generator(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
     """Return a maker of different values for every step, determined by the seed.
 
     Random floats are in [0, 1) and integers in [0, 127]. perf_analyzer's random bytes, which the source
@@ -128,17 +128,17 @@ def _generator(spec: TensorDescription, dims: Dims, source: InputSource, setting
     def make(step: int) -> Tensor:
         rng = np.random.default_rng((*seed, step))
         if spec.datatype == "BYTES":
-            return Tensor(spec.name, "BYTES", dims, _strings(count, source, settings, rng))
+            return Tensor(spec.name, "BYTES", dims, _make_strings(count, source, settings, rng))
         if source.kind == "zero":
             return Tensor(spec.name, spec.datatype, dims, bytes(count * datatype.size))
         if source.kind == "bytes":
             return Tensor(spec.name, spec.datatype, dims, rng.bytes(count * datatype.size))
-        return Tensor.from_numpy(spec.name, _random(spec.datatype, dims, source, rng), spec.datatype)
+        return Tensor.from_numpy(spec.name, _make_numbers(spec.datatype, dims, source, rng), spec.datatype)
 
     return Maker(1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0, make)
 
 
-def _strings(count: int, source: InputSource, settings: InputSpec, rng: np.random.Generator) -> bytes:
+def _make_strings(count: int, source: InputSource, settings: InputSpec, rng: np.random.Generator) -> bytes:
     length = settings.string_length
     fixed = "1" if source.kind == "ones" else settings.string_data
     if fixed is not None:
@@ -149,7 +149,7 @@ def _strings(count: int, source: InputSource, settings: InputSpec, rng: np.rando
     return encode_bytes([row.tobytes() for row in letters])
 
 
-def _random(datatype: str, dims: Dims, source: InputSource, rng: np.random.Generator) -> Array:
+def _make_numbers(datatype: str, dims: Dims, source: InputSource, rng: np.random.Generator) -> Array:
     dtype = BY_NAME[datatype].numpy
     floats = dtype.kind == "f" or datatype == "BF16"
     if source.kind == "ones":
@@ -184,7 +184,7 @@ def maker_of_file(spec: TensorDescription, dims: Dims, path: Path, where: str = 
     where = f"{where or path}, tensor '{spec.name}'"
     try:
         if path.suffix == ".npy":
-            return _rows(spec, dims, path, where)
+            return _make_row_reader(spec, dims, path, where)
         data = path.read_bytes()
     except OSError as exc:
         raise UsageError(f"{where}: cannot read {path}: {exc.strerror or exc}") from exc
@@ -196,7 +196,7 @@ def maker_of_file(spec: TensorDescription, dims: Dims, path: Path, where: str = 
     return Maker(1, lambda _: tensor)
 
 
-def _rows(spec: TensorDescription, dims: Dims, path: Path, where: str) -> Maker:
+def _make_row_reader(spec: TensorDescription, dims: Dims, path: Path, where: str) -> Maker:
     """Return the maker of an array of the input's shape, or with a first dimension whose rows are steps."""
     try:
         # mapped, so that rows are read on demand; a pickle could run code

@@ -81,7 +81,7 @@ async def make_requests(
         steps = data.steps
         order: Sequence[int] = range(len(steps))
         if settings.scheduled:
-            times, order = _schedule(steps)
+            times, order = _sort_by_timestamp(steps)
         requests = [
             await maker.request(number, [steps[order[i % len(order)]] for i in batch])
             for number, batch in enumerate(batches(len(order), settings.batch_size))
@@ -98,7 +98,7 @@ async def make_requests(
     )
 
 
-def _schedule(steps: DataStream) -> tuple[tuple[int, ...], Sequence[int]]:
+def _sort_by_timestamp(steps: DataStream) -> tuple[tuple[int, ...], Sequence[int]]:
     times = []
     for i in range(len(steps)):
         step = steps[i]
@@ -153,7 +153,7 @@ class _RequestMaker:
         return Validator(self._expected, tolerance or EXACT)
 
     async def request(self, number: int, steps: Sequence[Step]) -> Prepared:
-        return await self._writer.prepare(*self._contents(number, steps))
+        return await self._writer.prepare(*self._build_contents(number, steps))
 
     async def sequences(self, data: DataSet, settings: SequenceSpec) -> list[SequenceStream]:
         out: list[SequenceStream] = []
@@ -163,7 +163,7 @@ class _RequestMaker:
             count = len(stream)
             steps: list[dict[int, Template]] = []
             for i in range(count):
-                tensors, fields = self._contents(first + i, [stream[i]])
+                tensors, fields = self._build_contents(first + i, [stream[i]])
                 steps.append({})
                 for flags in needed_flags(i, count, repeats=repeats):
                     start, end = bool(flags & START), bool(flags & END)
@@ -173,7 +173,7 @@ class _RequestMaker:
             first += count
         return out
 
-    def _contents(self, number: int, steps: Sequence[Step]) -> tuple[list[Tensor], RequestFields]:
+    def _build_contents(self, number: int, steps: Sequence[Step]) -> tuple[list[Tensor], RequestFields]:
         """Return the tensors of a request, and its other fields with the locations of shared tensors.
 
         Notes the outputs that its response is expected to have.
@@ -181,7 +181,7 @@ class _RequestMaker:
         places = [step.where for step in steps]
         fields, shared = self._settings.fields, self._settings.shared
         if any(step.expected for step in steps):
-            outputs = self._stacked([step.expected for step in steps], self._model.outputs, places)
+            outputs = self._stack_tensors([step.expected for step in steps], self._model.outputs, places)
             asked = [output.name for output in fields.outputs]
             for tensor in outputs:
                 if asked and tensor.name not in asked:
@@ -189,7 +189,7 @@ class _RequestMaker:
                         f"{places[0]}: validation_data has '{tensor.name}', which --output leaves out"
                     )
             self._expected[number] = Expectation(places[0], tuple(outputs))
-        tensors = self._stacked([step.inputs for step in steps], self._model.inputs, places)
+        tensors = self._stack_tensors([step.inputs for step in steps], self._model.inputs, places)
         self.first = self.first or tuple(
             TensorDescription(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors
         )
@@ -197,7 +197,7 @@ class _RequestMaker:
             fields = replace(fields, shared_inputs=shared.place_inputs(tensors), outputs=self._outputs)
         return tensors, fields
 
-    def _stacked(
+    def _stack_tensors(
         self, parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorDescription], places: Sequence[str]
     ) -> list[Tensor]:
         tensors = stacked(parts, specs, places, batched=self._model.max_batch_size > 0)

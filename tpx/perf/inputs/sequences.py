@@ -127,7 +127,7 @@ class SequenceSource:
     def next(self) -> Prepared:
         remaining = self._remaining
         if not remaining:
-            remaining = self._begin()
+            remaining = self._begin_sequence()
         at, sent = self._at, self._sent
         flags = (0 if sent else START) | (remaining == 1)
         self._remaining = remaining - 1
@@ -156,7 +156,7 @@ class SequenceSource:
         last = 0 if not self._stream.length else len(self._steps) - 1
         return self._steps[last][END].fill(self.sequence)
 
-    def _begin(self) -> int:
+    def _begin_sequence(self) -> int:
         feed, rng = self._feed, self._rng
         streams = feed.streams
         stream = streams[int(rng.integers(len(streams)))] if len(streams) > 1 else streams[0]

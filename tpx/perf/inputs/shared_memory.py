@@ -67,16 +67,16 @@ class SystemMemory:
 
     def write(self, offset: int, data: Buffer) -> None:
         try:
-            _write(self._fd, offset, data)
+            _write_all(self._fd, offset, data)
         except OSError as exc:
-            raise self._full(offset + len(data), exc) from exc
+            raise self._make_full_error(offset + len(data), exc) from exc
 
     def region(self, byte_size: int) -> Region:
         try:
             # allocate now: on a full /dev/shm, later writes of the server would end in SIGBUS
             os.posix_fallocate(self._fd, 0, byte_size)
         except OSError as exc:
-            raise self._full(byte_size, exc) from exc
+            raise self._make_full_error(byte_size, exc) from exc
         return Region(name=self._name, byte_size=byte_size, key=f"/{self._name}")
 
     def registered(self) -> None:
@@ -88,14 +88,14 @@ class SystemMemory:
             os.close(self._fd)
             self._fd = -1
 
-    def _full(self, size: int, error: OSError) -> UsageError:
+    def _make_full_error(self, size: int, error: OSError) -> UsageError:
         return UsageError(
             f"--shared-memory: {self._path} cannot hold {size} bytes: {error.strerror}; use fewer steps, or "
             "a larger /dev/shm"
         )
 
 
-def _write(fd: int, offset: int, data: Buffer) -> None:
+def _write_all(fd: int, offset: int, data: Buffer) -> None:
     view = memoryview(data).cast("B")
     while len(view):
         count = os.pwrite(fd, view, offset)
@@ -118,7 +118,7 @@ class TensorRegions:
 
     def place_inputs(self, tensors: Sequence[Tensor]) -> Mapping[str, SharedMemoryRange]:
         """Write the inputs of a request and return their locations; empty inputs stay in the request."""
-        places = {t.name: self._reserved("inputs", len(t.data)) for t in tensors if len(t.data)}
+        places = {t.name: self._reserve_range("inputs", len(t.data)) for t in tensors if len(t.data)}
         for tensor in tensors:
             if tensor.name in places:
                 self._memory["inputs"].write(places[tensor.name].offset, tensor.data)
@@ -136,7 +136,7 @@ class TensorRegions:
             size = BY_NAME[spec.datatype].size if spec.datatype in BY_NAME else 0
             count = math.prod(spec.shape) * (batch_size if model.max_batch_size else 1)
             unknown = -1 in spec.shape or not size
-            place = self._reserved("outputs", self._output_bytes if unknown else count * size)
+            place = self._reserve_range("outputs", self._output_bytes if unknown else count * size)
             out.append(RequestedOutput(name=spec.name, shared_memory=place))
         return tuple(out)
 
@@ -150,7 +150,7 @@ class TensorRegions:
 
     async def close(self) -> None:
         """Unregister the regions and free the memory, even if cancelled."""
-        work = asyncio.ensure_future(self._unregister())
+        work = asyncio.ensure_future(self._unregister_regions())
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -161,7 +161,7 @@ class TensorRegions:
                 memory.close()
             self._memory.clear()
 
-    async def _unregister(self) -> None:
+    async def _unregister_regions(self) -> None:
         """Unregister the regions; servers refuse while an abandoned request is in flight, so retry."""
         while self._registered:
             region = self._registered.pop()
@@ -176,7 +176,7 @@ class TensorRegions:
                         break
                     await asyncio.sleep(RETRY_S)
 
-    def _reserved(self, part: str, size: int) -> SharedMemoryRange:
+    def _reserve_range(self, part: str, size: int) -> SharedMemoryRange:
         if part not in self._memory:
             memory = CudaMemory if self._kind == "cuda" else SystemMemory
             self._memory[part] = memory(self._names[part])
@@ -230,20 +230,20 @@ class CudaMemory:
         self._fd = os.memfd_create(name, os.MFD_CLOEXEC)
 
     def write(self, offset: int, data: Buffer) -> None:
-        _write(self._fd, offset, data)
+        _write_all(self._fd, offset, data)
 
     def region(self, byte_size: int) -> Region:
         os.ftruncate(self._fd, byte_size)
         try:
             with mmap.mmap(self._fd, byte_size) as host, self._driver.on(DEVICE):
-                handle = self._copied(host, byte_size)
+                handle = self._copy_to_gpu(host, byte_size)
         except (CudaError, OSError) as exc:
             raise MeasurementError(
                 f"--shared-memory cuda: {byte_size} bytes cannot be shared: {exc}"
             ) from exc
         return Region(name=self._name, byte_size=byte_size, handle=handle, device=DEVICE)
 
-    def _copied(self, host: mmap.mmap, byte_size: int) -> bytes:
+    def _copy_to_gpu(self, host: mmap.mmap, byte_size: int) -> bytes:
         driver, address, handle = self._driver, ctypes.c_uint64(), _GpuMemoryHandle()
         driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(byte_size))
         self._address = address.value

@@ -133,16 +133,18 @@ class StepReader:
     def step(self, value: JsonValue, expected: JsonValue, where: str, number: int) -> Step:
         """Read a step and its expected outputs, if any. Raises UsageError that starts with `where`."""
         known = [spec.name for spec in self.model.inputs]
-        entries = _entries(value, known, where)
-        inputs = [self._input(spec, entries, where, number) for spec in self.model.inputs]
+        entries = _check_entries(value, known, where)
+        inputs = [self._read_input(spec, entries, where, number) for spec in self.model.inputs]
         return Step(
             where=where,
             inputs=tuple(tensor for tensor in inputs if tensor is not None),
-            expected=() if expected is None else self._expected(expected, f"{where}, validation_data"),
-            timestamp_ns=None if TIMESTAMP in known else _timestamp(entries.get(TIMESTAMP), where),
+            expected=() if expected is None else self._read_expected(expected, f"{where}, validation_data"),
+            timestamp_ns=None if TIMESTAMP in known else _parse_timestamp(entries.get(TIMESTAMP), where),
         )
 
-    def _input(self, spec: TensorDescription, entries: JsonObject, where: str, number: int) -> Tensor | None:
+    def _read_input(
+        self, spec: TensorDescription, entries: JsonObject, where: str, number: int
+    ) -> Tensor | None:
         maker = self.makers.get(spec.name)
         if spec.name not in entries:
             if maker is not None:
@@ -158,9 +160,9 @@ class StepReader:
             value = [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]
         return tensor_of_json(spec, value, self.dims[spec.name], where)
 
-    def _expected(self, value: JsonValue, where: str) -> tuple[Tensor, ...]:
+    def _read_expected(self, value: JsonValue, where: str) -> tuple[Tensor, ...]:
         outputs = self.model.outputs
-        entries = _entries(value, [spec.name for spec in outputs], where)
+        entries = _check_entries(value, [spec.name for spec in outputs], where)
         # an output with several dynamic dimensions is compared flat
         return tuple(
             tensor_of_json(spec, entries[spec.name], spec.shape if spec.shape.count(-1) < 2 else (-1,), where)
@@ -169,7 +171,7 @@ class StepReader:
         )
 
 
-def _entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
+def _check_entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
     if not isinstance(value, dict):
         raise UsageError(f"{where}: a step has to be an object of tensors, got {type(value).__name__}")
     for name in value:
@@ -186,7 +188,7 @@ def _entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
     return value
 
 
-def _timestamp(value: JsonValue, where: str) -> int | None:
+def _parse_timestamp(value: JsonValue, where: str) -> int | None:
     """Convert milliseconds, alone or in a list, to ns."""
     if value is None:
         return None
@@ -217,12 +219,12 @@ class Validator:
         if expectation is None:
             return ""
         try:
-            wrong = self._wrong(expectation.outputs, response)
+            wrong = self._find_mismatch(expectation.outputs, response)
         except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
             wrong = f"the response cannot be read: {exc}"
         return f"{expectation.where}: {wrong}" if wrong else ""
 
-    def _wrong(self, expected: Sequence[Tensor], response: Any) -> str:
+    def _find_mismatch(self, expected: Sequence[Tensor], response: Any) -> str:
         from tpx.perf.capture import parts_of, read_outputs  # imported late: imports every transport
 
         answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
@@ -247,7 +249,7 @@ def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = E
         return f"it is {actual.datatype}, expected {expected.datatype}"
     if bytes(actual.data) == bytes(expected.data):
         return ""
-    wanted, found = _values(expected), _values(actual)
+    wanted, found = _flatten_values(expected), _flatten_values(actual)
     if len(wanted) != len(found):
         return f"Output size doesn't match expected size: {len(found)} elements, expected {len(wanted)}"
     if expected.datatype == "BYTES":
@@ -268,7 +270,7 @@ def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = E
     )
 
 
-def _values(tensor: Tensor) -> Array:
+def _flatten_values(tensor: Tensor) -> Array:
     """Return a flat array; BF16 is converted to floats, and FP16 and FP32 to float64."""
     if tensor.datatype == "BYTES":
         elements = decode_strings(tensor.data)

@@ -45,19 +45,19 @@ def tensor_of_json(spec: TensorDescription, value: JsonValue, dims: Sequence[int
     if isinstance(value, dict):
         if not isinstance(value.get("b64"), str):
             raise UsageError(f"{where}: the value of b64 field should be of type string")
-        return tensor_of_raw(spec, _decoded(value["b64"], where), dims, where)
-    flat, nested = _flattened(value, where)
+        return tensor_of_raw(spec, _decode_base64(value["b64"], where), dims, where)
+    flat, nested = _flatten_lists(value, where)
     return Tensor(
         spec.name,
         spec.datatype,
-        _completed(dims, len(flat), nested, where),
+        _complete_shape(dims, len(flat), nested, where),
         encode_values(flat, spec.datatype, where),
     )
 
 
 def tensor_of_raw(spec: TensorDescription, data: Buffer, dims: Sequence[int], where: str) -> Tensor:
     """Return the tensor of raw bytes in wire format: row-major, little-endian. Raises UsageError."""
-    shape = _completed(dims, element_count(spec.datatype, data, where), (), where)
+    shape = _complete_shape(dims, element_count(spec.datatype, data, where), (), where)
     return Tensor(spec.name, spec.datatype, shape, data)
 
 
@@ -79,7 +79,7 @@ def element_count(datatype: str, data: Buffer, where: str) -> int:
 def encode_values(flat: Sequence[JsonValue], datatype: str, where: str) -> Buffer:
     """Encode JSON values as raw bytes. Raises UsageError for a value that is not of the datatype."""
     if datatype == "BYTES":
-        return encode_bytes([_element(value, where) for value in flat])
+        return encode_bytes([_encode_element(value, where) for value in flat])
     target = BF16_SOURCE if datatype == "BF16" else BY_NAME[datatype].numpy
     allowed = _TYPES[target.kind]
     if not set(map(type, flat)) <= set(allowed):
@@ -113,11 +113,13 @@ def encode_array(array: Array, datatype: str, where: str) -> Buffer:
             raise UsageError(f"{where}: an array of {array.dtype} holds no BYTES")
         return raw_bytes(array)
     if datatype == "BF16":
-        return raw_bytes(array if array.dtype == np.uint16 else bf16_bits(_checked(array, "FP32", where)))
-    return raw_bytes(_checked(array, datatype, where))
+        return raw_bytes(
+            array if array.dtype == np.uint16 else bf16_bits(_convert_array(array, "FP32", where))
+        )
+    return raw_bytes(_convert_array(array, datatype, where))
 
 
-def _checked(array: Array, datatype: str, where: str) -> Array:
+def _convert_array(array: Array, datatype: str, where: str) -> Array:
     target = BY_NAME[datatype].numpy
     if array.dtype.kind not in _KINDS[target.kind]:
         raise UsageError(f"{where}: an array of {array.dtype} holds no {datatype}")
@@ -159,7 +161,7 @@ def check_fit(spec: TensorDescription, dims: Sequence[int], where: str) -> None:
         )
 
 
-def _decoded(text: str, where: str) -> bytes:
+def _decode_base64(text: str, where: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as exc:
@@ -175,15 +177,15 @@ def decode_strings(data: Buffer) -> list[bytes]:
     return decode_bytes(data, count)
 
 
-def _element(value: JsonValue, where: str) -> bytes:
+def _encode_element(value: JsonValue, where: str) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
-        return _decoded(value["b64"], where)
+        return _decode_base64(value["b64"], where)
     raise UsageError(f"{where}: {shown(value)} is not a string")
 
 
-def _flattened(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int, ...]]:
+def _flatten_lists(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int, ...]]:
     """Return the leaves of nested lists and the shape of the nesting, which is empty for a single value."""
     if not isinstance(value, list):
         return [value], ()
@@ -199,7 +201,7 @@ def _flattened(value: JsonValue, where: str) -> tuple[list[JsonValue], tuple[int
     return leaves, tuple(shape)
 
 
-def _completed(dims: Sequence[int], count: int, nested: Sequence[int], where: str) -> tuple[int, ...]:
+def _complete_shape(dims: Sequence[int], count: int, nested: Sequence[int], where: str) -> tuple[int, ...]:
     """Return the shape of `count` elements; dynamic dimensions follow from the nesting, or from the count."""
     if len(nested) == len(dims) and all(d in (-1, n) for d, n in zip(dims, nested, strict=True)):
         return tuple(nested)

@@ -146,25 +146,25 @@ class LoadSpec:
     @property
     def rivals(self) -> str:
         """The first two kinds of load, if several were requested; otherwise empty."""
-        names = [levels.kind.rival for levels in self._asked()]
+        names = [levels.kind.rival for levels in self._list_requested()]
         return " and ".join(names[:2]) if len(names) > 1 else ""
 
     @property
     def levels(self) -> LevelRange:
         """Levels to measure, of any kind."""
-        asked = self._asked()
-        return asked[0] if asked else self._with_search(self.concurrency_range)
+        asked = self._list_requested()
+        return asked[0] if asked else self._apply_search(self.concurrency_range)
 
-    def _with_search(self, levels: LevelRange) -> LevelRange:
+    def _apply_search(self, levels: LevelRange) -> LevelRange:
         return levels.searched() if self.binary_search else levels
 
-    def _asked(self) -> list[LevelRange]:
+    def _list_requested(self) -> list[LevelRange]:
         """Return every kind of load that was requested; more than one is an error."""
         asked: list[LevelRange] = []
         if self.concurrency_range.given:
-            asked.append(self._with_search(self.concurrency_range))
+            asked.append(self._apply_search(self.concurrency_range))
         if self.request_rate_range is not None:
-            asked.append(self._with_search(self.request_rate_range))
+            asked.append(self._apply_search(self.request_rate_range))
         if self.request_intervals is not None:
             asked.append(LevelRange(mode=CUSTOM_INTERVALS.name, start=self.request_intervals.rate))
         if self.periodic_concurrency_range is not None:

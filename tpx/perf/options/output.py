@@ -118,12 +118,12 @@ class ScrapeSpec:
             return None
         port, path = DEFAULT_PORT, DEFAULT_PATH
         if self.metrics_url:
-            host, port, path = _parts(self.metrics_url)
+            host, port, path = _split_url(self.metrics_url)
         interval_s = (self.metrics_interval or 1000) / 1000
         return MetricsPlace(host=host, port=port, path=path, interval_s=interval_s, wanted=self.metric)
 
 
-def _parts(url: str) -> tuple[str, int, str]:
+def _split_url(url: str) -> tuple[str, int, str]:
     if url.startswith("https://"):
         raise UsageError(f"--metrics-url {url}: metrics are read over http only")
     place, slash, path = url.removeprefix("http://").partition("/")

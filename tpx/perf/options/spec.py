@@ -137,19 +137,19 @@ class OptionRule:
     message: str
 
 
-def _periodic(spec: SessionSpec) -> bool:
+def _is_periodic(spec: SessionSpec) -> bool:
     return spec.load.periodic_concurrency_range is not None
 
 
-def _streams(spec: SessionSpec) -> bool:
+def _is_streaming(spec: SessionSpec) -> bool:
     return spec.target.protocol == "grpc" and spec.wire.streaming
 
 
-def _kind(spec: SessionSpec, *kinds: str) -> bool:
+def _has_service_kind(spec: SessionSpec, *kinds: str) -> bool:
     return spec.service.service_kind in kinds
 
 
-def _of_one_server() -> Iterator[OptionRule]:
+def _iter_comparison_rules() -> Iterator[OptionRule]:
     """Yield a rule for each option of a single server, or of windows, that --ab does not support."""
     alone = (
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
@@ -178,11 +178,14 @@ RULES: tuple[OptionRule, ...] = (
         "Failed to parse -m (model name). The value must be specified.",
     ),
     OptionRule(
-        lambda s: not _kind(s, "inprocess") and s.target.protocol not in SERVICES[s.service.service_kind],
+        lambda s: (
+            not _has_service_kind(s, "inprocess")
+            and s.target.protocol not in SERVICES[s.service.service_kind]
+        ),
         "--service-kind {0.service.service_kind} is reached with -i {0.service.protocols}",
     ),
     OptionRule(
-        lambda s: s.load.session_concurrency is not None and not _kind(s, "openai"),
+        lambda s: s.load.session_concurrency is not None and not _has_service_kind(s, "openai"),
         "Session concurrency mode is only supported with OpenAI service kind.",
     ),
     OptionRule(
@@ -190,30 +193,32 @@ RULES: tuple[OptionRule, ...] = (
         "Cannot use both {0.load.rivals} inference load modes.",
     ),
     OptionRule(
-        lambda s: s.wire.streaming and not _streams(s) and not _kind(s, "inprocess", "openai"),
+        lambda s: (
+            s.wire.streaming and not _is_streaming(s) and not _has_service_kind(s, "inprocess", "openai")
+        ),
         "Streaming is only allowed with gRPC protocol and Triton C API.",
     ),
     OptionRule(
-        lambda s: s.wire.stream_per_request and not (_streams(s) and _kind(s, "triton")),
+        lambda s: s.wire.stream_per_request and not (_is_streaming(s) and _has_service_kind(s, "triton")),
         "--stream-per-request requires --streaming over gRPC (-i grpc)",
     ),
     OptionRule(
-        lambda s: s.wire.compression and (s.target.protocol != "grpc" or _kind(s, "inprocess")),
+        lambda s: s.wire.compression and (s.target.protocol != "grpc" or _has_service_kind(s, "inprocess")),
         "Using compression algorithm is only allowed with gRPC protocol.",
     ),
     OptionRule(
         lambda s: (
             "json" in (s.wire.input_tensor_format, s.wire.output_tensor_format)
-            and not (s.target.protocol == "http" and _kind(s, "triton"))
+            and not (s.target.protocol == "http" and _has_service_kind(s, "triton"))
         ),
         "--input-tensor-format and --output-tensor-format json are only allowed with HTTP protocol",
     ),
     OptionRule(
-        lambda s: s.wire.request_parameter and not _kind(s, "triton", "inprocess"),
+        lambda s: s.wire.request_parameter and not _has_service_kind(s, "triton", "inprocess"),
         "--request-parameter: the requests of --service-kind {0.service.service_kind} have no parameters",
     ),
     OptionRule(
-        lambda s: s.wire.trace_settings and not _kind(s, "triton"),
+        lambda s: s.wire.trace_settings and not _has_service_kind(s, "triton"),
         "--trace-level and its like: --service-kind {0.service.service_kind} has no trace settings",
     ),
     OptionRule(
@@ -237,7 +242,7 @@ RULES: tuple[OptionRule, ...] = (
         for name in ("max_connections", "on_late")
     ),
     OptionRule(
-        lambda s: s.metrics.collect_metrics and not _kind(s, "triton"),
+        lambda s: s.metrics.collect_metrics and not _has_service_kind(s, "triton"),
         "Server-side metric collection is only supported with Triton client backend.",
     ),
     OptionRule(
@@ -248,18 +253,18 @@ RULES: tuple[OptionRule, ...] = (
         lambda s: s.comparing.ab and (s.levels.unbounded or s.levels.binary),
         "--ab compares servers at given loads: give the range an end, and no --binary-search",
     ),
-    *_of_one_server(),
+    *_iter_comparison_rules(),
     OptionRule(
-        lambda s: _periodic(s) and not _streams(s),
+        lambda s: _is_periodic(s) and not _is_streaming(s),
         "The --periodic-concurrency-range option requires bi-directional gRPC streaming.",
     ),
     OptionRule(
-        lambda s: _periodic(s) and s.wire.stream_per_request,
+        lambda s: _is_periodic(s) and s.wire.stream_per_request,
         "--periodic-concurrency-range needs streams that carry several requests: leave out "
         "--stream-per-request",
     ),
     OptionRule(
-        lambda s: _periodic(s) and s.output.profile_export_file is None,
+        lambda s: _is_periodic(s) and s.output.profile_export_file is None,
         "Must provide --profile-export-file when using the --periodic-concurrency-range option.",
     ),
     OptionRule(

@@ -117,7 +117,7 @@ def read_words(argv: Sequence[str]) -> ParsedWords:
         for field, (name, successor) in _SUCCESSORS.items()
         if field in chosen
     )
-    config = build(SessionSpec, _modern(chosen))
+    config = build(SessionSpec, _convert_deprecated(chosen))
     if config.sequences.sequence_length is not None:
         found += filter(None, [length_warning(config.sequences.sequence_length)])
     return ParsedWords(config=config, warnings=tuple(found))
@@ -142,10 +142,10 @@ def spread_servers(argv: Sequence[str]) -> list[str]:
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
     """Expand perf_analyzer's abbreviations. Raises UsageError for options that tpx does not have."""
-    return [_spelled_out(word) if word.startswith("--") else word for word in argv]
+    return [_expand_abbreviation(word) if word.startswith("--") else word for word in argv]
 
 
-def _spelled_out(word: str) -> str:
+def _expand_abbreviation(word: str) -> str:
     name, equals, text = word.partition("=")
     if name in REFUSED:
         raise UsageError(f"tpx perf has no {name}: {REFUSED[name]}")
@@ -153,14 +153,14 @@ def _spelled_out(word: str) -> str:
     if len(meant) != 1 or name in _OWN:
         return word
     full = f"--{meant[0]}"
-    return _spelled_out(full + equals + text) if full != name else word
+    return _expand_abbreviation(full + equals + text) if full != name else word
 
 
 _OWN = frozenset({"--stability", "--verbose"})
 """tpx's own options that are also a prefix of one of perf_analyzer's."""
 
 
-def _modern(chosen: dict[str, Any]) -> dict[str, Any]:
+def _convert_deprecated(chosen: dict[str, Any]) -> dict[str, Any]:
     """Convert deprecated options to the fields that replaced them."""
     older = {field: chosen.pop(field) for field in _SUCCESSORS if field in chosen}
     growing = older.get("older_growing", False)
