@@ -36,10 +36,10 @@ class _Polling:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
-        self._handle = loop.call_soon(self._turn)
+        self._handle = loop.call_soon(self._poll_again)
 
     def end(self) -> None:
         self._handle.cancel()
 
-    def _turn(self) -> None:
-        self._handle = self._call_soon(self._turn)
+    def _poll_again(self) -> None:
+        self._handle = self._call_soon(self._poll_again)

@@ -158,7 +158,7 @@ class SessionLoad(ClosedLoop):
         super().cease()
         for sender, pause in list(self._pauses.items()):
             pause.cancel()
-            self._resume(sender)  # goes idle, since the allowance is 0
+            self._resume_sender(sender)  # goes idle, since the allowance is 0
 
     def ready(self, sender: Sender) -> None:
         """Send the next turn when its delay is over, or go idle if no conversation is left."""
@@ -167,7 +167,7 @@ class SessionLoad(ClosedLoop):
             self.rest()
         elif turns.delay_ns and self.allowance > 0:
             delay_s = turns.delay_ns / 1e9
-            self._pauses[sender] = asyncio.get_running_loop().call_later(delay_s, self._resume, sender)
+            self._pauses[sender] = asyncio.get_running_loop().call_later(delay_s, self._resume_sender, sender)
         else:
             super().ready(sender)
 
@@ -179,7 +179,7 @@ class SessionLoad(ClosedLoop):
         turns.failed(0)
         return turns.has_next()
 
-    def _resume(self, sender: Sender) -> None:
+    def _resume_sender(self, sender: Sender) -> None:
         del self._pauses[sender]
         super().ready(sender)
 

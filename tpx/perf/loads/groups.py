@@ -35,14 +35,14 @@ class _PartSender(Sender):
     def __init__(self, load: "QueryLoad", slot: Slot, source: Source) -> None:
         super().__init__(load, slot, source)
         self._query_load = load
-        self._on_response = self._answered
+        self._on_response = self._report_response
 
     def give_up(self, status: int, message: str) -> None:
         self._query_load.failed_part(status, message)
         self.abandon()
         self._query_load.one_less()
 
-    def _answered(self, response: object) -> None:
+    def _report_response(self, response: object) -> None:
         if self.start_ns:
             self.start_ns = 0
             self._query_load.answered(self, response)
@@ -70,7 +70,7 @@ class QueryLoad(SlotLoad):
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:  # noqa: ARG002 (begins at once)
         self._left = UNLIMITED if count is None else count
         self.at_rest.clear()
-        self._next()
+        self._send_query()
         self.watch()
 
     def cease(self) -> None:
@@ -102,7 +102,7 @@ class QueryLoad(SlotLoad):
         end_ns = perf_counter_ns()
         start_ns, count = self._start_ns, len(self.senders)
         self.append(start_ns, start_ns, self._sent_ns, self._first_ns or end_ns, end_ns, self._status, count)
-        self._next()
+        self._send_query()
 
     def ready(self, sender: Sender) -> None:
         """Send a renewed slot's request, or the next query if it waits for the slot."""
@@ -113,7 +113,7 @@ class QueryLoad(SlotLoad):
             self._unsent.discard(sender)
             self._send(sender)
         elif not self._missing:
-            self._next()
+            self._send_query()
 
     def renew(self, sender: Sender, call: object = None) -> None:
         self._renewing += 1
@@ -128,7 +128,7 @@ class QueryLoad(SlotLoad):
         self.append_refused(error)
         return True
 
-    def _next(self) -> None:
+    def _send_query(self) -> None:
         """Send the next query once every slot is available."""
         if self._renewing:
             return
@@ -209,7 +209,7 @@ class PeriodicLoad(SlotLoad):
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:  # noqa: ARG002 (all, at once)
         for sender in self.senders:
-            sender.slot.connection.on_arrival = self._arrived
+            sender.slot.connection.on_arrival = self._count_response
         self._send(self.plan.start)
         self.watch()
 
@@ -229,7 +229,7 @@ class PeriodicLoad(SlotLoad):
         self._by_key.pop(stream.key(), None)
         if stream.left > 0:
             stream.left = 0
-            self._period_over()
+            self._finish_period()
         self._notice_rest()
 
     def lost(self, sender: Sender, call: object) -> None:
@@ -242,7 +242,7 @@ class PeriodicLoad(SlotLoad):
     def refused(self, sender: Sender, error: WireError) -> bool:  # noqa: ARG002 (nothing is sent again)
         return False
 
-    def _period_over(self) -> None:
+    def _finish_period(self) -> None:
         self._behind -= 1
         if not self._behind and not self._stopped:
             self._send(min(self.plan.step, len(self._streams) - self._sent))
@@ -260,12 +260,12 @@ class PeriodicLoad(SlotLoad):
             else:
                 self._by_key[sender.key()] = sender
 
-    def _arrived(self, connection: object, call: object) -> None:
+    def _count_response(self, connection: object, call: object) -> None:
         sender = self._by_key.get((id(connection), call))
         if sender is not None:
             sender.left -= 1
             if not sender.left:
-                self._period_over()
+                self._finish_period()
 
     def _notice_rest(self) -> None:
         if self._over == self._sent and (self._stopped or self._sent == len(self._streams)):

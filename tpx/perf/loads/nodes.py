@@ -162,7 +162,7 @@ class NodeWorker:
                 best_ns = took_ns
                 self._offset_ns = before_ns + took_ns // 2 - theirs_ns
                 self._error_ns = took_ns // 2
-        await self._take()  # a stopped worker has written every row to its ring
+        await self._take_rows()  # a stopped worker has written every row to its ring
         return answer
 
     def take_notices(self) -> Sequence[str]:
@@ -195,10 +195,10 @@ class NodeWorker:
 
     async def _keep_taking(self) -> None:
         while not self._fault:
-            await self._take()
+            await self._take_rows()
             await asyncio.sleep(GATHER_S)
 
-    async def _take(self) -> None:
+    async def _take_rows(self) -> None:
         """Fetch what is new. If the node is gone, `listen` reports it."""
         async with self._one_at_a_time:
             try:
@@ -212,8 +212,8 @@ class NodeWorker:
             self._rows += len(rows)
             if len(rows):
                 self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
-            await _put(self.ring.times, times + self._offset_ns)
-            await _put(self.ring.rows, rows)
+            await _put_all(self.ring.times, times + self._offset_ns)
+            await _put_all(self.ring.rows, rows)
             for name in _TOLD:
                 if name not in _CLOCKS:
                     self.ring.tell(name, told[name])
@@ -221,7 +221,7 @@ class NodeWorker:
                     self.ring.tell(name, told[name] + self._offset_ns)
 
 
-async def _put(circle: Circle, items: Array) -> None:
+async def _put_all(circle: Circle, items: Array) -> None:
     """Write all items, pausing while the ring is full until the controller has read some."""
     left = items[circle.put(items) :]
     for _ in range(len(left)):

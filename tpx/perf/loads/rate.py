@@ -34,13 +34,15 @@ GROWTH_RETRY_S = 1.0
 
 async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """Open a load of requests per second, or at the user's intervals."""
-    return await _open(target, asked, offsets(asked.level, asked.settings, asked.share))
+    return await _open_rate_load(target, asked, offsets(asked.level, asked.settings, asked.share))
 
 
 async def open_at_once(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """Open a load that sends all requests at the start."""
     settings = asked.settings
-    return await _open(target, asked, at_once(settings.request_count, asked.share, settings.sequences))
+    return await _open_rate_load(
+        target, asked, at_once(settings.request_count, asked.share, settings.sequences)
+    )
 
 
 async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
@@ -53,10 +55,10 @@ async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
         times_ns = times_ns[:count]
     elif count and times_ns[count:]:
         times_ns = tuple(t - times_ns[count] for t in times_ns[count:])
-    return await _open(target, asked, listed(np.asarray(times_ns, np.int64), asked.share), times_ns)
+    return await _open_rate_load(target, asked, listed(np.asarray(times_ns, np.int64), asked.share), times_ns)
 
 
-async def _open(
+async def _open_rate_load(
     target: Loadable, asked: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
 ) -> "RateLoad":
     settings, share, client = asked.settings, asked.share, target.client
@@ -130,7 +132,7 @@ class RateLoad(SlotLoad):
         self._free: deque[Sender] = deque()
         # without sequences, the most recently used slot performs best
         self._take = self._free.popleft if settings.in_turn else self._free.pop
-        self._add(slots[: self._most])
+        self._add_senders(slots[: self._most])
         self._timetable = Timetable(schedule)
         self._starved = False
         self._alarm: Alarm | None = None
@@ -146,9 +148,9 @@ class RateLoad(SlotLoad):
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         """Send by the schedule; its times count from `origin_ns`, or from now if that is 0."""
-        self._alarm = alarm(self._fire)
+        self._alarm = alarm(self._send_due)
         self._timetable.begin(count, origin_ns or perf_counter_ns())
-        self._fire()
+        self._send_due()
         self._notice_rest()
         self.watch()
 
@@ -171,12 +173,12 @@ class RateLoad(SlotLoad):
         if self._timetable.due_ns <= now_ns:
             self._skip_late(now_ns)
             if self._timetable.due_ns <= now_ns:
-                self._send_on(sender)
+                self._send_with(sender)
                 return
         self._free.append(sender)
         if self._starved:
             self._starved = False
-            self._fire()
+            self._send_due()
         if self._timetable.due_ns == NEVER:
             self._notice_rest()
 
@@ -189,7 +191,7 @@ class RateLoad(SlotLoad):
             self._timetable.advance()
         return True
 
-    def _fire(self) -> None:
+    def _send_due(self) -> None:
         """Send due requests while slots are free."""
         free = self._free
         now_ns = perf_counter_ns()
@@ -199,18 +201,18 @@ class RateLoad(SlotLoad):
                 break
             if not free:
                 self._starved = True
-                self._grow()
+                self._start_growth()
                 return
-            self._send_on(self._take())
+            self._send_with(self._take())
         if len(free) <= self._few:
-            self._grow()
+            self._start_growth()
         if self._timetable.due_ns == NEVER:
             self._notice_rest()  # the last request may have been skipped while every slot was free
         elif self._alarm is not None:
             # a time that has passed fires in the loop's next turn, after responses were read
             self._alarm.set(self._timetable.due_ns)
 
-    def _send_on(self, sender: Sender) -> None:
+    def _send_with(self, sender: Sender) -> None:
         sender.intended_ns = self._timetable.due_ns
         try:
             sender.send()
@@ -227,12 +229,12 @@ class RateLoad(SlotLoad):
         if self._timetable.due_ns == NEVER and not self.in_flight:
             self.at_rest.set()
 
-    def _add(self, slots: Sequence[Slot]) -> None:
+    def _add_senders(self, slots: Sequence[Slot]) -> None:
         for number, slot in enumerate(slots, len(self.senders)):
             self.senders.append(Sender(self, slot, self._feed.source(number)))
             self._free.append(self.senders[-1])
 
-    def _grow(self) -> None:
+    def _start_growth(self) -> None:
         """Open more connections in the background, unless that is already running."""
         if self._growth is None and len(self.senders) < self._most:
             self._growth = asyncio.get_running_loop().create_task(self._open_more())
@@ -248,10 +250,10 @@ class RateLoad(SlotLoad):
             except WireError:
                 await asyncio.sleep(GROWTH_RETRY_S)
                 continue
-            self._add(slots[held:])
+            self._add_senders(slots[held:])
             if self._starved:
                 self._starved = False
-                self._fire()
+                self._send_due()
         self._growth = None
 
 

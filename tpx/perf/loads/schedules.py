@@ -50,15 +50,15 @@ def offsets(level: Level, settings: LevelSettings, share: Share = ALL) -> Iterat
 
 def evenly(rate: float) -> Iterator[Offsets]:
     """Yield evenly spaced times, the first one gap after the start; rounding errors do not add up."""
-    return _computed(lambda numbers: (numbers + 1) * (1e9 / rate))
+    return _compute_blocks(lambda numbers: (numbers + 1) * (1e9 / rate))
 
 
 def in_bursts(rate: float, size: int) -> Iterator[Offsets]:
     """Yield times in groups of `size`, the first group at the start."""
-    return _computed(lambda numbers: numbers // size * (size * 1e9 / rate))
+    return _compute_blocks(lambda numbers: numbers // size * (size * 1e9 / rate))
 
 
-def _computed(at: Callable[[Offsets], npt.NDArray[np.floating[Any]]]) -> Iterator[Offsets]:
+def _compute_blocks(at: Callable[[Offsets], npt.NDArray[np.floating[Any]]]) -> Iterator[Offsets]:
     first = 0
     while True:
         yield np.rint(at(np.arange(first, first + BLOCK))).astype(np.int64)
@@ -198,18 +198,18 @@ class _Approach:
     def begin(self, due_ns: int) -> None:
         """Start with the next turn of the loop; never call back immediately."""
         self._due_ns = due_ns
-        self._spinning = self._loop.call_soon(self._go)
+        self._spinning = self._loop.call_soon(self._spin)
 
     def cancel(self) -> None:
         if self._spinning is not None:
             self._spinning.cancel()
 
-    def _go(self) -> None:
+    def _spin(self) -> None:
         if perf_counter_ns() >= self._due_ns:
             self._spinning = None
             self._callback()
         else:
-            self._spinning = self._loop.call_soon(self._go)
+            self._spinning = self._loop.call_soon(self._spin)
 
 
 class _Timespec(ctypes.Structure):
@@ -239,7 +239,7 @@ class TimerfdAlarm:
         self._armed = False
         self._callback = callback
         self._approach = _Approach(loop, callback)
-        loop.add_reader(self._descriptor, self._expired)
+        loop.add_reader(self._descriptor, self._handle_expiry)
 
     def set(self, due_ns: int) -> None:
         """Call back at or after a time of time.perf_counter_ns, replacing any earlier setting."""
@@ -267,7 +267,7 @@ class TimerfdAlarm:
         value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
         self._settime(self._descriptor, _ABSOLUTE, self._time_pointer, None)
 
-    def _expired(self) -> None:
+    def _handle_expiry(self) -> None:
         self._armed = False
         if perf_counter_ns() < self._due_ns:
             self._approach.begin(self._due_ns)

@@ -89,7 +89,7 @@ class Sender:
             self._sent_ns,
             response.first_byte_ns,
             response.end_ns,
-            SUCCESS if response.status == self._success else self._failed(response),
+            SUCCESS if response.status == self._success else self._count_failure(response),
             1,
             source.step,
             source.sequence,
@@ -105,7 +105,7 @@ class Sender:
         source = self.source
         status, arrivals = SUCCESS, response.arrivals
         if response.status != self._success:
-            status = self._failed(response)
+            status = self._count_failure(response)
         self._load.records.arrivals.add(arrivals)
         self._append(
             start_ns,
@@ -156,7 +156,7 @@ class Sender:
         self.start_ns = 0
         self._load.lost(self, self._call)
 
-    def _failed(self, response: Any) -> int:
+    def _count_failure(self, response: Any) -> int:
         self.source.failed(self.source.sequence)
         return self._load.count_failure(response)
 
@@ -206,7 +206,7 @@ class SlotLoad(ABC):
         self.cease()
         try:
             async with asyncio.timeout(patience_s):
-                await self._rest(patience_s)
+                await self._wait_until_idle(patience_s)
         except TimeoutError:
             for sender in list(self.senders):
                 sender.abandon()
@@ -221,7 +221,7 @@ class SlotLoad(ABC):
         for sender in self.senders:
             sender.slot.on_lost = nobody_listens
 
-    async def _rest(self, patience_s: float) -> None:
+    async def _wait_until_idle(self, patience_s: float) -> None:
         """Wait until nothing is in flight.
 
         Meanwhile, end the sequences of idle senders: a request in flight may be waiting for one of
@@ -257,7 +257,7 @@ class SlotLoad(ABC):
 
     def renew(self, sender: Sender, call: object = None) -> None:
         """Renew a slot in the background, retrying until it works, then continue with its sender."""
-        task = asyncio.get_running_loop().create_task(self._renew(sender, call))
+        task = asyncio.get_running_loop().create_task(self._renew_connection(sender, call))
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)
 
@@ -293,15 +293,15 @@ class SlotLoad(ABC):
         """Schedule the next check for expired requests, if there is a timeout."""
         if self._timeout_s:
             pause_s = min(self._timeout_s / LOOKS, LONGEST_LOOK_S)
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._expire)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._expire_requests)
 
-    def _expire(self) -> None:
+    def _expire_requests(self) -> None:
         before_ns = perf_counter_ns() - int(self._timeout_s * 1e9)
         for sender in list(self.senders):
             sender.expire(before_ns)
         self.watch()
 
-    async def _renew(self, sender: Sender, call: object) -> None:
+    async def _renew_connection(self, sender: Sender, call: object) -> None:
         pause_s = FIRST_RETRY_S
         while True:
             try:
@@ -319,10 +319,10 @@ async def end_sequences(sources: Iterable[tuple[Slot, Source]], patience_s: floa
     """Send the request that ends each open sequence on the server; these are not counted."""
     closings = [(slot, request) for slot, source in sources if (request := source.closing()) is not None]
     if closings:
-        await asyncio.gather(*(_end(slot, request, patience_s) for slot, request in closings))
+        await asyncio.gather(*(_end_sequence(slot, request, patience_s) for slot, request in closings))
 
 
-async def _end(slot: Slot, request: Prepared, patience_s: float) -> None:
+async def _end_sequence(slot: Slot, request: Prepared, patience_s: float) -> None:
     answered = asyncio.Event()
     slot.on_lost = lambda _: answered.set()
     try:

@@ -81,11 +81,11 @@ class Worker:
         An unexpected exception, in a task too, ends the process, which the controller detects.
         """
         async with self._tasks:
-            load = await self._serve()
+            load = await self._execute_commands()
         if load is not None:
             await load.stop(ABANDONED_DRAIN_S)
 
-    async def _serve(self) -> Load | None:
+    async def _execute_commands(self) -> Load | None:
         """Execute commands until the pipe is closed. Return the load that is still running, if any."""
         commands: asyncio.Queue[object] = asyncio.Queue(16)
         loop = asyncio.get_running_loop()
@@ -102,16 +102,16 @@ class Worker:
             try:
                 match command:
                     case LoadRequest():
-                        await self._prepare(command)
+                        await self._prepare_load(command)
                     case Go():
-                        self._beginning = self._tasks.create_task(self._begin(command))
+                        self._beginning = self._tasks.create_task(self._begin_load(command))
                     case Stop():
                         await self._stop(command.patience_s)
             except TpxError as exc:
                 self._pipe.send(Broken(exc))
         return self._end_tasks()
 
-    async def _prepare(self, asked: LoadRequest) -> None:
+    async def _prepare_load(self, asked: LoadRequest) -> None:
         self._load = await open_load(self._target, asked)
         streamed = self._target.client.streams
         self._telling = Telling(self._ring, self._load.records, streamed=streamed)
@@ -121,7 +121,7 @@ class Worker:
         gc.disable()
         self._pipe.send(Ready())
 
-    async def _begin(self, command: Go) -> None:
+    async def _begin_load(self, command: Go) -> None:
         load = self._load
         if load is None:
             return
@@ -174,7 +174,7 @@ class Worker:
         return complete
 
 
-async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
+async def _run_worker(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
     ring = RowRing(ring_name)
     try:
         async with open_target() as target:
@@ -193,4 +193,4 @@ def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_work(pipe, open_target, ring_name, place))
+        runner.run(_run_worker(pipe, open_target, ring_name, place))

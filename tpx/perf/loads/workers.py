@@ -221,15 +221,15 @@ class PoolLoad:
 
     @property
     def processor_ns(self) -> int:
-        return self._said("processor_ns") // len(self._processes)
+        return self._sum_figure("processor_ns") // len(self._processes)
 
     @property
     def skipped(self) -> int:
-        return self._said("skipped")
+        return self._sum_figure("skipped")
 
     @property
     def connections(self) -> int:
-        return self._said("connections")
+        return self._sum_figure("connections")
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         # all workers begin at the same time, once the slowest has received the command
@@ -245,14 +245,14 @@ class PoolLoad:
         self._gathering = asyncio.ensure_future(self._keep_gathering())
 
     async def finished(self) -> None:
-        while not self._finished():
+        while not self._has_finished():
             self._listen()
             await asyncio.sleep(GATHER_S)
         self._gathered.gather(everything=True)
 
     async def settled(self, until_ns: int) -> None:
         self._listen()
-        while self._gathered.complete_ns < until_ns and not self._finished():
+        while self._gathered.complete_ns < until_ns and not self._has_finished():
             await asyncio.sleep(GATHER_S / 2)
             self._gathered.gather()
             self._listen()
@@ -280,11 +280,11 @@ class PoolLoad:
     def failures(self) -> Mapping[int, Failure]:
         return dict(self._failures)
 
-    def _said(self, figure: str) -> int:
+    def _sum_figure(self, figure: str) -> int:
         return sum(process.ring.said(figure) for process in self._processes)
 
-    def _finished(self) -> bool:
-        return self._said("finished") == len(self._processes)
+    def _has_finished(self) -> bool:
+        return self._sum_figure("finished") == len(self._processes)
 
     def _listen(self) -> None:
         for process in self._processes:

@@ -90,10 +90,10 @@ class RequestsCollector:
         if connected.requests.conversations:
             sections["sessions"] = session_figures(rows, connected.requests.conversations)
         if connected.members:
-            sections["members"] = tuple(_members(connected.members, measured))
+            sections["members"] = tuple(_iter_members(connected.members, measured))
         if self._scenario:
             sections["validity"] = validity(measured.settings, rows, duration_ns)
-        if (found := _wake_ups(self._address, measured)) is not None:
+        if (found := _find_wake_ups(self._address, measured)) is not None:
             sections["wake_ups"] = found
         return sections
 
@@ -129,7 +129,7 @@ def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
     return int(np.count_nonzero(inside & ~np.isin(last, list(cut_short))))
 
 
-def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[MemberFigures]:
+def _iter_members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[MemberFigures]:
     """Yield the share of each model when several are measured at once."""
     numbers = models_of(measured.rows)
     for number, member in enumerate(members):
@@ -147,7 +147,7 @@ def _members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[
         )
 
 
-def _wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
+def _find_wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
     """Return the cost of wake-ups if they are a large part of a small latency, else None."""
     latency, settings = measured.merged.latency, measured.settings
     if latency is None or settings.pace.poll == "busy" or settings.with_engine:
@@ -174,18 +174,20 @@ def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
     conditions = [Condition("no query failed", failed == 0, f"{failed} of {len(rows)} did" if failed else "")]
     if settings.request_count:
         short = settings.request_count - len(rows)
-        conditions.append(_least("samples", settings.request_count, short))
+        conditions.append(_check_minimum("samples", settings.request_count, short))
         return Validity(conditions=tuple(conditions), estimate_ns=None)
     floor_s = settings.count_window_floor_ms / 1000
     took_s = duration_ns / 1e9
     missing = f"{took_s:.3g} s of {floor_s:g} s: a longer --min-duration or an undisturbed run"
     conditions.append(Condition("minimum duration", took_s >= floor_s, "" if took_s >= floor_s else missing))
-    conditions.append(_least("queries", settings.window_requests, settings.window_requests - len(rows)))
+    conditions.append(
+        _check_minimum("queries", settings.window_requests, settings.window_requests - len(rows))
+    )
     percentile, over = settings.percentile, None
     if percentile is not None:
         if settings.latency_limit_ms:
             late = int(np.count_nonzero(ordered > settings.latency_limit_ms * 1e6))
-            conditions.append(_under(settings.latency_limit_ms, len(ordered), late, percentile))
+            conditions.append(_check_percentile(settings.latency_limit_ms, len(ordered), late, percentile))
         over = most_over(len(ordered), percentile)
         more = least_queries(0, percentile) - len(ordered)
         advice = f"p{percentile:g} needs at least {more} more queries: --min-query-count"
@@ -195,13 +197,13 @@ def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
     )
 
 
-def _least(what: str, wanted: int, missing: int) -> Condition:
+def _check_minimum(what: str, wanted: int, missing: int) -> Condition:
     return Condition(
         f"minimum {what}", missing <= 0, f"{missing} of {wanted} are missing" if missing > 0 else ""
     )
 
 
-def _under(limit_ms: int, queries: int, late: int, percentile: float) -> Condition:
+def _check_percentile(limit_ms: int, queries: int, late: int, percentile: float) -> Condition:
     name = f"p{percentile:g} under {limit_ms} ms"
     if shown(queries, late, percentile):
         return Condition(name, True, "")

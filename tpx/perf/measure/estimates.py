@@ -167,10 +167,10 @@ def assess(
         return ()
     usable = sample.requests and sample.end_ns > sample.start_ns
     estimator = Estimator(sample) if usable else None
-    return tuple(_assess(o, sample, estimator, batch_size, confidence) for o in objectives)
+    return tuple(_assess_objective(o, sample, estimator, batch_size, confidence) for o in objectives)
 
 
-def _assess(
+def _assess_objective(
     objective: Objective, sample: Sample, estimator: Estimator | None, batch_size: int, confidence: float
 ) -> Assessment:
     """Assess one objective; without an estimator, failures have an error rate and zero throughput."""

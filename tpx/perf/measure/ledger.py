@@ -131,11 +131,11 @@ class LevelLedger:
         """Close the current window at `border`."""
         first = self.borders[-1]
         self.borders.append(border)
-        window = self._window(first, border)
+        window = self._build_window(first, border)
         self.windows.append(window)
-        self._samples.append(sample_of(self._rows(first, border), window.start_ns, window.end_ns))
+        self._samples.append(sample_of(self._select_rows(first, border), window.start_ns, window.end_ns))
         self._status = self._rule.status(self.windows, self._samples)
-        log.debug("%s, window %d: %s", self._level, len(self.windows), _described(window))
+        log.debug("%s, window %d: %s", self._level, len(self.windows), _describe_window(window))
 
     @property
     def done(self) -> bool:
@@ -149,14 +149,14 @@ class LevelLedger:
             return True
         if len(windows) < STABILITY_WINDOWS and settings.rule != "brief":
             return False
-        outcomes = self._settled_outcomes()
+        outcomes = self._settle_outcomes()
         if self._status.limit is not None:
             outcomes = [*outcomes, self._status.limit.outcome]
         if Outcome.VIOLATED in outcomes:
             return True
         return self._status.stable and Outcome.UNDECIDED not in outcomes
 
-    def _settled_outcomes(self) -> list[Outcome]:
+    def _settle_outcomes(self) -> list[Outcome]:
         """Return the settled outcome of each objective: one on which two looks in a row agree.
 
         Looks are rare, because with a look at every window chance alone would eventually settle an
@@ -165,7 +165,7 @@ class LevelLedger:
         if not self.settings.objectives or len(self.windows) < self._next_look:
             return self._outcomes
         self._next_look = math.ceil(len(self.windows) * LOOK_GROWTH)
-        before, self._seen = self._seen, [a.outcome for a in self._assessments()]
+        before, self._seen = self._seen, [a.outcome for a in self._assess_objectives()]
         self._outcomes = [
             now if now is then else Outcome.UNDECIDED
             for now, then in zip(self._seen, before or [Outcome.UNDECIDED] * len(self._seen), strict=True)
@@ -180,9 +180,9 @@ class LevelLedger:
     def measured(self, between: Between, ending: Ending) -> MeasuredLevel:
         """Return the finished level. Call it after `close`; nothing may follow."""
         first, last = self.first_kept, self.borders[-1]
-        merged, rows = self._window(first, last), self._rows(first, last)
+        merged, rows = self._build_window(first, last), self._select_rows(first, last)
         sample = joined(self._samples[-self._status.kept :])
-        status = self._rows(self.borders[0], last)["status"]
+        status = self._select_rows(self.borders[0], last)["status"]
         failures = ending.failures
         kinds = [
             ErrorCount(code=failures[s].code, count=count, message=failures[s].message)
@@ -211,19 +211,19 @@ class LevelLedger:
                 loop_lag_p99_ns=ending.loop_lag_p99_ns,
                 slip_p99_ns=p99(rows["start_ns"] - rows["intended_ns"]),
             ),
-            slo=self._assessments(),
+            slo=self._assess_objectives(),
         )
 
-    def _rows(self, first: WindowBorder, last: WindowBorder) -> Rows:
+    def _select_rows(self, first: WindowBorder, last: WindowBorder) -> Rows:
         return self._records.since(first.index)[: last.index - first.index]
 
-    def _window(self, first: WindowBorder, last: WindowBorder) -> Window:
+    def _build_window(self, first: WindowBorder, last: WindowBorder) -> Window:
         """Return the interval between two borders as one window.
 
         With a fixed request count, the interval is from the first request's start to the last one's
         end.
         """
-        rows, start_ns, end_ns = self._rows(first, last), first.time_ns, last.time_ns
+        rows, start_ns, end_ns = self._select_rows(first, last), first.time_ns, last.time_ns
         if self.settings.request_count and len(rows):
             start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
         good, percentile = succeeded(rows), self.settings.percentile
@@ -239,7 +239,7 @@ class LevelLedger:
             stabilizing_percentile=percentile,
         )
 
-    def _assessments(self) -> tuple[Assessment, ...]:
+    def _assess_objectives(self) -> tuple[Assessment, ...]:
         settings = self.settings
         if not settings.objectives:
             return ()
@@ -288,7 +288,7 @@ def p99(values: Array) -> int:
     return int(np.partition(values, at)[at])
 
 
-def _described(window: Window) -> str:
+def _describe_window(window: Window) -> str:
     took = f"{window.duration_ns / 1e9:.3f} s, {window.requests} requests, {window.failed} failed"
     if window.latency is None:
         return took

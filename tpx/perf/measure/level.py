@@ -61,19 +61,19 @@ async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, mete
         while not (done.done() or stop.is_set() or liveness.lost or perf_counter_ns() >= end_ns):
             await asyncio.wait([done], timeout=min(TICK_S, (end_ns - perf_counter_ns()) / 1e9))
             meter.report(window=0)
-        await _ended(done)
+        await _stop_waiting(done)
     finally:
-        await load.stop(_patience_s(settings, stop))
+        await load.stop(_choose_patience_s(settings, stop))
 
 
-async def _ended(done: asyncio.Future[None]) -> None:
+async def _stop_waiting(done: asyncio.Future[None]) -> None:
     """Stop waiting for `done`. Raises its exception if it failed."""
     if done.done():
         await done
     done.cancel()
 
 
-def _patience_s(settings: LevelSettings, stop: asyncio.Event) -> float:
+def _choose_patience_s(settings: LevelSettings, stop: asyncio.Event) -> float:
     return INTERRUPTED_DRAIN_S if stop.is_set() else (settings.timeout_s or DRAIN_S)
 
 
@@ -101,15 +101,15 @@ class LevelMeasurement:
         """Measure until the level is stable, hopeless, interrupted, or has had all its windows."""
         server = await self._statistics.read()
         ledger, load, stop, budget = self._ledger, self._load, self._stop, self._settings.max_errors
-        ledger.begin(self._border(perf_counter_ns(), 0, server))
+        ledger.begin(self._build_border(perf_counter_ns(), 0, server))
         self._probe.start()
         try:
             load.start(self._settings.request_count or None)
             while True:
-                end_ns = await self._window_end()
+                end_ns = await self._wait_for_window_end()
                 await load.settled(end_ns)  # worker processes report their rows with a delay
                 index = ledger.index_at(end_ns)
-                border = self._border(end_ns, index, await self._statistics.read())
+                border = self._build_border(end_ns, index, await self._statistics.read())
                 with self._probe.resting():
                     # statistics over many rows take milliseconds, which the probe would report as lag
                     ledger.close(border)
@@ -122,7 +122,7 @@ class LevelMeasurement:
             raise
         finally:
             self._probe.stop()
-        await load.stop(_patience_s(self._settings, stop))
+        await load.stop(_choose_patience_s(self._settings, stop))
         ending = Ending(
             failures=load.failures(),
             failed=load.failed,
@@ -132,27 +132,27 @@ class LevelMeasurement:
         )
         return ledger.measured(self._statistics.between, ending)
 
-    def _border(self, time_ns: int, index: int, server: Snapshot | None) -> WindowBorder:
+    def _build_border(self, time_ns: int, index: int, server: Snapshot | None) -> WindowBorder:
         cpu_ns = self._load.processor_ns
         return WindowBorder(
             time_ns=time_ns, index=index, server=server, cpu_ns=cpu_ns, read_ns=perf_counter_ns()
         )
 
-    async def _window_end(self) -> int:
+    async def _wait_for_window_end(self) -> int:
         """Wait for the end of the window; return its time."""
         settings, begun = self._settings, self._ledger.borders[-1]
         if settings.request_count:
             done = asyncio.ensure_future(self._load.finished())
             while not (done.done() or self._ends_early()):
                 await asyncio.wait([done], timeout=TICK_S)
-                self._report()
-            await _ended(done)
+                self._report_progress()
+            await _stop_waiting(done)
             return perf_counter_ns()
         counting = settings.mode == "count_windows"
         floor_ns = begun.time_ns + (
             settings.count_window_floor_ms * 1_000_000 if counting else settings.window_ns
         )
-        await self._until(floor_ns)
+        await self._sleep_until(floor_ns)
         if not settings.window_samples:
             return min(perf_counter_ns(), floor_ns)  # earlier if the level has to end
         last_ns = None if counting else begun.time_ns + LONGEST_WINDOW * settings.window_ns
@@ -163,17 +163,17 @@ class LevelMeasurement:
                 return end_at_ns
             if last_ns is not None and perf_counter_ns() > last_ns:
                 return last_ns
-            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9))
+            await self._sleep_until(perf_counter_ns() + int(COUNT_TICK_S * 1e9))
         return perf_counter_ns()
 
-    async def _until(self, end_ns: int) -> None:
+    async def _sleep_until(self, end_ns: int) -> None:
         """Sleep until `end_ns`, or until the level has to end."""
         while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early():
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
             await self._load.settled(self._ledger.borders[-1].time_ns)
-            self._report()
+            self._report_progress()
 
-    def _report(self) -> None:
+    def _report_progress(self) -> None:
         def server() -> ServerBreakdown | None:
             """Return the server's statistics for the last closed window."""
             closed = self._ledger.borders[-2:]
@@ -200,7 +200,7 @@ class Liveness:
     @property
     def lost(self) -> str:
         """Reason to stop waiting; empty while requests succeed."""
-        self._follow()
+        self._count_failures()
         if self._failing == self._seen:
             return f"all {self._failing} requests failed" if self._failing >= HOPELESS_FAILURES else ""
         lasted_ns = self._last_ns - self._first_ns
@@ -208,7 +208,7 @@ class Liveness:
             return ""
         return f"the last {self._failing} requests failed, over {lasted_ns / 1e9:.0f} s"
 
-    def _follow(self) -> None:
+    def _count_failures(self) -> None:
         rows = self._load.records.since(self._seen)
         if not len(rows):
             return
@@ -233,7 +233,7 @@ class LoopProbe:
 
     def start(self) -> None:
         self._due_ns = perf_counter_ns() + int(PROBE_S * 1e9)
-        self._timer = asyncio.get_running_loop().call_later(PROBE_S, self._ring)
+        self._timer = asyncio.get_running_loop().call_later(PROBE_S, self._handle_timer)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -254,12 +254,12 @@ class LoopProbe:
         lags = [lag for at, lag in self._seen if start_ns <= at <= end_ns]
         return p99(np.asarray(lags, np.int64))
 
-    def _ring(self) -> None:
+    def _handle_timer(self) -> None:
         now_ns = perf_counter_ns()
         late_ns = max(0, now_ns - self._due_ns - TIMER_GRID_NS)
-        asyncio.get_running_loop().call_soon(self._turned, now_ns, late_ns)
+        asyncio.get_running_loop().call_soon(self._record_delay, now_ns, late_ns)
 
-    def _turned(self, rang_ns: int, late_ns: int) -> None:
+    def _record_delay(self, rang_ns: int, late_ns: int) -> None:
         now_ns = perf_counter_ns()
         self._seen.append((now_ns, max(late_ns, now_ns - rang_ns)))
         if self._timer is not None:

@@ -94,7 +94,7 @@ class Brief(StabilityRule):
         return LevelStatus(
             kept=len(windows),
             stable=throughput.within(limit),
-            moved=f"throughput is known to {_reach(throughput)}, +-{limit * 100:g}% is wanted",
+            moved=f"throughput is known to {_format_half_width(throughput)}, +-{limit * 100:g}% is wanted",
         )
 
 
@@ -158,13 +158,13 @@ class Precision(StabilityRule):
             moved = f"{STABILITY_WINDOWS} steady windows are needed, there were {kept}"
             self._found = LevelStatus(kept=kept, warmup=warmup, stable=False, moved=moved)
         else:
-            self._found = self._look(kept, warmup, joined(samples[warmup:]))
+            self._found = self._evaluate_sample(kept, warmup, joined(samples[warmup:]))
             if count == self._settings.max_windows:
                 # this look is due whatever the figures are, so it counts alone and biases nothing
                 self._found = replace(self._found, stable=self._narrow)
         return self._found
 
-    def _look(self, kept: int, warmup: int, sample: Sample) -> LevelStatus:
+    def _evaluate_sample(self, kept: int, warmup: int, sample: Sample) -> LevelStatus:
         estimator = Estimator(sample)
         throughput = estimator.throughput(1)
         latency = estimator.latency(self._settings.percentile).interval
@@ -175,8 +175,8 @@ class Precision(StabilityRule):
             kept=kept,
             warmup=warmup,
             stable=before and self._narrow,
-            moved=f"throughput is known to {_reach(throughput)}, latency to {_reach(latency)}; "
-            f"+-{limit * 100:g}% are wanted",
+            moved=f"throughput is known to {_format_half_width(throughput)}, "
+            f"latency to {_format_half_width(latency)}; +-{limit * 100:g}% are wanted",
         )
 
 
@@ -200,10 +200,11 @@ class LatencyLimit(StabilityRule):
         if len(windows) < min(STABILITY_WINDOWS, self._last):
             return found
         return replace(
-            found, limit=self._look(joined(samples[-found.kept :]), last=len(windows) >= self._last)
+            found,
+            limit=self._evaluate_sample(joined(samples[-found.kept :]), last=len(windows) >= self._last),
         )
 
-    def _look(self, sample: Sample, *, last: bool) -> Assessment:
+    def _evaluate_sample(self, sample: Sample, *, last: bool) -> Assessment:
         (surely,) = assess((self._limit,), sample, 1, SURE)
         if surely.outcome is not Outcome.UNDECIDED:
             return surely
@@ -223,9 +224,9 @@ def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = Tr
     last = windows[-STABILITY_WINDOWS:]
     if len(last) < STABILITY_WINDOWS or any(w.latency is None for w in last):
         return False
-    if _spread([w.throughput_infer_per_s for w in last]) > 1 + tolerance:
+    if _compute_spread([w.throughput_infer_per_s for w in last]) > 1 + tolerance:
         return False
-    return not latency or _spread([w.latency_ns for w in last]) <= 1 + tolerance
+    return not latency or _compute_spread([w.latency_ns for w in last]) <= 1 + tolerance
 
 
 def describe_spread(windows: Sequence[Window]) -> str:
@@ -235,12 +236,12 @@ def describe_spread(windows: Sequence[Window]) -> str:
         return (
             f"only {len(last)} of the last {min(len(windows), STABILITY_WINDOWS)} windows had valid requests"
         )
-    throughput = (_spread([w.throughput_infer_per_s for w in last]) - 1) * 100
-    latency = (_spread([w.latency_ns for w in last]) - 1) * 100
+    throughput = (_compute_spread([w.throughput_infer_per_s for w in last]) - 1) * 100
+    latency = (_compute_spread([w.latency_ns for w in last]) - 1) * 100
     return f"throughput moved by {throughput:.1f}%, latency by {latency:.1f}%"
 
 
-def _spread(values: Sequence[float]) -> float:
+def _compute_spread(values: Sequence[float]) -> float:
     return max(values) / max(min(values), 1e-9)
 
 
@@ -250,7 +251,7 @@ def leading_warmup(windows: Sequence[Window], samples: Sequence[Sample], toleran
         return 0
     fewest = min(w.requests for w in windows)
     slices = max(1, min(SLICES, fewest // SLICE_REQUESTS))
-    parts = [_sliced(s, slices) for s in samples]
+    parts = [_slice_window(s, slices) for s in samples]
     rates = np.concatenate([p[0] for p in parts])
     latencies = np.concatenate([p[1] for p in parts])
     figures = [
@@ -261,13 +262,13 @@ def leading_warmup(windows: Sequence[Window], samples: Sequence[Sample], toleran
     return min(warm_windows(figures, starts, tolerance / 2), len(windows) // 2)
 
 
-def _reach(interval: Interval) -> str:
+def _format_half_width(interval: Interval) -> str:
     if interval.high is None:
         return "no upper end (too few requests)"
     return f"+-{interval.half_width / max(interval.value, 1e-9) * 100:.1f}%"
 
 
-def _sliced(sample: Sample, slices: int) -> tuple[Array, Array]:
+def _slice_window(sample: Sample, slices: int) -> tuple[Array, Array]:
     """Return successes and mean latency per slice of a window; an empty slice gets the window's mean."""
     span = max(sample.end_ns - sample.start_ns, 1)
     place = np.clip((sample.ends[sample.ok] - sample.start_ns) * slices // span, 0, slices - 1)
@@ -305,11 +306,12 @@ def warm_windows(figures: Sequence[Sequence[float]], starts: Sequence[float], to
     biased by selection.
     """
     return max(
-        (_leading(values, start, tolerance) for values, start in zip(figures, starts, strict=True)), default=0
+        (_count_warm_up(values, start, tolerance) for values, start in zip(figures, starts, strict=True)),
+        default=0,
     )
 
 
-def _leading(values: Sequence[float], start: float, tolerance: float) -> int:
+def _count_warm_up(values: Sequence[float], start: float, tolerance: float) -> int:
     proposed = min(round(start), len(values) - FEWEST_STEADY)
     for count in range(proposed, 0, -1):
         steady = np.asarray(values[count:])

@@ -133,7 +133,7 @@ class Scraper:
                 page = await self._fetch()
             except TpxError as exc:
                 self._failed += 1
-                self._tell(
+                self._report_once(
                     str(exc),
                     f"no metrics from {self._place}: {exc}; measuring goes on without",
                 )
@@ -143,7 +143,7 @@ class Scraper:
         busy = thread_time_ns()
         scrape = self._reader.read(page, perf_counter_ns(), took)
         self._scrapes.append(replace(scrape, cost_ns=thread_time_ns() - busy))
-        self._check(self._scrapes[-1])
+        self._check_series(self._scrapes[-1])
 
     async def _run(self) -> None:
         while True:
@@ -151,7 +151,7 @@ class Scraper:
             await self.look()
             took_ms = self._last_took_s() * 1000
             if took_ms > self._place.interval_s * 1000:
-                self._tell(
+                self._report_once(
                     "slow",
                     f"Triton metrics endpoint latency ({took_ms:.0f}ms) is larger than the querying interval "
                     f"({self._place.interval_s * 1000:.0f}ms). Please try a larger querying interval via "
@@ -169,16 +169,16 @@ class Scraper:
             raise MeasurementError(f"HTTP {response.status}")
         return bytes(response.body)
 
-    def _check(self, scrape: Scrape) -> None:
+    def _check_series(self, scrape: Scrape) -> None:
         known = {what for gpu in scrape.gpus.values() for what in gpu}
         missing = next((name for name, what in GPU_SERIES.items() if what not in known), None)
         if missing is not None:
             why = "" if scrape.gpus else " The server reports no GPU."
-            self._tell("gpu", f"Unable to parse '{missing}' metric.{why}")
+            self._report_once("gpu", f"Unable to parse '{missing}' metric.{why}")
         for text in () if scrape.series else self._place.wanted:
-            self._tell(text, f"--metric {text}: no series of {self._place} matches")
+            self._report_once(text, f"--metric {text}: no series of {self._place} matches")
 
-    def _tell(self, what: str, text: str) -> None:
+    def _report_once(self, what: str, text: str) -> None:
         """Report a problem once."""
         if what not in self._told:
             self._told.add(what)
@@ -205,26 +205,26 @@ def summarize(
         failed=failed,
         # each GPU is averaged over the scrapes that include it, as perf_analyzer does
         gpus=tuple(
-            _gpu(uuid, [s.gpus[uuid] for s in inside if uuid in s.gpus])
+            _summarize_gpu(uuid, [s.gpus[uuid] for s in inside if uuid in s.gpus])
             for uuid in sorted({uuid for s in inside for uuid in s.gpus})
         ),
-        mean_batch=_ratio(around),
-        cpu_utilization=_over(values, CPU, fmean),
-        memory_used_bytes=_over(values, PROCESS_MEMORY, max) or _over(values, HOST_MEMORY, max),
-        series=tuple(_series(inside, around, counters)),
+        mean_batch=_compute_mean_batch(around),
+        cpu_utilization=_fold_known(values, CPU, fmean),
+        memory_used_bytes=_fold_known(values, PROCESS_MEMORY, max) or _fold_known(values, HOST_MEMORY, max),
+        series=tuple(_summarize_series(inside, around, counters)),
         scrape_ns=int(fmean(s.took_ns for s in inside)) if inside else 0,
         cost_ns=int(fmean(s.cost_ns for s in inside)) if inside else 0,
     )
 
 
-def _over(
+def _fold_known(
     scraped: Sequence[Mapping[str, float]], name: str, fold: Callable[[Sequence[float]], float]
 ) -> float | None:
     known = [values[name] for values in scraped if name in values]
     return fold(known) if known else None
 
 
-def _ratio(scrapes: Sequence[Scrape]) -> float | None:
+def _compute_mean_batch(scrapes: Sequence[Scrape]) -> float | None:
     known = [s for s in scrapes if INFERENCES in s.values and EXECUTIONS in s.values]
     if len(known) < 2:
         return None
@@ -233,17 +233,17 @@ def _ratio(scrapes: Sequence[Scrape]) -> float | None:
     return inferences / executions if executions > 0 else None
 
 
-def _gpu(uuid: str, scraped: Sequence[Mapping[str, float]]) -> GpuFigures:
+def _summarize_gpu(uuid: str, scraped: Sequence[Mapping[str, float]]) -> GpuFigures:
     return GpuFigures(
         uuid=uuid,
-        utilization=_over(scraped, "utilization", fmean),
-        power_w=_over(scraped, "power_w", fmean),
-        memory_used_bytes=_over(scraped, "memory_used_bytes", max),
-        memory_total_bytes=_over(scraped, "memory_total_bytes", lambda known: known[0]),
+        utilization=_fold_known(scraped, "utilization", fmean),
+        power_w=_fold_known(scraped, "power_w", fmean),
+        memory_used_bytes=_fold_known(scraped, "memory_used_bytes", max),
+        memory_total_bytes=_fold_known(scraped, "memory_total_bytes", lambda known: known[0]),
     )
 
 
-def _series(
+def _summarize_series(
     inside: Sequence[Scrape], around: Sequence[Scrape], counters: frozenset[str]
 ) -> list[SeriesFigures]:
     """Summarize the series, ignoring scrapes in which the value is not finite."""
@@ -259,13 +259,13 @@ def _series(
                 low=min(values),
                 high=max(values),
                 last=values[-1],
-                per_s=_growth(around, name) if name.partition("{")[0] in counters else None,
+                per_s=_compute_rate(around, name) if name.partition("{")[0] in counters else None,
             )
         )
     return out
 
 
-def _growth(scrapes: Sequence[Scrape], name: str) -> float | None:
+def _compute_rate(scrapes: Sequence[Scrape], name: str) -> float | None:
     known = [(s.time_ns, value) for s in scrapes if math.isfinite(value := s.series.get(name, math.nan))]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return None

@@ -85,17 +85,17 @@ def judge(measured: MeasuredLevel) -> Judgement:
     if measured.over_budget:
         failed = sum(e.count for e in errors)
         reason = f"{failed} requests failed, more than --max-errors {settings.max_errors} allows."
-        return Judgement(Verdict.ERRORS, stable, reason + _first(errors))
+        return Judgement(Verdict.ERRORS, stable, reason + _describe_first_error(errors))
     if ending.interrupted and merged.latency is None and not errors:
         return Judgement(Verdict.ERRORS, False, f"{name} was interrupted before a request was answered.")
     if merged.latency is None or windows[-1].dead:
         reason = "No valid requests recorded within time interval. Please use a larger time window."
         if errors:
-            what = f"all {windows[-1].failed} failed.{_first(errors)}"
+            what = f"all {windows[-1].failed} failed.{_describe_first_error(errors)}"
             reason = f"No valid requests recorded in a window: {what}"
         return Judgement(Verdict.ERRORS, False, reason)
     if ending.lost:
-        reason = f"The server does not answer any more: {ending.lost}.{_first(errors)}"
+        reason = f"The server does not answer any more: {ending.lost}.{_describe_first_error(errors)}"
         return Judgement(Verdict.ERRORS, False, reason)
     limit = measured.status.limit
     if limit is not None and limit.outcome is Outcome.VIOLATED:
@@ -109,7 +109,7 @@ def judge(measured: MeasuredLevel) -> Judgement:
         )
         return Judgement(Verdict.BORDERLINE, stable, reason)
     if not stable:
-        return Judgement(Verdict.UNSTABLE, False, _unstable(measured))
+        return Judgement(Verdict.UNSTABLE, False, _explain_instability(measured))
     bound = client_bound(measured.check, merged.latency.at(50.0))
     # a client that polls, or that shares its process with the engine, is always busy
     if bound and not (settings.with_engine or settings.pace.poll == "busy"):
@@ -117,11 +117,11 @@ def judge(measured: MeasuredLevel) -> Judgement:
     return Judgement(Verdict.OK, True)
 
 
-def _first(errors: Sequence[ErrorCount]) -> str:
+def _describe_first_error(errors: Sequence[ErrorCount]) -> str:
     return f" The first: {errors[0].code}: {errors[0].message}" if errors else ""
 
 
-def _unstable(measured: MeasuredLevel) -> str:
+def _explain_instability(measured: MeasuredLevel) -> str:
     level, settings, moved = measured.level, measured.settings, measured.status.moved
     if measured.ending.interrupted:
         name, count = str(level).capitalize(), len(measured.windows)
@@ -152,8 +152,8 @@ def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
 
 def doubts(measured: MeasuredLevel) -> Iterator[str]:
     """Yield the reasons to doubt the figures, one sentence each."""
-    yield from _littles_law(measured)
-    yield from _other_clients(measured)
+    yield from _check_littles_law(measured)
+    yield from _check_other_clients(measured)
     level, check = measured.level, measured.check
     if level.kind.open_loop and check.slip_p99_ns > LATE_NS:
         yield (
@@ -169,7 +169,7 @@ def doubts(measured: MeasuredLevel) -> Iterator[str]:
         )
 
 
-def _littles_law(measured: MeasuredLevel) -> Iterator[str]:
+def _check_littles_law(measured: MeasuredLevel) -> Iterator[str]:
     """Warn if throughput times latency differs from the concurrency of a closed loop (Little 1961)."""
     level, merged, in_flight = measured.level, measured.merged, measured.in_flight
     if level.kind is not CONCURRENCY or not merged.requests:
@@ -185,7 +185,7 @@ def _littles_law(measured: MeasuredLevel) -> Iterator[str]:
         )
 
 
-def _other_clients(measured: MeasuredLevel) -> Iterator[str]:
+def _check_other_clients(measured: MeasuredLevel) -> Iterator[str]:
     server, batch_size = measured.server, measured.batch_size
     if server is None or not measured.merged.requests:
         return

@@ -82,22 +82,22 @@ def wakeup_ns(rounds: int = ROUNDS) -> int:
     """
     ours, theirs = socket.socketpair()
     here, there = socket.socketpair()
-    with ours, theirs, here, there, _alone_on_a_processor() as other:
-        echo = Thread(target=_echo, args=(theirs, other))
+    with ours, theirs, here, there, _pin_to_processor() as other:
+        echo = Thread(target=_echo_bytes, args=(theirs, other))
         echo.start()
         try:
-            _round_trips(ours, ours, rounds // 10)  # until the thread has started
-            both = _median(_round_trips(ours, ours, rounds))
+            _time_round_trips(ours, ours, rounds // 10)  # until the thread has started
+            both = _compute_median(_time_round_trips(ours, ours, rounds))
         finally:
             ours.shutdown(socket.SHUT_RDWR)
             echo.join()
-        calls = _median(_round_trips(here, there, rounds))
+        calls = _compute_median(_time_round_trips(here, there, rounds))
     # half a round trip is one wake-up, plus one send and one receive
     return max(0, both // 2 - calls)
 
 
 @contextmanager
-def _alone_on_a_processor() -> Iterator[Sequence[int]]:
+def _pin_to_processor() -> Iterator[Sequence[int]]:
     """Pin this thread to one processor until the context ends; yield another processor, or nothing."""
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(usable) < 2:
@@ -110,7 +110,7 @@ def _alone_on_a_processor() -> Iterator[Sequence[int]]:
         os.sched_setaffinity(0, usable)
 
 
-def _echo(peer: socket.socket, processors: Sequence[int]) -> None:
+def _echo_bytes(peer: socket.socket, processors: Sequence[int]) -> None:
     """Echo every byte, on the given processor, until the other end shuts down."""
     if processors:
         os.sched_setaffinity(0, processors)
@@ -118,7 +118,7 @@ def _echo(peer: socket.socket, processors: Sequence[int]) -> None:
         peer.send(b"x")
 
 
-def _round_trips(sender: socket.socket, receiver: socket.socket, count: int) -> list[int]:
+def _time_round_trips(sender: socket.socket, receiver: socket.socket, count: int) -> list[int]:
     """Return the times from a write to the read of the response, or of the same byte."""
     times = []
     for _ in range(count):
@@ -129,5 +129,5 @@ def _round_trips(sender: socket.socket, receiver: socket.socket, count: int) -> 
     return times
 
 
-def _median(values: list[int]) -> int:
+def _compute_median(values: list[int]) -> int:
     return sorted(values)[len(values) // 2]
