@@ -49,7 +49,7 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
     client = result.client.send_ns + result.client.receive_ns
     wanted = [("late", late), ("client", client)]
     if result.server is not None and result.server.success_count:
-        wanted += _server(result.server)
+        wanted += _list_server_times(result.server)
     left = total
     parts = []
     for kind, duration in wanted:
@@ -61,7 +61,7 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
     return tuple(sorted((p for p in parts if p.duration_ns), key=lambda part: order.index(part.kind)))
 
 
-def _server(server: ServerBreakdown) -> list[tuple[str, int]]:
+def _list_server_times(server: ServerBreakdown) -> list[tuple[str, int]]:
     """Return server times averaged over all requests, including those without a given stage."""
     requests = server.success_count
     cache_ns = (server.cache_hit_ns + server.cache_miss_ns) // requests

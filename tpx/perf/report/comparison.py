@@ -73,7 +73,7 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
     for pair in compared.pairs:
         shown = [d for d in pair.differences if everything or pair.important or d.finding != "same"]
         left_out = bullets([sentence[:1].upper() + sentence[1:] for sentence in pair.left_out])
-        sections += section(pair.title, table("", "", _fields(compared.unit), shown), left_out)
+        sections += section(pair.title, table("", "", _build_fields(compared.unit), shown), left_out)
     return Document(
         product="perf",
         title="Comparison",
@@ -83,24 +83,24 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
     )
 
 
-def _fields(unit: str) -> Sequence[TableField[Difference]]:
+def _build_fields(unit: str) -> Sequence[TableField[Difference]]:
     return (
         text("Load", lambda d: d.load),
         text("Figure", lambda d: d.figure),
-        text("before", lambda d: _value(d, d.before, unit)),
-        text("after", lambda d: _value(d, d.after, unit)),
+        text("before", lambda d: _format_value(d, d.before, unit)),
+        text("after", lambda d: _format_value(d, d.after, unit)),
         text("change", lambda d: f"{d.relative * 100:+.1f}%"),
-        text("interval", _interval),
+        text("interval", _format_interval),
         text("p", lambda d: f"{d.p_value:.3f}"),
         text("finding", lambda d: d.finding, lambda d: _FLAGS[d.finding]),
     )
 
 
-def _value(d: Difference, value: float, unit: str) -> str:
+def _format_value(d: Difference, value: float, unit: str) -> str:
     return f"{rounded(value)} {unit}" if d.figure == "throughput" else latency(value)
 
 
-def _interval(d: Difference) -> str:
+def _format_interval(d: Difference) -> str:
     return f"{d.low * 100:+.1f}% to {d.high * 100:+.1f}%" if d.high != float("inf") else "unknown"
 
 
@@ -110,8 +110,8 @@ def comparison_junit(compared: Compared) -> str:
     for pair in compared.pairs:
         for d in pair.differences:
             told = (
-                f"{_value(d, d.before, compared.unit)} -> {_value(d, d.after, compared.unit)}, "
-                f"{d.relative * 100:+.1f}% [{_interval(d)}], p={d.p_value:.3f}"
+                f"{_format_value(d, d.before, compared.unit)} -> {_format_value(d, d.after, compared.unit)}, "
+                f"{d.relative * 100:+.1f}% [{_format_interval(d)}], p={d.p_value:.3f}"
             )
             case = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {told}")
             if d.finding == "worse":

@@ -28,8 +28,8 @@ def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous
         lines.append(f"  Batch size: {config.inputs.batch_size}")
     lines.append(f"  Service Kind: {_KINDS.get(kind, kind.upper())}")
     if config.load.warmup_request_count:
-        lines.append(f"  Sending {_requests(config.load.warmup_request_count, 'warmup')}")
-    lines += _course_lines(config, asynchronous=asynchronous)
+        lines.append(f"  Sending {_format_count(config.load.warmup_request_count, 'warmup')}")
+    lines += _describe_level_end(config, asynchronous=asynchronous)
     levels = config.levels
     if levels.listed or levels.end not in (None, 1):
         lines.append(f"  Latency limit: {config.windows.latency_threshold} msec")
@@ -49,11 +49,11 @@ def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous
     return "\n".join(lines) + "\n"
 
 
-def _requests(count: int, kind: str) -> str:
+def _format_count(count: int, kind: str) -> str:
     return f"{count} {kind} request{'' if count == 1 else 's'}"
 
 
-def _course_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
+def _describe_level_end(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     """Return the lines about the end of a level."""
     if config.mlperf.scenario:
         lines = [f"  MLPerf scenario: {config.mlperf.scenario}"]
@@ -69,7 +69,7 @@ def _course_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     if config.load.session_concurrency is not None:
         return ["  Sending every conversation of the input data once"]
     if config.load.request_count:
-        return [f"  Sending {_requests(config.load.request_count, 'benchmark')}"]
+        return [f"  Sending {_format_count(config.load.request_count, 'benchmark')}"]
     percentile = config.level_settings.percentile
     # perf_analyzer prints no space after the percentile
     what = "average " if percentile is None else percentile_name(percentile)
@@ -119,15 +119,15 @@ def answers_text(report: Report) -> str:
     lines: list[str] = []
     for result in report.levels:
         if result.validity is not None:
-            lines += _scenario(report.config.mlperf.scenario, result, result.validity)
+            lines += _describe_scenario(report.config.mlperf.scenario, result, result.validity)
     if report.config.answers.slo:
-        lines += _objectives(report)
+        lines += _describe_objectives(report)
     if report.config.answers.knee:
-        lines += _knee(find_knee(report.levels))
+        lines += _describe_knee(find_knee(report.levels))
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
+def _describe_scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
     head = f"MLPerf {name}, {load_name(result.level)}: {'VALID' if validity.valid else 'INVALID'}"
     lines = ["", head]
     if validity.estimate_ns is not None and result.percentile is not None:
@@ -139,7 +139,7 @@ def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
     return lines
 
 
-def _objectives(report: Report) -> list[str]:
+def _describe_objectives(report: Report) -> list[str]:
     asked = ", ".join(o.text for o in report.config.answers.slo)
     answer = next((r for r in report.levels if r.level == report.answer), None)
     lines = ["", f"SLO {asked}: no measured load meets it."]
@@ -163,7 +163,7 @@ def _objectives(report: Report) -> list[str]:
     return lines
 
 
-def _knee(knee: Knee) -> list[str]:
+def _describe_knee(knee: Knee) -> list[str]:
     lines = ["", "Knee:"]
     for what, result in (
         ("throughput bends (Kneedle)", knee.bend),

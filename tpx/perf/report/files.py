@@ -24,7 +24,7 @@ def csv_text(
     Columns and their arithmetic are perf_analyzer's (report_writer.cc): latencies in whole
     microseconds, no quoting.
     """
-    rows = _rows(results)
+    rows = _select_rows(results)
     columns = _Columns(rows or results, verbose=verbose, decoupled=decoupled, metrics=metrics)
     lines = [",".join(columns.header())]
     lines += [
@@ -37,15 +37,15 @@ def csv_text(
 
 def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files of an ensemble's models next to `path`; `NAME_vVERSION.` precedes the file name."""
-    rows = _rows(results)
+    rows = _select_rows(results)
     servers = [r.server for r in rows if r.server is not None]
     parts = {(p.model, p.version) for server in servers for p in server.composing}
     caching = any(has_response_cache(server) for server in servers)
     for model, version in sorted(parts):
-        names = [_level_column(rows), "Inferences/Second", "Client Send"]
-        lines = [",".join([*names, *_server_names(caching=caching), "Client Recv"])]
+        names = [_choose_level_column(rows), "Inferences/Second", "Client Send"]
+        lines = [",".join([*names, *_list_server_columns(caching=caching), "Client Recv"])]
         for result in rows:
-            part = _part(result.server, model, version)
+            part = _find_part(result.server, model, version)
             if part is not None and result.server is not None:
                 # a composing model has no client: its throughput is its share of the ensemble's
                 whole = result.server.success_count
@@ -53,30 +53,30 @@ def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tupl
                 request_us = average_us(part.success_ns, part.success_count)
                 between = max(0, request_us - part.accounted_ns // 1000)
                 throughput = rate(result.throughput_infer_per_s * share)
-                stages = _stages(part, caching=caching).values()
+                stages = _average_stages(part, caching=caching).values()
                 values = [rate(result.level.value), throughput, 0, between, *stages, 0]
                 lines.append(",".join(map(str, values)))
         yield path.with_name(f"{model}_v{version}.{path.name}"), "\n".join(lines) + "\n"
 
 
-def _rows(results: Sequence[LevelResult]) -> list[LevelResult]:
+def _select_rows(results: Sequence[LevelResult]) -> list[LevelResult]:
     good = [r for r in results if r.meets_limits and r.latency is not None]
     return sorted(good, key=lambda r: r.throughput_infer_per_s)
 
 
-def _level_column(results: Sequence[LevelResult]) -> str:
+def _choose_level_column(results: Sequence[LevelResult]) -> str:
     return results[0].level.kind.column if results else CONCURRENCY.column
 
 
 _NO_SERVER = ServerBreakdown(model="", version="")
 
 
-def _server_names(*, caching: bool) -> list[str]:
-    stages = [name.replace("_", " ").title() for name in _stages(_NO_SERVER, caching=caching)]
+def _list_server_columns(*, caching: bool) -> list[str]:
+    stages = [name.replace("_", " ").title() for name in _average_stages(_NO_SERVER, caching=caching)]
     return ["Network+Server Send/Recv", *(f"Server {stage}" for stage in stages)]
 
 
-def _stages(server: ServerBreakdown, *, caching: bool) -> dict[str, int]:
+def _average_stages(server: ServerBreakdown, *, caching: bool) -> dict[str, int]:
     """Return the average of each stage in us; cache stages only with `caching`."""
     stages = server.stages.items()
     return {name: average_us(*stage) for name, stage in stages if caching or not name.startswith("cache")}
@@ -87,7 +87,7 @@ class _Columns:
         self, results: Sequence[LevelResult], *, verbose: bool, decoupled: bool, metrics: bool
     ) -> None:
         servers = [r.server for r in results if r.server is not None]
-        self._level = _level_column(results)
+        self._level = _choose_level_column(results)
         self._percentile = results[0].percentile if results else None
         self._with_server = bool(servers)
         self._caching = any(has_response_cache(s) for s in servers)
@@ -99,7 +99,7 @@ class _Columns:
             names.append("Response Throughput")
         names.append("Client Send")
         if self._with_server:
-            names += _server_names(caching=self._caching)
+            names += _list_server_columns(caching=self._caching)
         names.append("Client Recv")
         names += [f"{percentile_name(p)} latency" for p in reported_percentiles(self._percentile)]
         if self._verbose:
@@ -116,7 +116,7 @@ class _Columns:
             values.append(rate(result.streaming.responses_per_s if result.streaming else 0.0))
         values.append(usec(client.send_ns))
         if self._with_server:
-            stages = _stages(result.server or _NO_SERVER, caching=self._caching)
+            stages = _average_stages(result.server or _NO_SERVER, caching=self._caching)
             values += [usec(result.network_ns), *stages.values()]
         values.append(usec(client.receive_ns))
         values += [usec(latency.at(p)) for p in reported_percentiles(self._percentile)]
@@ -130,7 +130,7 @@ class _Columns:
         return values
 
 
-def _part(server: ServerBreakdown | None, model: str, version: str) -> ServerBreakdown | None:
+def _find_part(server: ServerBreakdown | None, model: str, version: str) -> ServerBreakdown | None:
     parts = composing_in_order(server) if server is not None else []
     return next((p for p in parts if (p.model, p.version) == (model, version)), None)
 
@@ -194,16 +194,16 @@ def junit_text(report: Report) -> str:
     A level that is unstable, borderline, over the limit or invalid for its scenario is a failure; one
     with the verdict ERRORS is an error. With objectives, these decide instead of stability and limits.
     """
-    cases = [_level(r, report) for r in report.levels] + list(_objectives(report))
+    cases = [_build_level_case(r, report) for r in report.levels] + list(_iter_objective_cases(report))
     return to_junit(f"tpx perf {report.model.name}", cases, started=report.started, error=report.error)
 
 
-def _level(result: LevelResult, report: Report) -> Case:
+def _build_level_case(result: LevelResult, report: Report) -> Case:
     made = Case(
         suite=report.model.name,
         name=load_name(result.level),
         time_s=sum(w.duration_ns for w in result.windows) / 1e9,
-        output=_figures(result),
+        output=_describe_figures(result),
     )
     if result.interrupted:
         return replace(made, outcome="skipped", message="the run was interrupted")
@@ -217,7 +217,7 @@ def _level(result: LevelResult, report: Report) -> Case:
     return made
 
 
-def _objectives(report: Report) -> Iterator[Case]:
+def _iter_objective_cases(report: Report) -> Iterator[Case]:
     """Yield each objective at the highest load that meets all, or else at the lowest measured load."""
     if not report.config.answers.slo or not report.levels:
         return
@@ -231,7 +231,7 @@ def _objectives(report: Report) -> Iterator[Case]:
         yield made
 
 
-def _figures(result: LevelResult) -> str:
+def _describe_figures(result: LevelResult) -> str:
     if result.latency is None:
         return f"no successful request, {result.failed} failed"
     return (

@@ -42,10 +42,10 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
     Durations are in microseconds; windows begin and end at ns since 1970, by a clock that does not
     jump.
     """
-    return files.json_text(_document(report, argv))
+    return files.json_text(_build_document(report, argv))
 
 
-def _document(report: Report, argv: Sequence[str]) -> Json:
+def _build_document(report: Report, argv: Sequence[str]) -> Json:
     config, knee = report.config, find_knee(report.levels)
     objectives = {
         "objectives": [o.text for o in config.answers.slo],
@@ -62,7 +62,7 @@ def _document(report: Report, argv: Sequence[str]) -> Json:
         "labels": {label.key: label.value for label in config.course.labels},
         "interrupted": report.interrupted,
         "error": report.error,
-        "host": _host(),
+        "host": _describe_host(),
         "target": {
             "kind": config.service.service_kind,
             "protocol": config.target.protocol,
@@ -74,46 +74,46 @@ def _document(report: Report, argv: Sequence[str]) -> Json:
             "scheduler": report.model.scheduler,
             "server": {"name": report.server.name, "version": report.server.version},
         },
-        "levels": [_level(r, report.offset_ns) for r in report.levels],
-        "best": _load(report.best),
-        "answer": _maybe(asdict, report.answer),
+        "levels": [_encode_level(r, report.offset_ns) for r in report.levels],
+        "best": _encode_load(report.best),
+        "answer": _encode_optional(asdict, report.answer),
         "slo": objectives if config.answers.slo else None,
         "knee": {
-            "bend": _load(knee.bend),
-            "power": _load(knee.power),
-            "worthwhile": _load(knee.worthwhile),
-            "usl": _maybe(_law, knee.model),
+            "bend": _encode_load(knee.bend),
+            "power": _encode_load(knee.power),
+            "worthwhile": _encode_load(knee.worthwhile),
+            "usl": _encode_optional(_encode_scalability, knee.model),
         },
     }
 
 
-def _maybe(encode: Callable[[T], object], value: T | None) -> object:
+def _encode_optional(encode: Callable[[T], object], value: T | None) -> object:
     return None if value is None else encode(value)
 
 
-def _microseconds(duration_ns: float) -> float:
+def _convert_to_us(duration_ns: float) -> float:
     return duration_ns / 1000
 
 
-def _members(record: object, *left_out: str) -> Json:
+def _encode_fields(record: object, *left_out: str) -> Json:
     """Return the fields of a result: durations in us, and with that unit in the name, as for summaries."""
     out: Json = {}
     for name in (field.name for field in fields(cast("Any", record)) if field.name not in left_out):
         value = getattr(record, name)
         if name.endswith("_ns"):
-            out[name.removesuffix("ns") + "us"] = _maybe(_microseconds, value)
+            out[name.removesuffix("ns") + "us"] = _encode_optional(_convert_to_us, value)
         elif isinstance(value, LatencySummary):
-            out[f"{name}_us"] = _latency(value)
+            out[f"{name}_us"] = _encode_latency(value)
         else:
             out[name] = value
     return out
 
 
-def _load(result: LevelResult | None) -> Json | None:
+def _encode_load(result: LevelResult | None) -> Json | None:
     return None if result is None else asdict(result.level)
 
 
-def _level(result: LevelResult, offset_ns: int) -> Json:
+def _encode_level(result: LevelResult, offset_ns: int) -> Json:
     estimates, times = result.estimates, result.client
     client = None
     if times is not None:
@@ -137,48 +137,48 @@ def _level(result: LevelResult, offset_ns: int) -> Json:
         "interrupted": result.interrupted,
         "reason": result.reason,
         "trials": len(result.windows),
-        "windows": [_window(w, offset_ns) for w in result.windows],
+        "windows": [_encode_window(w, offset_ns) for w in result.windows],
         "requests": result.requests,
         "duration_s": result.duration_ns / 1e9,
-        "latency_us": _maybe(_latency, result.latency),
-        "open_loop": _maybe(_members, result.open_loop),
-        "models": [_member(m) for m in result.members],
+        "latency_us": _encode_optional(_encode_latency, result.latency),
+        "open_loop": _encode_optional(_encode_fields, result.open_loop),
+        "models": [_encode_member(m) for m in result.members],
         "client": client,
         "wake_up_us": None if result.wake_ups is None else result.wake_ups.cost_ns / 1000,
-        "server": _maybe(_server, result.server),
+        "server": _encode_optional(_encode_server, result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
         "failed": result.failed,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
         "throughput": throughput,
-        "latency_ci_us": None if estimates is None else dict(map(_interval, estimates.latency)),
+        "latency_ci_us": None if estimates is None else dict(map(_encode_interval, estimates.latency)),
         "kept_windows": result.kept_windows,
         "warmup_windows": result.warmup_windows,
         "in_flight": result.in_flight,
-        "client_check": _maybe(_client_check, result.client_check),
+        "client_check": _encode_optional(_encode_client_check, result.client_check),
         "warnings": list(result.warnings),
-        "validity": _maybe(_validity, result.validity),
-        "slo": [_assessment(a) for a in result.slo],
+        "validity": _encode_optional(_encode_validity, result.validity),
+        "slo": [_encode_assessment(a) for a in result.slo],
         "batches": None if estimates is None else batches_json(estimates.batches),
-        "streaming": _maybe(_streaming, result.streaming),
+        "streaming": _encode_optional(_encode_streaming, result.streaming),
         "sequences": result.sequences,
-        "sessions": _maybe(asdict, result.sessions),
-        "metrics": _maybe(_metrics, result.metrics),
-        "hdr": None if estimates is None else _histogram(estimates.batches),
+        "sessions": _encode_optional(asdict, result.sessions),
+        "metrics": _encode_optional(_encode_metrics, result.metrics),
+        "hdr": None if estimates is None else _encode_histogram(estimates.batches),
     }
 
 
-def _window(window: Window, offset_ns: int) -> Json:
+def _encode_window(window: Window, offset_ns: int) -> Json:
     return {
         "start_ns": window.start_ns + offset_ns,
         "end_ns": window.end_ns + offset_ns,
         "requests": window.requests,
         "errors": window.failed,
         "ips": window.throughput_infer_per_s,
-        "latency_us": _maybe(_latency, window.latency),
+        "latency_us": _encode_optional(_encode_latency, window.latency),
     }
 
 
-def _latency(latency: LatencySummary) -> Json:
+def _encode_latency(latency: LatencySummary) -> Json:
     named = {f"p{p:g}".replace(".", "_"): ns / 1000 for p, ns in latency.percentiles_ns.items()}
     return {
         "mean": latency.mean_ns / 1000,
@@ -189,15 +189,15 @@ def _latency(latency: LatencySummary) -> Json:
     }
 
 
-def _member(member: MemberFigures) -> Json:
-    return _members(member, "throughput_infer_per_s", "latency", "server") | {
+def _encode_member(member: MemberFigures) -> Json:
+    return _encode_fields(member, "throughput_infer_per_s", "latency", "server") | {
         "throughput": {"value": member.throughput_infer_per_s},
-        "latency_us": _maybe(_latency, member.latency),
-        "server": _maybe(_server, member.server),
+        "latency_us": _encode_optional(_encode_latency, member.latency),
+        "server": _encode_optional(_encode_server, member.server),
     }
 
 
-def _server(server: ServerBreakdown) -> Json:
+def _encode_server(server: ServerBreakdown) -> Json:
     def each(total_ns: int, count: int) -> float:
         return total_ns / count / 1000 if count else 0.0
 
@@ -211,20 +211,20 @@ def _server(server: ServerBreakdown) -> Json:
         "fail": server.fail_count,
         "request_us": each(server.success_ns, server.success_count),
         **{f"{name}_us": each(*stage) for name, stage in server.stages.items()},
-        "composing": [_server(part) for part in server.composing],
+        "composing": [_encode_server(part) for part in server.composing],
     }
 
 
-def _validity(validity: Validity) -> Json:
+def _encode_validity(validity: Validity) -> Json:
     conditions = [asdict(c) for c in validity.conditions]
     for condition in conditions:
         if not condition["advice"]:
             del condition["advice"]
-    estimate = _maybe(_microseconds, validity.estimate_ns)
+    estimate = _encode_optional(_convert_to_us, validity.estimate_ns)
     return {"valid": validity.valid, "estimate_us": estimate, "conditions": conditions}
 
 
-def _assessment(assessment: Assessment) -> Json:
+def _encode_assessment(assessment: Assessment) -> Json:
     return {
         "expr": assessment.objective.text,
         "value": assessment.objective.show(assessment.value),
@@ -236,22 +236,22 @@ def _assessment(assessment: Assessment) -> Json:
     }
 
 
-def _interval(estimate: LatencyEstimate) -> tuple[str, Json]:
+def _encode_interval(estimate: LatencyEstimate) -> tuple[str, Json]:
     interval, p = estimate.interval, estimate.percentile
     name = "mean" if p is None else f"p{p:g}".replace(".", "_")
-    high = _maybe(_microseconds, interval.high)
+    high = _encode_optional(_convert_to_us, interval.high)
     return name, {"low": interval.low / 1000, "high": high, "note": estimate.note}
 
 
-def _client_check(check: ClientCheck) -> Json:
-    return {"cpu_pct": check.cpu_share * 100, **_members(check, "cpu_share")}
+def _encode_client_check(check: ClientCheck) -> Json:
+    return {"cpu_pct": check.cpu_share * 100, **_encode_fields(check, "cpu_share")}
 
 
-def _law(model: Scalability) -> Json:
+def _encode_scalability(model: Scalability) -> Json:
     return asdict(model) | {"peak_load": model.peak_load, "peak_throughput": model.peak_throughput}
 
 
-def _host() -> Json:
+def _describe_host() -> Json:
     """Return the machine that sent the load."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -267,19 +267,19 @@ def _host() -> Json:
     }
 
 
-def _histogram(batches: Batches) -> str:
+def _encode_histogram(batches: Batches) -> str:
     """Return the latencies of the kept windows as an HdrHistogram in ns, accurate to 0.6 percent."""
     counts = batches.histogram.sum(axis=0)
     middles = 2.0 ** ((batches.bins + 0.5) / BINS_PER_OCTAVE)
     return encode(np.repeat(middles.astype(np.int64), counts))
 
 
-def _streaming(streaming: Streaming) -> Json:
-    between = _maybe(_latency, streaming.inter_response)
-    return _members(streaming, "inter_response") | {"inter_response_us": between}
+def _encode_streaming(streaming: Streaming) -> Json:
+    between = _encode_optional(_encode_latency, streaming.inter_response)
+    return _encode_fields(streaming, "inter_response") | {"inter_response_us": between}
 
 
-def _metrics(metrics: MetricsFigures) -> Json:
+def _encode_metrics(metrics: MetricsFigures) -> Json:
     return {
         "scrapes": metrics.scrapes,
         "failed_scrapes": metrics.failed,
@@ -288,7 +288,7 @@ def _metrics(metrics: MetricsFigures) -> Json:
         "mean_batch": metrics.mean_batch,
         "cpu_utilization": metrics.cpu_utilization,
         "memory_used_bytes": metrics.memory_used_bytes,
-        "gpus": {gpu.uuid: _members(gpu, "uuid") for gpu in metrics.gpus},
+        "gpus": {gpu.uuid: _encode_fields(gpu, "uuid") for gpu in metrics.gpus},
         "series": {
             s.name: {"mean": s.mean, "min": s.low, "max": s.high, "last": s.last, "per_s": s.per_s}
             for s in metrics.series

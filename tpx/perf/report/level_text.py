@@ -46,14 +46,14 @@ def level_block(result: LevelResult, shown: Shown) -> str:
     title = level_title(result.level)
     lines = [title] if title else []
     if shown.verbose:
-        lines += [_pass_line(i, w) for i, w in enumerate(result.windows, 1)]
+        lines += [_format_pass(i, w) for i, w in enumerate(result.windows, 1)]
     lines += ["  Client: ", f"    Request count: {result.requests}"]
     if result.latency is not None and result.client is not None:
-        lines += _client_lines(result, result.latency, shown)
-        lines.append("    " + ("" if shown.decoupled else _time_line(result.client, shown)))
+        lines += _format_client(result, result.latency, shown)
+        lines.append("    " + ("" if shown.decoupled else _format_client_times(result.client, shown)))
     lines += [f"    Errors: {e.count} x {e.code}: {e.message}" for e in result.errors]
     if result.server is not None:
-        lines += ["  Server: ", *_model_lines(result.server, 1, caching=has_response_cache(result.server))]
+        lines += ["  Server: ", *_format_model(result.server, 1, caching=has_response_cache(result.server))]
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
     lines += beyond_lines(result)
@@ -67,7 +67,7 @@ def level_block(result: LevelResult, shown: Shown) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _pass_line(number: int, window: Window) -> str:
+def _format_pass(number: int, window: Window) -> str:
     if window.latency is None:
         return f"  Pass [{number}] no valid requests ({window.failed} failed)"
     head = f"  Pass [{number}] throughput: {rate(window.throughput_infer_per_s)} infer/sec. "
@@ -77,7 +77,7 @@ def _pass_line(number: int, window: Window) -> str:
     return f"{head}{percentile_name(percentile)} latency: {usec(latency.at(percentile))} usec"
 
 
-def _client_lines(result: LevelResult, latency: LatencySummary, shown: Shown) -> list[str]:
+def _format_client(result: LevelResult, latency: LatencySummary, shown: Shown) -> list[str]:
     lines, pace = [], result.open_loop
     if pace is not None and pace.delayed > DELAYED_LIMIT * pace.slip.count:
         lines += [
@@ -113,7 +113,7 @@ _TIME_NAMES = {
 """Names of sending, receiving, and both, by the way of a request."""
 
 
-def _time_line(client: ClientTimes, shown: Shown) -> str:
+def _format_client_times(client: ClientTimes, shown: Shown) -> str:
     way = "engine" if shown.with_engine else "gRPC" if shown.protocol == "grpc" else "HTTP"
     sending, receiving, both = _TIME_NAMES[way]
     parts = (
@@ -140,7 +140,7 @@ def composing_in_order(server: ServerBreakdown) -> list[ServerBreakdown]:
     return sorted(server.composing, key=lambda part: (part.model, part.version))
 
 
-def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[str]:
+def _format_model(server: ServerBreakdown, depth: int, *, caching: bool) -> list[str]:
     """Return the lines of a model and of those that it is composed of; `caching` holds for the whole tree."""
     margin = "  " * depth
     if server.success_count == 0:
@@ -153,25 +153,25 @@ def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[
     lines.append(f"{margin}  Successful request count: {server.success_count}")
     total = average_us(server.success_ns, server.success_count)
     request = f"{margin}  Avg request latency: {total} usec"
-    times = _times(server)
+    times = _compute_times(server)
     if not caching:
-        computing = f"compute {times.compute} usec" if server.composing else _steps(server)
-        lines += [f"{request} ({_overhead(total, times.queue, times.compute)} + {computing})", ""]
+        computing = f"compute {times.compute} usec" if server.composing else _format_steps(server)
+        lines += [f"{request} ({_format_overhead(total, times.queue, times.compute)} + {computing})", ""]
     else:
         # an ensemble whose responses are cached: a hit has no times of its models
         if not (server.composing and server.response_cache):
-            overhead = _overhead(total, times.queue, times.either)
+            overhead = _format_overhead(total, times.queue, times.either)
             request += f" ({overhead} + cache hit/miss {times.either} usec)"
         missed = f"{margin}{margin}  Average Cache Miss Latency: {times.miss + times.compute} usec "
         if not server.composing:
-            missed += f"(cache lookup/insertion {times.miss} usec + {_steps(server)})"
+            missed += f"(cache lookup/insertion {times.miss} usec + {_format_steps(server)})"
         # indented by twice the margin, as in perf_analyzer
         lines += [request, f"{margin}{margin}  Average Cache Hit Latency: {times.hit} usec", missed, ""]
     if server.composing:
         lines.append(f"{margin}Composing models: ")
         for part in composing_in_order(server):
             lines.append(f"{margin}{part.model}, version: {part.version}")
-            lines += _model_lines(part, depth + 1, caching=caching)
+            lines += _format_model(part, depth + 1, caching=caching)
     return lines
 
 
@@ -187,11 +187,11 @@ class _Times:
     """Time per request in the cache or in computing."""
 
 
-def _times(server: ServerBreakdown) -> _Times:
+def _compute_times(server: ServerBreakdown) -> _Times:
     hit = average_us(server.cache_hit_ns, server.cache_hit_count)
     miss = average_us(server.cache_miss_ns, server.cache_miss_count)
     if server.composing:
-        parts = [_times(part) for part in server.composing]
+        parts = [_compute_times(part) for part in server.composing]
         return _Times(
             queue=sum(p.queue for p in parts),
             compute=sum(p.compute for p in parts),
@@ -209,11 +209,11 @@ def _times(server: ServerBreakdown) -> _Times:
     )
 
 
-def _overhead(total: int, queue: int, computing: int) -> str:
+def _format_overhead(total: int, queue: int, computing: int) -> str:
     return f"overhead {max(0, total - queue - computing)} usec + queue {queue} usec"
 
 
-def _steps(server: ServerBreakdown) -> str:
+def _format_steps(server: ServerBreakdown) -> str:
     first, then, last = (
         average_us(ns, server.compute_count)
         for ns in (server.compute_input_ns, server.compute_infer_ns, server.compute_output_ns)
@@ -261,39 +261,39 @@ NO_BATCHES = 1.005
 
 def beyond_lines(result: LevelResult) -> list[str]:
     """Return the lines that tpx adds to a level's text; empty if there are none."""
-    lines = list(_lines(result))
+    lines = list(_describe_result(result))
     return ["  tpx adds:", *(f"    {line}" for line in lines), ""] if lines else []
 
 
-def _lines(result: LevelResult) -> Iterator[str]:
+def _describe_result(result: LevelResult) -> Iterator[str]:
     if result.wake_ups is not None:
         yield f"Wake-ups dominate: {result.wake_ups}"
     elif result.estimates is not None:
         through = result.estimates.throughput
         ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"]
-        ranges += [_range(e) for e in result.estimates.latency if e.percentile in (None, 99.0)]
+        ranges += [_format_range(e) for e in result.estimates.latency if e.percentile in (None, 99.0)]
         yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
         if result.latency is not None:
             tail = result.estimates.at(99.9)
-            note = f" ({_brief(tail.note)})" if tail is not None and tail.note else ""
+            note = f" ({_shorten_note(tail.note)})" if tail is not None and tail.note else ""
             yield f"p99.9: {latency(result.latency.at(99.9))}{note}"
     if result.open_loop is not None:
-        yield from _pace(result.open_loop, result)
+        yield from _describe_pace(result.open_loop, result)
     if result.sessions is not None:
         unsent = result.sessions.unsent_turns
         missing = f", {unsent} turns not sent" if unsent else ""
         yield f"Conversations: {result.sessions.finished} of {result.sessions.total} finished{missing}"
-    yield from map(_member, result.members)
+    yield from map(_describe_member, result.members)
     if result.streaming is not None and result.streaming.inter_response is not None:
-        yield from _stream(result.streaming)
+        yield from _describe_streaming(result.streaming)
     if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
         yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
     if result.metrics is not None:
-        yield from _metrics(result.metrics)
+        yield from _describe_metrics(result.metrics)
 
 
-def _member(member: MemberFigures) -> str:
-    times = f", {_in_short(member.latency)}" if member.latency is not None else ""
+def _describe_member(member: MemberFigures) -> str:
+    times = f", {_summarize_latency(member.latency)}" if member.latency is not None else ""
     failed = f", {member.failed} failed" if member.failed else ""
     return (
         f"Model {member.model} (weight {member.weight:g}): {member.requests} requests, "
@@ -301,19 +301,19 @@ def _member(member: MemberFigures) -> str:
     )
 
 
-def _in_short(found: LatencySummary) -> str:
+def _summarize_latency(found: LatencySummary) -> str:
     return f"mean {latency(found.mean_ns)}, p50 {latency(found.at(50.0))}, p99 {latency(found.at(99.0))}"
 
 
-def _range(estimate: LatencyEstimate) -> str:
+def _format_range(estimate: LatencyEstimate) -> str:
     name = "mean" if estimate.percentile is None else percentile_name(estimate.percentile)
     interval = estimate.interval
     if interval.high is None:
-        return f"{name} at least {latency(interval.low)} ({_brief(estimate.note)})"
+        return f"{name} at least {latency(interval.low)} ({_shorten_note(estimate.note)})"
     return f"{name} {latency(interval.low)}-{latency(interval.high)}"
 
 
-def _brief(note: str) -> str:
+def _shorten_note(note: str) -> str:
     """Return a note without its numbers, which are in the JSON."""
     return note.partition(" (")[0]
 
@@ -323,27 +323,27 @@ def waited_before(pace: OpenLoop, whole: LatencySummary) -> bool:
     return whole.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
 
 
-def _pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:
+def _describe_pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:
     if result.latency is None:
         return
     if waited_before(pace, result.latency):
         yield (
             "Latency above counts from when requests were due; from when they were sent: "
-            f"{_in_short(pace.service_latency)}"
+            f"{_summarize_latency(pace.service_latency)}"
         )
     if pace.skipped:
         yield f"Not sent because they were late: {pace.skipped}"
 
 
-def _stream(stream: Streaming) -> Iterator[str]:
-    yield f"First response: {_in_short(stream.first_response)}; latency above is the last one's"
+def _describe_streaming(stream: Streaming) -> Iterator[str]:
+    yield f"First response: {_summarize_latency(stream.first_response)}; latency above is the last one's"
     if stream.inter_response is not None:
-        yield f"Between responses: {_in_short(stream.inter_response)}"
+        yield f"Between responses: {_summarize_latency(stream.inter_response)}"
     if stream.units:
         yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second)"
 
 
-def _metrics(metrics: MetricsFigures) -> Iterator[str]:
+def _describe_metrics(metrics: MetricsFigures) -> Iterator[str]:
     if metrics.cpu_utilization is not None:
         yield f"Server's processor: {metrics.cpu_utilization * 100:.0f}%"
     if metrics.memory_used_bytes is not None:
@@ -358,11 +358,11 @@ def _metrics(metrics: MetricsFigures) -> Iterator[str]:
 def explain(result: LevelResult, settings: LevelSettings) -> str:
     """Return the explanation as lines of text; `settings` are those with which the level was measured."""
     lines = [f"How the figures of {result.level} came about"]
-    lines += [f"  {line}" for line in _explanations(result, settings)]
+    lines += [f"  {line}" for line in _explain_result(result, settings)]
     return "\n".join(lines) + "\n"
 
 
-def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
+def _explain_result(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     kept = result.windows[len(result.windows) - result.kept_windows :]
     dropped = len(result.windows) - len(kept)
     left_out = f", {result.warmup_windows} as warm-up" if result.warmup_windows else ""
@@ -381,14 +381,14 @@ def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]
     if result.estimates is not None:
         batches = result.estimates.batches
         yield (
-            f"  {_interval(result.estimates.throughput, 1)} infer/sec, by Student's t of {batches.count} "
-            f"batches of {batches.seconds:.3f} s"
+            f"  {_format_interval(result.estimates.throughput, 1)} infer/sec, by Student's t of "
+            f"{batches.count} batches of {batches.seconds:.3f} s"
         )
     if result.latency is not None:
-        yield from _latency(result.latency, result.percentile, result.estimates)
-    yield from _client(result, settings)
+        yield from _explain_latency(result.latency, result.percentile, result.estimates)
+    yield from _explain_client(result, settings)
     if result.server is not None and result.server.success_count:
-        yield from _server(result.server)
+        yield from _explain_server(result.server)
         what = "the way to the engine and back" if settings.with_engine else "network and server send/receive"
         if result.client is not None:
             wait, rest = result.client.wait_ns / 1e3, result.network_ns / 1e3
@@ -396,7 +396,7 @@ def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]
                 f"{what} = response wait - what the server accounts for = {wait:.1f} - "
                 f"{max(0.0, wait - rest):.1f} = {rest:.1f} usec"
             )
-    yield from _stability(result, kept, settings)
+    yield from _explain_stability(result, kept, settings)
     if result.level.kind is CONCURRENCY and result.latency is not None:
         yield (
             f"Little's law: (sum of all requests' times) / duration = {result.in_flight:.2f} in flight, "
@@ -404,13 +404,15 @@ def _explanations(result: LevelResult, settings: LevelSettings) -> Iterator[str]
         )
 
 
-def _latency(latency: LatencySummary, percentile: float | None, estimates: Estimates | None) -> Iterator[str]:
+def _explain_latency(
+    latency: LatencySummary, percentile: float | None, estimates: Estimates | None
+) -> Iterator[str]:
     count = latency.count
     yield (
         f"avg latency = sum of (end - intended start) / count = {latency.mean_ns * count / 1e3:.0f} / "
         f"{count} = {latency.mean_ns / 1e3:.1f} usec"
     )
-    yield from _known(estimates, None)
+    yield from _explain_estimate(estimates, None)
     yield (
         f"standard deviation = sqrt(sum of (latency - avg)^2 / ({count} - 1)) = "
         f"{latency.std_ns / 1e3:.1f} usec"
@@ -420,22 +422,22 @@ def _latency(latency: LatencySummary, percentile: float | None, estimates: Estim
             f"p{p:g} = sorted latencies[int({p / 100:g} x ({count} - 1) + 0.5)] = number {rank(p, count)} of "
             f"0 to {count - 1} = {latency.at(p) / 1e3:.1f} usec"
         )
-        yield from _known(estimates, p)
+        yield from _explain_estimate(estimates, p)
 
 
-def _known(estimates: Estimates | None, percentile: float | None) -> Iterator[str]:
+def _explain_estimate(estimates: Estimates | None, percentile: float | None) -> Iterator[str]:
     found = estimates.at(percentile) if estimates is not None else None
     if found is not None:
         note = f" ({found.note})" if found.note else ""
-        yield f"  {_interval(found.interval, 1e3)} usec{note}"
+        yield f"  {_format_interval(found.interval, 1e3)} usec{note}"
 
 
-def _interval(interval: Interval, unit: float) -> str:
+def _format_interval(interval: Interval, unit: float) -> str:
     high = "unknown" if interval.high is None else f"{interval.high / unit:.6g}"
     return f"{interval.confidence * 100:g}% confidence interval {interval.low / unit:.6g} to {high}"
 
 
-def _client(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
+def _explain_client(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     times = result.client
     if times is None:
         return
@@ -454,7 +456,7 @@ def _client(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     )
 
 
-def _server(server: ServerBreakdown) -> Iterator[str]:
+def _explain_server(server: ServerBreakdown) -> Iterator[str]:
     yield (
         f"server request latency = success ns / count = {server.success_ns} / {server.success_count} = "
         f"{server.success_ns / server.success_count / 1e3:.1f} usec"
@@ -470,7 +472,9 @@ def _server(server: ServerBreakdown) -> Iterator[str]:
         )
 
 
-def _stability(result: LevelResult, kept: tuple[Window, ...], settings: LevelSettings) -> Iterator[str]:
+def _explain_stability(
+    result: LevelResult, kept: tuple[Window, ...], settings: LevelSettings
+) -> Iterator[str]:
     verdict = "stable" if result.stable else "not stable"
     if settings.request_count:
         yield "stability: a counted run is one window, which is not compared with others"

@@ -87,20 +87,24 @@ class Dashboard:
 
     def text(self, width: int, now_ns: int) -> Text:
         """Return the whole view; no line is wider than `width`."""
-        lines = [self._headline(now_ns), _gauge("infer/s", self._rates, rounded, width, "green")]
+        lines = [
+            self._render_headline(now_ns),
+            _render_gauge("infer/s", self._rates, rounded, width, "green"),
+        ]
         lines += [
-            _gauge(f"p{p:g}", values, latency, width, "cyan") for p, values in sorted(self._latencies.items())
+            _render_gauge(f"p{p:g}", values, latency, width, "cyan")
+            for p, values in sorted(self._latencies.items())
         ]
         progress = self._progress
         if progress is not None and progress.server is not None and progress.server.success_count:
-            lines.append(_server(progress.server, width))
+            lines.append(_render_server(progress.server, width))
         if progress is not None and progress.failed:
             line = Text(f"  {progress.failed:,} failed", "bold red")
             kinds = "; ".join(" ".join(kind.split()) for kind in progress.failures)
             lines.append(line.append(f"  {kinds}", "red"))
         if self._results:
             lines.append(Text(f"  {'load':<18}{'infer/s':>10}{'p50':>10}{'p99':>10}  verdict", "dim"))
-        lines += map(_result, self._results[-SHOWN_LEVELS:])
+        lines += map(_render_result, self._results[-SHOWN_LEVELS:])
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Text("\n").join(lines)
@@ -124,7 +128,7 @@ class Dashboard:
         pause = int(self._config.course.cooldown_seconds * 1e9)
         return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
 
-    def _headline(self, now_ns: int) -> Text:
+    def _render_headline(self, now_ns: int) -> Text:
         level, progress = self._level, self._progress
         if level is None:
             return Text("connecting")
@@ -135,19 +139,19 @@ class Dashboard:
             line.append("  warming up", "dim")
         elif progress is not None and not self._config.load.request_count:
             line.append(f"  window {progress.window}, at most {progress.max_windows}", "dim")
-        line.append(f"  {_clock(now_ns - self._begun_ns)}", "dim")
+        line.append(f"  {_format_clock(now_ns - self._begun_ns)}", "dim")
         left = self.left_ns(now_ns)
         if left is not None:
-            line.append(f"  about {_clock(left)} left", "dim")
+            line.append(f"  about {_format_clock(left)} left", "dim")
         return line
 
 
-def _clock(duration_ns: int) -> str:
+def _format_clock(duration_ns: int) -> str:
     minutes, seconds = divmod(duration_ns // 1_000_000_000, 60)
     return f"{minutes}:{seconds:02d}"
 
 
-def _gauge(
+def _render_gauge(
     name: str, values: Sequence[float], written: Callable[[float], str], width: int, style: str
 ) -> Text:
     """Return the last value, the mean with its interval, and a curve of the values that fit."""
@@ -163,7 +167,7 @@ def _gauge(
     return line
 
 
-def _server(server: ServerBreakdown, width: int) -> Text:
+def _render_server(server: ServerBreakdown, width: int) -> Text:
     """Return the server's times in the last window, as numbers and as a bar."""
     total = average_us(server.success_ns, server.success_count)
     times = {
@@ -190,7 +194,7 @@ def _server(server: ServerBreakdown, width: int) -> Text:
     return line
 
 
-def _result(result: LevelResult) -> Text:
+def _render_result(result: LevelResult) -> Text:
     times = result.latency
     p50, p99 = ("" if times is None else latency(times.at(p)) for p in (50.0, 99.0))
     through = rounded(result.throughput_infer_per_s)

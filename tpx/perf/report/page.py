@@ -52,21 +52,23 @@ def build(report: Report, argv: Sequence[str]) -> Document:
     levels, config, answers = report.levels, report.config, answers_text(report).strip("\n")
     best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
     sections = [
-        Section(blocks=(replace(conclude(report), tiles=() if best is None else _tiles(best)),)),
+        Section(blocks=(replace(conclude(report), tiles=() if best is None else _build_tiles(best)),)),
         *section("Objectives", objectives_grid(report)),
         *(section("Answers", code(answers)) if answers else []),
-        *_charts(report, best),
+        *_build_charts(report, best),
         *section("Models", members_grid(report)),
         *section("Server", server_grid(report)),
         *section("Server metrics", metrics_grid(report)),
         *section("Errors", errors_grid(report)),
-        *section("Remarks", bullets(_remarks(levels))),
+        *section("Remarks", bullets(_list_remarks(levels))),
         Section(
             title="Where these figures come from",
             blocks=(
                 code(shlex.join(["tpx", "perf", *argv]), command=True),
                 *fact_groups(
-                    ("Target", _target(report)), ("Client", _host()), ("Options", _settings(config))
+                    ("Target", _list_target_facts(report)),
+                    ("Client", _list_host_facts()),
+                    ("Options", _list_changed_options(config)),
                 ),
                 Note(text=_METHOD, style="small"),
             ),
@@ -108,13 +110,14 @@ def brief(report: Report) -> Document:
 def conclude(report: Report) -> Statement:
     """Return the verdict of a run on its objectives, its limit, or its figures alone."""
     if not any(r.requests for r in report.levels):
-        return Statement(badge="Nothing measured", tone="bad", sentence=_nothing(report))
-    detail, best = _detail(report), report.best
+        return Statement(badge="Nothing measured", tone="bad", sentence=_explain_no_result(report))
+    detail, best = _describe_problems(report), report.best
     asked = ", ".join(o.text for o in report.config.answers.slo)
     if asked:
         said = f"no load meets {asked}"
         if best is not None:
-            said = f"{asked} met up to {load_name(best.level)}: {throughput(best)}, {_percentiles(best)}"
+            met = f"{load_name(best.level)}: {throughput(best)}, {_describe_percentiles(best)}"
+            said = f"{asked} met up to {met}"
         return Statement(
             badge="Objectives missed" if best is None else "Objectives met",
             tone="bad" if best is None else "good",
@@ -133,19 +136,19 @@ def conclude(report: Report) -> Statement:
     return Statement(
         badge="Client-bound" if bound else "Measured",
         tone="warn" if bound or detail else "good",
-        sentence=f"{throughput(best)} at {load_name(best.level)}, {_percentiles(best)}",
+        sentence=f"{throughput(best)} at {load_name(best.level)}, {_describe_percentiles(best)}",
         detail=best.reason if bound else detail,
     )
 
 
-def _percentiles(result: LevelResult) -> str:
+def _describe_percentiles(result: LevelResult) -> str:
     if result.latency is None:
         return "no latency"
     p50, p99 = (latency(result.latency.at(percentile)) for percentile in (50.0, 99.0))
     return f"p50 {p50}, p99 {p99}"
 
 
-def _detail(report: Report) -> str:
+def _describe_problems(report: Report) -> str:
     parts = []
     if report.interrupted:
         parts.append("The run was interrupted: the last level is not complete.")
@@ -158,14 +161,14 @@ def _detail(report: Report) -> str:
     return " ".join(parts)
 
 
-def _nothing(report: Report) -> str:
+def _explain_no_result(report: Report) -> str:
     errors = [e for r in report.levels for e in r.errors]
     if errors:
         return f"no request succeeded; the first failure: {errors[0].code}: {errors[0].message}"
     return report.error or "no request ended while it was measured"
 
 
-def _charts(report: Report, best: LevelResult | None) -> list[Section]:
+def _build_charts(report: Report, best: LevelResult | None) -> list[Section]:
     levels = report.levels
     points = curve(levels, report.config.windows.latency_threshold, report.config.answers.slo)
     load = points.label_name if points else ""
@@ -190,7 +193,7 @@ def _charts(report: Report, best: LevelResult | None) -> list[Section]:
     return sections
 
 
-def _tiles(best: LevelResult) -> tuple[Tile, ...]:
+def _build_tiles(best: LevelResult) -> tuple[Tile, ...]:
     reach = None if best.estimates is None else best.estimates.throughput
     tiles = [
         Tile(
@@ -227,7 +230,7 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
+def _list_remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
     out = []
     for result in levels:
         name = level_name(result.level)
@@ -242,7 +245,7 @@ def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _target(report: Report) -> tuple[Fact, ...]:
+def _list_target_facts(report: Report) -> tuple[Fact, ...]:
     model, config = report.model, report.config
     facts = {
         "Server": f"{report.server.name} {report.server.version}",
@@ -255,7 +258,7 @@ def _target(report: Report) -> tuple[Fact, ...]:
     return tuple(Fact(label=label, value=value) for label, value in facts.items() if value)
 
 
-def _host() -> tuple[Fact, ...]:
+def _list_host_facts() -> tuple[Fact, ...]:
     return (
         Fact(label="Host", value=platform.node()),
         Fact(label="Cores", value=str(os.cpu_count())),
@@ -265,21 +268,21 @@ def _host() -> tuple[Fact, ...]:
     )
 
 
-def _settings(config: SessionSpec) -> tuple[Fact, ...]:
+def _list_changed_options(config: SessionSpec) -> tuple[Fact, ...]:
     """Return the options that differ from their defaults."""
     out = []
     for field in fields_of(SessionSpec):
         value = field.of(config)
         if value != field.default and field.name not in ("model", "url"):
-            shown = str(value) if isinstance(value, LevelRange) else _as_text(value)
+            shown = str(value) if isinstance(value, LevelRange) else _format_value(value)
             out.append(Fact(label=field.flag, value=shown))
     return tuple(out)
 
 
-def _as_text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Objective):
         return value.text
-    return ", ".join(map(_as_text, value)) if isinstance(value, tuple | list) else str(value)
+    return ", ".join(map(_format_value, value)) if isinstance(value, tuple | list) else str(value)
 
 
 _LOAD: TableField[tuple[LevelResult, object]] = count("Load", lambda pair: pair[0].level.value)
@@ -291,7 +294,7 @@ def levels_grid(report: Report) -> DataTable | None:
         return None
     inside = report.config.service.service_kind == "inprocess"
     shown = (50.0, 90.0, 95.0, 99.0, 99.9)
-    latencies: list[TableField[LevelResult]] = [_percentile(p, lambda r: r.latency) for p in shown]
+    latencies: list[TableField[LevelResult]] = [_make_percentile_field(p, lambda r: r.latency) for p in shown]
 
     def verdict(result: LevelResult) -> str:
         return result.verdict.words + (", interrupted" if result.interrupted else "")
@@ -315,7 +318,7 @@ def levels_grid(report: Report) -> DataTable | None:
     )
 
 
-def _percentile(percentile: float, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
+def _make_percentile_field(percentile: float, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
     def value(record: R) -> float | None:
         latency = of(record)
         return None if latency is None else latency.at(percentile)
@@ -333,7 +336,7 @@ def server_grid(report: Report) -> DataTable | None:
         (result, (depth, model))
         for result in report.levels
         if result.server is not None
-        for depth, model in _tree(result.server)
+        for depth, model in _walk_tree(result.server)
     ]
 
     def each(header: str, total: Callable[[ServerBreakdown], tuple[int, int]]) -> TableField[_Account]:
@@ -362,17 +365,17 @@ def server_grid(report: Report) -> DataTable | None:
     )
 
 
-def _tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, ServerBreakdown]]:
+def _walk_tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, ServerBreakdown]]:
     yield depth, server
     for part in server.composing:
-        yield from _tree(part, depth + 1)
+        yield from _walk_tree(part, depth + 1)
 
 
 def members_grid(report: Report) -> DataTable | None:
     """Return the figures of each model when several are measured at once."""
     records: list[tuple[LevelResult, MemberFigures]] = [(r, m) for r in report.levels for m in r.members]
     latencies: list[TableField[tuple[LevelResult, MemberFigures]]] = [
-        _percentile(p, lambda r: r[1].latency) for p in (50.0, 99.0)
+        _make_percentile_field(p, lambda r: r[1].latency) for p in (50.0, 99.0)
     ]
     return table(
         "models",
@@ -396,11 +399,11 @@ def metrics_grid(report: Report) -> DataTable | None:
         "metrics",
         "Scraped from the server while it was measured",
         [_LOAD, text("Metric", lambda r: r[1][0]), quantity("Value", lambda r: r[1][1])],
-        [(result, known) for result in report.levels for known in _known(result)],
+        [(result, known) for result in report.levels for known in _iter_metrics(result)],
     )
 
 
-def _known(result: LevelResult) -> Iterator[tuple[str, float]]:
+def _iter_metrics(result: LevelResult) -> Iterator[tuple[str, float]]:
     metrics = result.metrics
     if metrics is None:
         return

@@ -30,7 +30,7 @@ def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objectiv
     known = [r for r in levels if r.latency is not None]
     if len(known) < 2:
         return None
-    lines = tuple(_curve_line(known, percentile) for percentile in CURVE)
+    lines = tuple(_build_curve_line(known, percentile) for percentile in CURVE)
     marks = [Mark(value=limit_ms, text=f"limit {limit_ms:g} ms")] if limit_ms else []
     marks += [Mark(value=o.bound / 1e6, text=o.text) for o in slo if o.is_latency]
     return Chart(
@@ -45,7 +45,7 @@ def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objectiv
     )
 
 
-def _curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
+def _build_curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
     dots, spread = [], []
     for result in levels:
         if result.latency is None:
@@ -73,14 +73,14 @@ def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
     shown = [r for r in levels if r.estimates is not None and r.latency is not None][:STYLES]
     if not shown:
         return None
-    lines = tuple(_spectrum_line(result) for result in shown)
+    lines = tuple(_build_spectrum_line(result) for result in shown)
     end = max(dot.x for line in lines for dot in line.dots)
-    marks = [p for p in MARKED if _stretched(p) <= end + 1e-9]
+    marks = [p for p in MARKED if _scale_percentile(p) <= end + 1e-9]
     scale = Scale(
         low=0.0,
         high=end,
         logarithmic=False,
-        marks=tuple(map(_stretched, marks)),
+        marks=tuple(map(_scale_percentile, marks)),
         labels=tuple(f"{p:g} %" for p in marks),
     )
     return Chart(
@@ -93,12 +93,12 @@ def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
     )
 
 
-def _stretched(percentile: float) -> float:
+def _scale_percentile(percentile: float) -> float:
     """Return the position of a percentile on a logarithmic percentile axis."""
     return -math.log10(1 - percentile / 100)
 
 
-def _spectrum_line(result: LevelResult) -> Line:
+def _build_spectrum_line(result: LevelResult) -> Line:
     batches = result.estimates.batches if result.estimates is not None else None
     dots = []
     if batches is not None and result.latency is not None:
@@ -108,7 +108,7 @@ def _spectrum_line(result: LevelResult) -> Line:
             if p > 50 and count * (1 - p / 100) < FEWEST_BEYOND:
                 break
             value = float(quantiles(whole, batches.bins, p / 100)[0]) / 1e6
-            dots.append(Dot(x=_stretched(p), y=value, title=f"p{p:g} {value:.3f} ms"))
+            dots.append(Dot(x=_scale_percentile(p), y=value, title=f"p{p:g} {value:.3f} ms"))
     return Line(name=level_name(result.level), dots=tuple(dots), marked=False)
 
 
@@ -118,7 +118,7 @@ def timeline(levels: Sequence[LevelResult], what: str) -> Chart | None:
     if len(windows) < 2:
         return None
     begun = min(w.start_ns for w in windows)
-    lines = [_timeline_line(result, begun, what) for result in levels[: 4 * STYLES]]
+    lines = [_build_timeline_line(result, begun, what) for result in levels[: 4 * STYLES]]
     lines = [line for line in lines if line.dots]
     if not lines:
         return None
@@ -134,7 +134,7 @@ def timeline(levels: Sequence[LevelResult], what: str) -> Chart | None:
     )
 
 
-def _timeline_line(result: LevelResult, begun: int, what: str) -> Line:
+def _build_timeline_line(result: LevelResult, begun: int, what: str) -> Line:
     dots = []
     first_kept = len(result.windows) - result.kept_windows
     for i, window in enumerate(result.windows):

@@ -50,7 +50,7 @@ class ProfileExport(RecorderFile):
             experiment = {"mode": "request_rate", "value": float(value) if kind is REQUEST_RATE else 0.0}
         write(b'"experiment":' + orjson.dumps(experiment) + b',"requests":[')
         separator = b""
-        for request in self._requests(level):
+        for request in self._iter_requests(level):
             write(separator + request)
             separator = b","
         boundaries = [t + self.offset_ns for t in level.borders_ns]
@@ -65,7 +65,7 @@ class ProfileExport(RecorderFile):
         self.write(b"]," + orjson.dumps(tail | ours)[1:])
         super().close()
 
-    def _requests(self, level: LevelRecords) -> Iterator[bytes]:
+    def _iter_requests(self, level: LevelRecords) -> Iterator[bytes]:
         for piece in level.pieces():
             numbers, times = piece.numbers, piece.times
             stored = self._capture.stored(numbers)
@@ -80,16 +80,16 @@ class ProfileExport(RecorderFile):
                         b'{"timestamp":%d' % (start_ns + self.offset_ns),
                         b',"sequence_id":%d' % sequence if sequence else b"",
                         b',"request_inputs":',
-                        self._input(key),
+                        self._encode_input(key),
                         b',"response_timestamps":',
                         orjson.dumps(times.of_row(i, self.offset_ns)),
                         b',"response_outputs":',
-                        self._outputs(place),
+                        self._encode_outputs(place),
                         b"}",
                     )
                 )
 
-    def _input(self, key: int) -> bytes:
+    def _encode_input(self, key: int) -> bytes:
         """Return the inputs of a request as JSON, encoded once per distinct request."""
         if key < 0:
             return b"{}"
@@ -102,7 +102,7 @@ class ProfileExport(RecorderFile):
             self._inputs[key] = tensors_json(tensors)
         return self._inputs[key]
 
-    def _outputs(self, place: int) -> bytes:
+    def _encode_outputs(self, place: int) -> bytes:
         if place < 0:
             return b"[]"
         try:
@@ -113,10 +113,10 @@ class ProfileExport(RecorderFile):
 
 def tensors_json(tensors: Sequence[Tensor]) -> bytes:
     """Return `{"NAME":[1,2],"TEXT":"abc"}`: a single element is a scalar, several are a flat list."""
-    return b"{" + b",".join(orjson.dumps(t.name) + b":" + _values(t) for t in tensors) + b"}"
+    return b"{" + b",".join(orjson.dumps(t.name) + b":" + _encode_values(t) for t in tensors) + b"}"
 
 
-def _values(tensor: Tensor) -> bytes:
+def _encode_values(tensor: Tensor) -> bytes:
     if not len(tensor.data):
         return b'""'
     if tensor.datatype == "BYTES":

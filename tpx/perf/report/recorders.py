@@ -131,7 +131,7 @@ class Recorders:
         self._problems = problems
 
     async def begin(self, load: Load) -> None:
-        self._each(lambda recorder: recorder.begin(load.records))
+        self._call_each(lambda recorder: recorder.begin(load.records))
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
         level = LevelRecords(
@@ -141,19 +141,19 @@ class Recorders:
             indices=tuple(border.index for border in measured.borders),
             failures=measured.ending.failures,
         )
-        self._each(lambda recorder: recorder.record(level))
+        self._call_each(lambda recorder: recorder.record(level))
         return {}
 
     def close(self) -> None:
         """Complete the files."""
-        self._each(lambda recorder: recorder.close())
+        self._call_each(lambda recorder: recorder.close())
 
     def abandon(self) -> None:
         """Remove the incomplete files."""
         for recorder in self._recorders:
             recorder.abandon()
 
-    def _each(self, call: Callable[[Recorder], None]) -> None:
+    def _call_each(self, call: Callable[[Recorder], None]) -> None:
         for recorder in list(self._recorders):
             try:
                 call(recorder)
@@ -204,15 +204,15 @@ _HEADER = struct.Struct(">iiiiqqd")
 
 def encode(values: Array) -> str:
     """Encode integers of at least 0 as a compressed histogram in base64."""
-    counts = np.bincount(_places(values)) if len(values) else np.zeros(0, np.int64)
-    payload = _zigzag(counts.tolist())
+    counts = np.bincount(_compute_indices(values)) if len(values) else np.zeros(0, np.int64)
+    payload = _encode_zigzag(counts.tolist())
     highest = max(2, int(values.max())) if len(values) else 2
     head = _HEADER.pack(_COOKIE, len(payload), 0, DIGITS, 1, highest, 1.0)
     squeezed = zlib.compress(head + payload)
     return base64.b64encode(struct.pack(">ii", _COMPRESSED_COOKIE, len(squeezed)) + squeezed).decode()
 
 
-def _places(values: Array) -> npt.NDArray[np.int64]:
+def _compute_indices(values: Array) -> npt.NDArray[np.int64]:
     """Return the index of each value's count."""
     whole = np.maximum(values, 0).astype(np.int64)
     # the exponent of a double is the bit length of an integer below 2**53
@@ -222,7 +222,7 @@ def _places(values: Array) -> npt.NDArray[np.int64]:
     return places
 
 
-def _zigzag(counts: list[int]) -> bytes:
+def _encode_zigzag(counts: list[int]) -> bytes:
     """Encode counts as ZigZag LEB128; a run of zeros is one negative number."""
     out = bytearray()
     zeros = 0
@@ -231,13 +231,13 @@ def _zigzag(counts: list[int]) -> bytes:
             zeros += 1
             continue
         if zeros:
-            _put(out, -zeros)
+            _append_zigzag(out, -zeros)
             zeros = 0
-        _put(out, count)
+        _append_zigzag(out, count)
     return bytes(out)
 
 
-def _put(out: bytearray, value: int) -> None:
+def _append_zigzag(out: bytearray, value: int) -> None:
     rest = (value << 1) ^ (value >> 63)
     rest &= (1 << 64) - 1
     for _ in range(8):
@@ -262,7 +262,7 @@ class HdrLog(RecorderFile):
         self._begun = False
 
     def record(self, level: LevelRecords) -> None:
-        self._head((level.borders_ns or (0,))[0])
+        self._write_header((level.borders_ns or (0,))[0])
         tag = f"{level.level.mode}={level.level.value:g}"
         for i, (start, end) in enumerate(zip(level.borders_ns, level.borders_ns[1:], strict=False)):
             first, last = level.indices[i : i + 2]
@@ -274,10 +274,10 @@ class HdrLog(RecorderFile):
             self.write(line.encode())
 
     def close(self) -> None:
-        self._head(0)
+        self._write_header(0)
         super().close()
 
-    def _head(self, begun_ns: int) -> None:
+    def _write_header(self, begun_ns: int) -> None:
         if self._begun:
             return
         self._begun = True
