@@ -36,12 +36,17 @@ async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
     """Prepare everything like a run, send one request, and describe what the run would do."""
     async with Session(spec, in_process=in_process) as session:
         connected = session.connected
-        probed, good = await _probe(connected, spec)
-        lines = [*_target(spec, connected), *_data(spec, connected), *_load(spec, session.settings), *probed]
+        probed, good = await _probe_model(connected, spec)
+        lines = [
+            *_describe_target(spec, connected),
+            *_describe_data(spec, connected),
+            *_describe_load(spec, session.settings),
+            *probed,
+        ]
         return DryRun("".join(line.rstrip() + "\n" for line in lines), good, connected.notices)
 
 
-async def _probe(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str], bool]:
+async def _probe_model(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str], bool]:
     """Send the first request of the data, then end its sequence; return what to tell about its response,
     and whether that is as expected.
 
@@ -57,7 +62,7 @@ async def _probe(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str
         # the bytes of a response are valid only during this callback
         if not done.done():
             after = latency(perf_counter_ns() - start_ns)
-            done.set_result(_judged(connected, spec.inputs.batch_size, response, source.step, after))
+            done.set_result(_judge_response(connected, spec.inputs.batch_size, response, source.step, after))
 
     def lost(error: WireError) -> None:
         if not done.done():
@@ -75,7 +80,7 @@ async def _probe(connected: ConnectedModel, spec: SessionSpec) -> tuple[list[str
         await end_sequences([(slot, source)], patience_s)
 
 
-def _judged(
+def _judge_response(
     connected: ConnectedModel, batch_size: int, response: Any, step: int, after: str
 ) -> tuple[list[str], bool]:
     client, model, check = connected.client, connected.model, connected.requests.feed.check
@@ -92,7 +97,7 @@ def _judged(
     for tensor in next((tensors for tensors in answers if tensors), []):
         spec, wrong = known.get(tensor.name), ""
         if spec is not None:
-            wrong = _wrong(spec, tensor, batch_size if model.max_batch_size else None)
+            wrong = _describe_mismatch(spec, tensor, batch_size if model.max_batch_size else None)
         good = good and not wrong
         verdict = f" ({wrong})" if wrong else ""
         lines.append(f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{verdict}")
@@ -100,7 +105,7 @@ def _judged(
     return lines + [f"  not as expected: {mismatch}"] * bool(mismatch), good and not mismatch
 
 
-def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> str:
+def _describe_mismatch(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> str:
     """Return how an output contradicts the model's metadata; empty if it does not."""
     if tensor.datatype != spec.datatype:
         return f"the model says {spec.datatype}"
@@ -113,7 +118,7 @@ def _wrong(spec: TensorDescription, tensor: Tensor, batch_size: int | None) -> s
     return "" if fits else f"the model says {list(expected)}"
 
 
-def _target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
+def _describe_target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
     model, server = connected.model, connected.server
     version = f", version {config.target.model_version}" if config.target.model_version else ""
     decoupled = ", decoupled" if model.decoupled else ""
@@ -125,7 +130,7 @@ def _target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
     )
 
 
-def _data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
+def _describe_data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
     data = connected.requests.data
     where = ", ".join(map(str, config.inputs.files)) or config.inputs.kind
     streams = f"{data.streams} stream{'s' if data.streams != 1 else ''}"
@@ -148,7 +153,7 @@ def _data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
         yield f"Outputs: compared with validation_data, {config.inputs.tolerance or 'exactly'}"
 
 
-def _load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
+def _describe_load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
     levels = config.levels
     yield f"Load: {levels.mode} {levels}"
     if settings.warmup_requests:

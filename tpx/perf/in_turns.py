@@ -77,7 +77,7 @@ async def run_in_turns(
             for session in sessions:
                 await session.measure(level, settings)  # warm-up block, not counted
             for order in turns(len(sessions), asked.ab_blocks):
-                found = await _round(sessions, order, level, settings)
+                found = await _measure_round(sessions, order, level, settings)
                 if stop.is_set():
                     break
                 blocks.append(found)
@@ -105,7 +105,7 @@ def turns(servers: int, rounds: int) -> Iterator[Sequence[int]]:
         yield forwards if number % 2 == 0 else forwards[::-1]
 
 
-async def _round(
+async def _measure_round(
     sessions: Sequence[Session], order: Sequence[int], level: Level, settings: LevelSettings
 ) -> tuple[Figures, ...]:
     """Measure a block of each server; return nothing if interrupted."""
@@ -138,11 +138,11 @@ def differences(levels: Sequence[Rounds], server: int, strictness: Strictness) -
     the number of figures and loads.
     """
     usable = [level for level in levels if len(level.blocks) >= FEWEST_ROUNDS]
-    raw = [_paired(level, server, name, strictness) for level in usable for name in FIGURES]
+    raw = [_compare_pairs(level, server, name, strictness) for level in usable for name in FIGURES]
     return settled(raw, strictness)
 
 
-def _paired(level: Rounds, server: int, figure: FigureName, strictness: Strictness) -> Difference:
+def _compare_pairs(level: Rounds, server: int, figure: FigureName, strictness: Strictness) -> Difference:
     base = np.array([blocks[0][figure] for blocks in level.blocks])
     other = np.array([blocks[server][figure] for blocks in level.blocks])
     # logarithms treat a factor and its inverse alike

@@ -446,15 +446,15 @@ def level_number(seed: int, level: Level) -> int:
 
 def parse_concurrency(text: str) -> LevelRange:
     """Parse `start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
-    return _range(text, CONCURRENCY)
+    return _parse_range(text, CONCURRENCY)
 
 
 def parse_rates(text: str) -> LevelRange:
     """Parse a range of requests per second, which need not be whole; same syntax."""
-    return _range(text, REQUEST_RATE)
+    return _parse_range(text, REQUEST_RATE)
 
 
-def _range(text: str, kind: LoadKind) -> LevelRange:
+def _parse_range(text: str, kind: LoadKind) -> LevelRange:
     flag = kind.flag
 
     def read(part: str) -> float:

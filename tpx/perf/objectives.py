@@ -113,14 +113,14 @@ def parse_objectives(text: str) -> tuple[Objective, ...]:
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         _refuse(text, "it is empty")
-    return tuple(_objective(part) for part in parts)
+    return tuple(_parse_objective(part) for part in parts)
 
 
 def _refuse(text: str, reason: str) -> NoReturn:
     raise UsageError(f"--slo '{text.strip()}': {reason}")
 
 
-def _objective(text: str) -> Objective:
+def _parse_objective(text: str) -> Objective:
     match = _FORM.fullmatch(text)
     if match is None:
         _refuse(text, "expected FIGURE < VALUE such as p99<20ms, throughput>=500 or error_rate<0.1%")
@@ -184,7 +184,7 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
         return Assessment(objective=objective, outcome=Outcome.MET, value=value, reason=said)
     if counted.requests and 1 - binomial_at_most(trials, counted.allowed, wrong - 1) <= doubt:
         return Assessment(objective=objective, outcome=Outcome.VIOLATED, value=value, reason=said)
-    needed = _needed(counted, doubt)
+    needed = _count_needed_requests(counted, doubt)
     hint = f"; about {needed} more requests would settle it" if needed else "; too near the bound to tell"
     return Assessment(
         objective=objective,
@@ -195,7 +195,7 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
     )
 
 
-def _needed(counted: Counted, doubt: float) -> int:
+def _count_needed_requests(counted: Counted, doubt: float) -> int:
     """Return how many further requests would show it, at the present share of violations; 0 if none would."""
     share = counted.violations / max(counted.requests, 1)
     if share >= counted.allowed:

@@ -90,7 +90,7 @@ class ProgressMeter:
                 window=window,
                 max_windows=self._max_windows,
                 throughput_infer_per_s=len(good) * self._batch_size * 1e9 / elapsed_ns,
-                percentiles_ns=_percentiles(good),
+                percentiles_ns=_compute_percentiles(good),
                 failed=self._load.failed,
                 failures=tuple(f"{f.code}: {f.message}" for f in self._load.failures().values()),
                 server=server(),
@@ -98,7 +98,7 @@ class ProgressMeter:
         )
 
 
-def _percentiles(rows: Rows) -> dict[float, int]:
+def _compute_percentiles(rows: Rows) -> dict[float, int]:
     if not len(rows):
         return {}
     places = {p: rank(p, len(rows)) for p in WATCHED}

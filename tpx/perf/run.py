@@ -92,11 +92,11 @@ async def sweep(
     is set.
     """
     results: list[LevelResult] = []
-    steps, meets = _along(levels), within_limits
+    steps, meets = _ascend_levels(levels), within_limits
     if settings.objectives:
         steps, meets = highest_course(levels), bearable
     elif levels.binary:
-        steps, meets = _halves(levels), surely_within_limits
+        steps, meets = _bisect_levels(levels), surely_within_limits
     searching = levels.binary or bool(settings.objectives)
     value = next(steps, None)
     error = ""
@@ -148,7 +148,7 @@ def bearable(result: LevelResult) -> bool:
     return all(a.met for a in result.slo if a not in grows) and not result.falls_behind
 
 
-def _along(levels: LevelRange) -> Course:
+def _ascend_levels(levels: LevelRange) -> Course:
     """Yield a range until a level violates the limits, or all of a list, whose order has no meaning."""
     for value in levels.values():
         meets = yield value
@@ -156,7 +156,7 @@ def _along(levels: LevelRange) -> Course:
             return
 
 
-def _halves(levels: LevelRange) -> Course:
+def _bisect_levels(levels: LevelRange) -> Course:
     """Search like perf_analyzer: both ends, then bisect while the gap is wider than a step."""
     low, high = levels.start, levels.end or levels.start
     if not (yield low):

@@ -39,7 +39,7 @@ class SelfTest:
     def __str__(self) -> str:
         lines = ["*** Self test against a server that does nothing ***"]
         for protocol, results in self.results.items():
-            lines += [f"  {protocol.upper()}, {_described(result)}" for result in results]
+            lines += [f"  {protocol.upper()}, {_describe_result(result)}" for result in results]
         return "\n".join(lines) + "\n"
 
 
@@ -48,7 +48,7 @@ def cpu_us(result: LevelResult) -> float:
     return result.client_busy * result.duration_ns / 1000 / max(result.requests, 1)
 
 
-def _described(result: LevelResult) -> str:
+def _describe_result(result: LevelResult) -> str:
     if result.open_loop is None:
         cost = cpu_us(result)
         return (
@@ -78,7 +78,7 @@ async def self_test(seconds: float = 1.0) -> SelfTest:
     for protocol in ("http", "grpc"):
         async with null_server(protocol) as port:
             target = TargetSpec(model="null", url=f"127.0.0.1:{port}", protocol=protocol)
-            async with Session(SessionSpec(target=target), connect=_null_model) as session:
+            async with Session(SessionSpec(target=target), connect=_connect_null_server) as session:
                 results[protocol] = tuple([await session.measure(level, settings) for level in LEVELS])
         if any(result.failed or not result.requests for result in results[protocol]):
             raise MeasurementError("requests to the null server of --self-test failed")
@@ -86,7 +86,7 @@ async def self_test(seconds: float = 1.0) -> SelfTest:
 
 
 @asynccontextmanager
-async def _null_model(spec: SessionSpec, *_: object) -> AsyncIterator[ConnectedModel]:
+async def _connect_null_server(spec: SessionSpec, *_: object) -> AsyncIterator[ConnectedModel]:
     """Connect to the null server, which has no metadata and no statistics."""
     key = ModelKey("null")
     connections = connect(spec.target.protocol, spec.endpoint(key))

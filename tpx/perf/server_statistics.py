@@ -74,7 +74,7 @@ class ServerStatistics:
             # the empty name requests the statistics of all models at once
             counters = await self._control.statistics(ModelKey("") if every else self.trees[0].key)
         except TpxError as exc:
-            self._notice(f"no server-side statistics for a while: {exc}")
+            self._add_notice(f"no server-side statistics for a while: {exc}")
             return None
         return {ModelKey(c.model, c.version): c for c in counters}
 
@@ -82,32 +82,34 @@ class ServerStatistics:
         """Return the growth between two readings; None if one is missing or no model did anything."""
         if before is None or after is None:
             return None
-        found = [b for tree in self.trees if (b := self._breakdown(tree, before, after)) is not None]
+        found = [b for tree in self.trees if (b := self._build_breakdown(tree, before, after)) is not None]
         if len(self.trees) == 1 or not found:
             return found[0] if found else None
         total: Mapping[str, Any] = {name: sum(getattr(b, name) for b in found) for name in _COUNTERS}
         return ServerBreakdown(model=", ".join(b.model for b in found), version="", **total)
 
-    def _breakdown(self, tree: ModelTree, before: Snapshot, after: Snapshot) -> ServerBreakdown | None:
-        key = self._version(tree.key, before, after)
+    def _build_breakdown(self, tree: ModelTree, before: Snapshot, after: Snapshot) -> ServerBreakdown | None:
+        key = self._find_used_version(tree.key, before, after)
         if key is None:
             return None
-        parts = [self._breakdown(composing, before, after) for composing in tree.composing]
+        parts = [self._build_breakdown(composing, before, after) for composing in tree.composing]
         return replace(
             growth(after[key], before.get(key)),
             response_cache=tree.response_cache,
             composing=tuple(p for p in parts if p is not None),
         )
 
-    def _version(self, key: ModelKey, before: Snapshot, after: Snapshot) -> ModelKey | None:
+    def _find_used_version(self, key: ModelKey, before: Snapshot, after: Snapshot) -> ModelKey | None:
         """Return the key of the version that was used: the given one, or the highest of the active ones."""
         if key.version:
             return key if key in after else None
         active = [
-            k for k in after if k.name == key.name and _grown(after[k], before.get(k), "success_count") > 0
+            k
+            for k in after
+            if k.name == key.name and _compute_growth(after[k], before.get(k), "success_count") > 0
         ]
         if len(active) > 1:
-            self._notice(
+            self._add_notice(
                 f"several versions of model '{key.name}' were used during the measurement and -x names none: "
                 "the server's figures are those of the highest"
             )
@@ -118,7 +120,7 @@ class ServerStatistics:
         fresh, self._given = self._notices[self._given :], len(self._notices)
         return fresh
 
-    def _notice(self, text: str) -> None:
+    def _add_notice(self, text: str) -> None:
         if text not in self._notices:
             self._notices.append(text)
 
@@ -126,7 +128,7 @@ class ServerStatistics:
 _COUNTERS = tuple(f.name for f in fields(ServerBreakdown) if f.name.endswith(("_count", "_ns")))
 
 
-def _grown(after: ModelCounters, before: ModelCounters | None, counter: str) -> int:
+def _compute_growth(after: ModelCounters, before: ModelCounters | None, counter: str) -> int:
     """Return the growth of a counter. One that fell, because the model was reloaded, counts from zero."""
     start = before[counter] if before is not None else 0
     return after[counter] - start if after[counter] >= start else after[counter]
@@ -134,5 +136,5 @@ def _grown(after: ModelCounters, before: ModelCounters | None, counter: str) -> 
 
 def growth(after: ModelCounters, before: ModelCounters | None) -> ServerBreakdown:
     """Return the difference of two readings of one model version."""
-    grown: Mapping[str, Any] = {name: _grown(after, before, name) for name in _COUNTERS}
+    grown: Mapping[str, Any] = {name: _compute_growth(after, before, name) for name in _COUNTERS}
     return ServerBreakdown(model=after.model, version=after.version, **grown)

@@ -82,7 +82,7 @@ class Session:
                 stack.callback(self._capture.close)
             opened = self._connect(spec, self._in_process, self._capture)
             self.connected = await stack.enter_async_context(opened)
-            self.settings = _run_settings(spec, self.connected)
+            self.settings = _complete_settings(spec, self.connected)
             self._processes = spec.pace.cluster or workers_for(spec.levels, self.settings)
             levels = self.spec.levels
             # with a limit or objectives the run may end long before the highest level
@@ -108,7 +108,7 @@ class Session:
         """
         settings = settings or self.settings
         if not self._collectors:
-            await self._begin()
+            await self._begin_run()
         batch_size = self.spec.inputs.batch_size * (int(level.value) if level.kind.queries else 1)
         self._observer.level_started(level)
         awake = processors_awake(self.spec.address) if settings.pace.poll == "busy" else nullcontext()
@@ -135,7 +135,7 @@ class Session:
         self._observer.level_finished(result)
         return result
 
-    def _pool(self) -> "WorkerPool":
+    def _build_pool(self) -> "WorkerPool":
         """Return the processes that share the load: on this machine, or one on each of several nodes."""
         from tpx.perf.loads.workers import LocalWorker, WorkerPool  # late: most loads need one process
 
@@ -148,18 +148,18 @@ class Session:
             start = self._stack.enter_context(Nodes(self._processes))
         return WorkerPool(self._processes, opening, start, streamed=streamed)
 
-    async def _begin(self) -> None:
+    async def _begin_run(self) -> None:
         """Open what levels need besides connections, and report the run to the observer."""
         spec, stack = self.spec, self._stack
         requests = RequestsCollector(self.connected, spec.address, self.settings.scenario)
         collectors: list[Collector] = [requests]
-        whole = _undivided(spec)
+        whole = _explain_single_process(spec)
         if whole and spec.pace.workers > 1:
             raise UsageError(f"--workers {spec.pace.workers}: {whole}")
         if whole and spec.pace.cluster:
             raise UsageError(f"--cluster {spec.pace.cluster}: {whole}")
         if spec.pace.cluster or (self._processes > 1 and not whole):
-            self._workers = await stack.enter_async_context(self._pool())
+            self._workers = await stack.enter_async_context(self._build_pool())
         place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
             from tpx.perf.measure.scraper import Scraper  # late: few runs need it
@@ -191,7 +191,7 @@ class Session:
         return await open_load(self.connected, asked)
 
 
-def _undivided(spec: SessionSpec) -> str:
+def _explain_single_process(spec: SessionSpec) -> str:
     """Return why one process must send everything; empty if several may."""
     if spec.pace.poll == "busy":
         return "--poll busy polls in one process"
@@ -204,7 +204,7 @@ def _undivided(spec: SessionSpec) -> str:
     return ""
 
 
-def _run_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings:
+def _complete_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings:
     """Return the rules of the run's levels, completed by what the model and its data require."""
     calls = spec.wire.calls_asynchronously(sequences=connected.sequences)
     here = spec.service.service_kind == "inprocess"

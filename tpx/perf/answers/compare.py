@@ -111,7 +111,7 @@ def read_levels(document: object, source: str) -> Levels:
                 name = f"{level['mode']} {level['value']:g}"
                 # repeated loads are numbered, so that they are compared in order
                 names = chain([name], (f"{name} ({number})" for number in count(2)))
-                levels[next(each for each in names if each not in levels)] = _batches(level["batches"])
+                levels[next(each for each in names if each not in levels)] = _read_batches(level["batches"])
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise UsageError(f"{source}: a level lacks its batches, or they are damaged ({exc!r})") from exc
     if not levels:
@@ -139,7 +139,7 @@ def batches_json(batches: Batches) -> dict[str, object]:
     }
 
 
-def _batches(members: JsonObject) -> Batches:
+def _read_batches(members: JsonObject) -> Batches:
     def row(text: str) -> Integers:
         return np.array([int(number) for number in text.split()], dtype=np.int64)
 
@@ -164,9 +164,11 @@ def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison
     """
     rng = np.random.default_rng(SEED)
     both = [load for load in before if load in after]
-    common = [load for load in both if _comparable(before[load]) and _comparable(after[load])]
+    common = [
+        load for load in both if _has_enough_requests(before[load]) and _has_enough_requests(after[load])
+    ]
     raw = [
-        _difference(load, name, before[load], after[load], strictness, rng)
+        _compare_figure(load, name, before[load], after[load], strictness, rng)
         for load in common
         for name in FIGURES
     ]
@@ -178,11 +180,11 @@ def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison
     )
 
 
-def _comparable(batches: Batches) -> bool:
+def _has_enough_requests(batches: Batches) -> bool:
     return int(batches.requests.sum()) >= FEWEST_REQUESTS
 
 
-def _difference(
+def _compare_figure(
     load: str,
     name: FigureName,
     before: Batches,

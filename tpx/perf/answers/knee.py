@@ -72,16 +72,16 @@ def find_knee(levels: Sequence[LevelResult]) -> Knee:
     )
     closed = [r for r in usable if r.level.kind is CONCURRENCY]
     return Knee(
-        bend=_bend(usable),
+        bend=_find_bend(usable),
         power=max(
             usable, key=lambda r: r.throughput_infer_per_s / max(r.stabilizing_latency_ns, 1), default=None
         ),
-        worthwhile=_worthwhile(usable),
+        worthwhile=_find_last_worthwhile(usable),
         model=fit([r.level.value for r in closed], [r.throughput_infer_per_s for r in closed]),
     )
 
 
-def _bend(levels: Sequence[LevelResult]) -> LevelResult | None:
+def _find_bend(levels: Sequence[LevelResult]) -> LevelResult | None:
     """Return the level furthest from the straight line between the ends of the curve of p99 over
     throughput, both scaled to 1.
 
@@ -98,7 +98,7 @@ def _bend(levels: Sequence[LevelResult]) -> LevelResult | None:
     return levels[best] if distance[best] > 0 and best < len(levels) - 1 else None
 
 
-def _worthwhile(levels: Sequence[LevelResult]) -> LevelResult | None:
+def _find_last_worthwhile(levels: Sequence[LevelResult]) -> LevelResult | None:
     if len(levels) < FEWEST_FOR_KNEE:
         return None
     last = levels[0]

@@ -45,10 +45,10 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     # exp would underflow
     if log_front < -700:
         return 0.0
-    return math.exp(log_front) / (a * _fraction(a, b, x))
+    return math.exp(log_front) / (a * _evaluate_fraction(a, b, x))
 
 
-def _fraction(a: float, b: float, x: float) -> float:
+def _evaluate_fraction(a: float, b: float, x: float) -> float:
     """Return the denominator 1 + d1/(1 + d2/(1 + ...)) of the continued fraction."""
     value = c = 1.0
     d = 0.0
@@ -174,13 +174,13 @@ def ratio_interval(sums: Array, weights: Array, confidence: float = CONFIDENCE) 
     beta = skewness / (6 * math.sqrt(count))
     return Interval(
         value=value,
-        low=max(0.0, value - max(t, _corrected(t, beta)) * error),
-        high=value + max(t, -_corrected(-t, beta)) * error,
+        low=max(0.0, value - max(t, _correct_skewness(t, beta)) * error),
+        high=value + max(t, -_correct_skewness(-t, beta)) * error,
         confidence=confidence,
     )
 
 
-def _corrected(t: float, beta: float) -> float:
+def _correct_skewness(t: float, beta: float) -> float:
     """Correct t for skewness: R. Willink, "A confidence interval and test for the mean of an asymmetric
     distribution", Communications in Statistics 34, 2005, equation 3.
     """
@@ -241,8 +241,8 @@ def quantile_interval(
     count = len(ordered)
     effective = count / effect
     side = (1 - confidence) / 2
-    low = math.floor(_rank(effective, probability, side) * effect) + 1
-    high = math.ceil((_rank(effective, probability, 1 - side) + 1) * effect)
+    low = math.floor(_find_rank(effective, probability, side) * effect) + 1
+    high = math.ceil((_find_rank(effective, probability, 1 - side) + 1) * effect)
     known = effective >= needed_samples(probability) and high <= count
     return Interval(
         value=value,
@@ -252,7 +252,7 @@ def quantile_interval(
     )
 
 
-def _rank(count: float, probability: float, side: float) -> float:
+def _find_rank(count: float, probability: float, side: float) -> float:
     """Return the number k with P[Binomial(count, probability) <= k] = side, as a fraction."""
     mean, variance = count * probability, count * probability * (1 - probability)
     if variance > NORMAL_ABOVE:

@@ -126,7 +126,7 @@ def cut(
     place: Integers = np.minimum((end_ns - start) * k // max(end - start, 1), k - 1).astype(np.int64)
     good = place[ok]
     latencies = latency_ns[ok]
-    bins, column = _distinct(bin_of(latencies))
+    bins, column = _find_distinct(bin_of(latencies))
     # a histogram per batch from one bincount over (batch, bin) pairs
     cells = np.bincount(good * max(len(bins), 1) + column, minlength=k * len(bins))
     return Batches(
@@ -140,7 +140,7 @@ def cut(
     )
 
 
-def _distinct(values: Integers) -> tuple[Integers, Integers]:
+def _find_distinct(values: Integers) -> tuple[Integers, Integers]:
     """Return the distinct values in order, and the index of each value among them.
 
     np.unique does the same, but imports numpy.ma, which costs as much as the rest of a level's
