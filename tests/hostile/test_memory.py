@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.child import FRONTENDS
 from tests.hostile import wire
 from tests.hostile.conftest import MIB
 from tests.hostile.siege import SERVICE, Siege, besieged, write_good_models
@@ -21,6 +22,9 @@ from tpx.protocol.http2.hpack import encode_stateless
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+one_budget = pytest.mark.skipif(
+    FRONTENDS > 1, reason="fills one budget, of which every frontend has an equal share"
+)
 BUDGET = 64 * MIB
 BESIDE = 160 * MIB
 """What computes, what is on its way, and what the runtime keeps for its next run."""
@@ -89,6 +93,7 @@ def test_l2_calls_whose_answers_nobody_reads_are_refused_beyond_the_budget(fruga
     frugal.alive()
 
 
+@one_budget
 def test_l2_http_clients_that_do_not_read_are_cut_off_beyond_the_budget(frugal: Siege) -> None:
     body = {
         "inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [ANSWER]}],
@@ -113,6 +118,7 @@ def test_l2_http_clients_that_do_not_read_are_cut_off_beyond_the_budget(frugal: 
 HALF = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 7500000\r\n\r\n"
 
 
+@one_budget
 def test_l3_a_body_waits_for_memory_and_is_refused_then(frugal: Siege) -> None:
     """Those before it hold all of the budget, and go on."""
     with bounded(frugal), contextlib.ExitStack() as crowd:
@@ -133,6 +139,7 @@ def test_l3_a_body_waits_for_memory_and_is_refused_then(frugal: Siege) -> None:
     frugal.alive()
 
 
+@one_budget
 def test_l3_bodies_that_do_not_go_on_make_room_for_one_that_does(frugal: Siege) -> None:
     x = {"name": "x", "datatype": "FP32", "shape": [1, 2_000_000], "data": [1] * 2_000_000}
     with contextlib.ExitStack() as crowd:
