@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.serving.heap import Trimmer, _group_limits, available_bytes, resident_bytes
+from tpx.serving.heap import Trimmer, _iter_group_limits, available_bytes, resident_bytes
 
 MB = 1 << 20
 
@@ -80,11 +80,11 @@ def test_control_groups_limit_memory_at_every_level(
         path = tmp_path / "root" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert list(_group_limits(tmp_path / "cgroup", tmp_path / "root")) == limits
+    assert list(_iter_group_limits(tmp_path / "cgroup", tmp_path / "root")) == limits
 
 
 def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
-    assert list(_group_limits(tmp_path / "cgroup", tmp_path)) == []
+    assert list(_iter_group_limits(tmp_path / "cgroup", tmp_path)) == []
 
 
 def test_this_process_has_some_of_the_memory_that_there_is() -> None:

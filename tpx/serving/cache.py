@@ -49,7 +49,7 @@ class ResponseCache:
             self.hits += 1
             self._entries.move_to_end(key)
         self.lookup_ns += _clock() - began_ns
-        return _copy(entry[0], entry[0].outputs) if entry is not None else None
+        return _copy_with_outputs(entry[0], entry[0].outputs) if entry is not None else None
 
     def put(self, key: bytes, response: InferResponse) -> None:
         """Store a copy of a response, unless it is larger than the cache, and evict older entries."""
@@ -63,7 +63,7 @@ class ResponseCache:
                 self.used_bytes -= freed
                 self.evictions += 1
             tensors = [Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in response.outputs]
-            self._entries[key] = _copy(response, tensors), size
+            self._entries[key] = _copy_with_outputs(response, tensors), size
             self.used_bytes += size
         self.insertion_ns += _clock() - began_ns
 
@@ -83,7 +83,7 @@ class CachedModel:
     def answer(self, request: InferRequest) -> InferResponse | None:
         """Return the cached response; on a miss, mark the request so that its response is stored."""
         began_ns = _clock()
-        key = _key_of(request, self._load)
+        key = _compute_key(request, self._load)
         response = self._cache.get(key)
         now_ns = _clock()
         if response is None:
@@ -113,14 +113,14 @@ class Miss(NamedTuple):
     lookup_ns: int
 
 
-def _copy(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:
+def _copy_with_outputs(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:
     """Return a response with these outputs and otherwise the same fields."""
     other = InferResponse(list(outputs))
     other.parameters = response.parameters
     return other
 
 
-def _key_of(request: InferRequest, load: int) -> bytes:
+def _compute_key(request: InferRequest, load: int) -> bytes:
     """Return the key: load number, tensors with types and shapes, outputs, parameters; not the id."""
     head = request.head
     hashed = hashlib.blake2b(digest_size=24)

@@ -271,8 +271,8 @@ class DataPlane:
             name=name,
             versions=[str(model.version)] if version else versions,
             platform=model.config.platform or model.config.backend,
-            inputs=_tensors(model.signature, model.signature.inputs.values()),
-            outputs=_tensors(model.signature, model.signature.outputs.values()),
+            inputs=_describe_tensors(model.signature, model.signature.inputs.values()),
+            outputs=_describe_tensors(model.signature, model.signature.outputs.values()),
         )
 
     def model_config(self, name: str, version: str) -> ModelConfig:
@@ -349,7 +349,7 @@ class DataPlane:
         """
         served = self._repository.served()
         if not name:
-            return map(_model_statistics, served)
+            return map(_describe_statistics, served)
         named = self._repository.named(name)
         if len(named) > 1:
             raise AmbiguousName(name, len(named))
@@ -361,7 +361,7 @@ class DataPlane:
             chosen = [model for model in chosen if model.version == number]
             if not chosen:
                 raise InvalidRequest(f"requested model version is not available for model '{name}'")
-        return map(_model_statistics, chosen)
+        return map(_describe_statistics, chosen)
 
     def served(self) -> list[Served]:
         """Return the models shown on the metrics page."""
@@ -403,14 +403,14 @@ class DataPlane:
         head = self.bind(request)
         if size > COPIED_AT_ONCE_BYTES and not self._reads_later(head):
             head.regions = ()
-            raise self._postponed(request, inputs, size)
+            raise self._postpone_reads(request, inputs, size)
         if len(inputs) == len(request.inputs):
             placements = [bound.placement for bound in head.outputs if bound.placement is not None]
-            shared = SharedHead(inputs, cast("list[RegionPlacement]", placements), self._fill)
+            shared = SharedHead(inputs, cast("list[RegionPlacement]", placements), self._read_inputs)
             regions, head.regions = head.regions, ()
             head = head.in_shared_memory(shared)
             head.regions = regions
-        self._fill(head, inputs)
+        self._read_inputs(head, inputs)
         return head
 
     def _bind_strings(
@@ -428,9 +428,9 @@ class DataPlane:
         for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
             if tensor.datatype == "BYTES":
                 _check_lengths(tensor, there, model.name, request.request_id)
-        raise self._postponed(request, inputs, size)
+        raise self._postpone_reads(request, inputs, size)
 
-    def _postponed(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
+    def _postpone_reads(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
         """Return an exception to raise: a thread reads the inputs, then the request is bound again."""
 
         def read() -> DecodedRequest:
@@ -445,7 +445,7 @@ class DataPlane:
         later = cast("Served", head.model).reads_inputs and head.total_size > CHECKED_AT_ONCE_BYTES
         return later and not self.tracer.on
 
-    def _fill(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
+    def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
         """Read inputs off the event loop, or leave that to the instance."""
         if self._reads_later(head):
             head.unread = inputs
@@ -547,14 +547,14 @@ def _check_lengths(tensor: Tensor, there: SharedInput, model: str, request_id: s
         raise with_request_id(exc, request_id) from exc
 
 
-def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:
+def _describe_tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:
     return [
         TensorMetadata(name=spec.name, datatype=spec.datatype, shape=signature.wire_shape(spec))
         for spec in specs
     ]
 
 
-def _model_statistics(model: Served) -> dict[str, object]:
+def _describe_statistics(model: Served) -> dict[str, object]:
     statistics = model.statistics
     return {
         "name": model.name,

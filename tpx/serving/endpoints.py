@@ -91,9 +91,9 @@ class Endpoints:
         """All listeners, each with its observer of requests."""
         self.serving: list[Listener] = []
         """Listeners of HTTP and gRPC; metrics are served until the end."""
-        self._services = self._allowed(AccessLog(plane.logs))
+        self._services = self._create_services(AccessLog(plane.logs))
 
-    def _allowed(self, access: AccessLog) -> list[_Service]:
+    def _create_services(self, access: AccessLog) -> list[_Service]:
         config, grpc, http, services = self._config, self._config.grpc, self._config.http, []
         restrictions = parse_restrictions("--grpc-restricted-protocol", grpc.grpc_restricted_protocol)
         forwarding = parse_forwarding("--grpc-header-forward-pattern", grpc.grpc_header_forward_pattern)
@@ -166,7 +166,7 @@ class Endpoints:
                 for sock in await asyncio.to_thread(bind):
                     sock.close()
             except OSError as exc:
-                raise _in_use(service, exc) from exc
+                raise _make_in_use_error(service, exc) from exc
 
     async def listen(self) -> list[BoundEndpoint]:
         """Accept connections. Raises UsageError for a port in use."""
@@ -188,7 +188,7 @@ class Endpoints:
                     bound=self._bound.get(service.flag, ()),
                 )
             except OSError as exc:
-                raise _in_use(service, exc) from exc
+                raise _make_in_use_error(service, exc) from exc
             if service.flag != "metrics":
                 self.serving.append(listener)
             self.listeners.append((listener, service.observe))
@@ -209,7 +209,7 @@ class Endpoints:
         self._inflater.close()
 
 
-def _in_use(service: _Service, error: OSError) -> UsageError:
+def _make_in_use_error(service: _Service, error: OSError) -> UsageError:
     return UsageError(
         f"Socket '{service.address}:{service.port}' already in use or not available: {error.strerror} "
         f"(choose another with --{service.flag}-port or --{service.flag}-address)"
@@ -220,7 +220,7 @@ def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """Return the TLS context of the HTTP endpoint, None without TLS. Raises UsageError."""
     http = config.http
     files = http.http_server_cert, http.http_server_key, http.http_root_cert
-    return _tls("http", *files, ["http/1.1"], on=http.http_use_ssl)
+    return _make_tls_context("http", *files, ["http/1.1"], on=http.http_use_ssl)
 
 
 def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
@@ -231,10 +231,10 @@ def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
         raise UsageError("--grpc-use-ssl-mutual needs --grpc-root-cert")
     if on and not grpc.grpc_use_ssl_mutual:
         root = None
-    return _tls("grpc", grpc.grpc_server_cert, grpc.grpc_server_key, root, ["h2"], on=on)
+    return _make_tls_context("grpc", grpc.grpc_server_cert, grpc.grpc_server_key, root, ["h2"], on=on)
 
 
-def _tls(
+def _make_tls_context(
     what: str, cert: Path | None, key: Path | None, root: Path | None, protocols: list[str], *, on: bool
 ) -> ssl.SSLContext | None:
     """Return a server's context; with `root`, clients must present a certificate that it signed."""

@@ -90,7 +90,7 @@ def offers(group: str) -> list[Offer]:
     found = set()
     for entry in entry_points(group=group):
         target = entry.value.partition("[")[0].strip()  # extras in brackets have no meaning here
-        package, version = _named(entry.dist)
+        package, version = _read_name_and_version(entry.dist)
         found.add(Offer(name=entry.name, target=target, package=package, version=version))
     return sorted(found, key=lambda offer: (offer.name, offer.package, offer.target))
 
@@ -137,7 +137,7 @@ def made(origin: str, found: object, needs: Sequence[str]) -> object:
     return one
 
 
-def _named(distribution: Distribution | None) -> tuple[str, str]:
+def _read_name_and_version(distribution: Distribution | None) -> tuple[str, str]:
     """Return name and version, as far as the package's metadata is readable."""
     if distribution is None:
         return "?", ""

@@ -28,7 +28,7 @@ def keep_few_pools() -> None:
     MALLOC_ARENA_MAX in the environment takes precedence. Call before starting threads.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
-        _call("mallopt", _M_ARENA_MAX, _POOLS)
+        _call_glibc("mallopt", _M_ARENA_MAX, _POOLS)
 
 
 def keep_freed_memory() -> None:
@@ -38,8 +38,8 @@ def keep_freed_memory() -> None:
     several concurrent large requests cost more in page faults than in anything else. Unloading returns
     all of it.
     """
-    _call("mallopt", _M_MMAP_THRESHOLD, 32 << 20)
-    _call("mallopt", _M_TRIM_THRESHOLD, 64 << 20)
+    _call_glibc("mallopt", _M_MMAP_THRESHOLD, 32 << 20)
+    _call_glibc("mallopt", _M_TRIM_THRESHOLD, 64 << 20)
 
 
 def give_memory_back() -> None:
@@ -49,7 +49,7 @@ def give_memory_back() -> None:
     must not leave a reference cycle behind.
     """
     gc.collect()
-    _call("malloc_trim", 0)
+    _call_glibc("malloc_trim", 0)
 
 
 class Trimmer:
@@ -81,7 +81,7 @@ class Trimmer:
         """Trim the heap; may take long, in any thread."""
         before = self._resident()
         self._held_then = max(self._lately)
-        _call("malloc_trim", 0)
+        _call_glibc("malloc_trim", 0)
         # most memory is in use, by models: do not retry soon
         in_vain = before - self._resident() < _WORTH_BYTES // 4
         self._vain_s = min(_VAIN_S[1], max(_VAIN_S[0], 2 * self._vain_s)) if in_vain else 0
@@ -97,15 +97,15 @@ class MemoryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(1, self._look)
+        self._timer = asyncio.get_running_loop().call_later(1, self._check_memory)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check_memory(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(1, self._look)
+        self._timer = loop.call_later(1, self._check_memory)
         self._budget.advance()
         if self._trimmer.is_due():
             loop.run_in_executor(None, self._trimmer.trim)
@@ -121,10 +121,10 @@ def resident_bytes() -> int:
 def available_bytes() -> int:
     """Return the memory that this process may use: the machine's, or its control groups' limit."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([most, *_group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+    return min([most, *_iter_group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
 
 
-def _group_limits(membership: Path, root: Path) -> Iterator[int]:
+def _iter_group_limits(membership: Path, root: Path) -> Iterator[int]:
     """Return the memory limits of a process' control groups, both versions and all levels."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
@@ -141,7 +141,7 @@ def _group_limits(membership: Path, root: Path) -> Iterator[int]:
                 yield int(folder.joinpath(*parts[:count], file).read_text(encoding="ascii"))
 
 
-def _call(name: str, *words: int) -> None:
+def _call_glibc(name: str, *words: int) -> None:
     """Return a function of glibc; None with musl and on other systems."""
     function: Any = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:

@@ -79,7 +79,7 @@ def plan_regroup(
     add = []
     left = list(present)
     for spec in wanted:
-        alike = [one for one in left if _alike(one, spec)]
+        alike = [one for one in left if _has_same_settings(one, spec)]
         if alike:
             left.remove(next((one for one in alike if one.name == spec.name), alike[0]))
         else:
@@ -87,7 +87,7 @@ def plan_regroup(
     return add, left
 
 
-def _alike(one: InstanceSpec, other: InstanceSpec) -> bool:
+def _has_same_settings(one: InstanceSpec, other: InstanceSpec) -> bool:
     return replace(one, name=other.name) == other
 
 
@@ -135,10 +135,12 @@ class ServedModel:
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
         self._reply = self._send if self._order is None else self._order.reply
-        self._finish = self._reply if self._cache is None else self._keep_and_reply
+        self._finish = self._reply if self._cache is None else self._cache_and_reply
         self._plain = self._cache is None and self._order is None and not self.decoupled
         self._add = (
-            self._look_up if self._cache is not None or self._order is not None else self._dispatcher.add
+            self._answer_or_compute
+            if self._cache is not None or self._order is not None
+            else self._dispatcher.add
         )
 
     def prepare(
@@ -150,7 +152,7 @@ class ServedModel:
         prepared: list[Placed] = []
         try:
             for spec in specs:
-                prepared.append(self._prepare(spec, config, completions))  # noqa: PERF401 (kept for closing)
+                prepared.append(self._create_instance(spec, config, completions))  # noqa: PERF401 (kept for closing)
             for one in prepared:
                 one.instance.start()
         except BaseException:
@@ -189,7 +191,7 @@ class ServedModel:
         """
         return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
-    def _prepare(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
+    def _create_instance(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
         executor: Any = self._opened.executor(spec, config)
         queue = self._dispatcher.queue_for(spec.needs)
         kept = None
@@ -300,7 +302,7 @@ class ServedModel:
         """Schedule a purge of cancelled requests."""
         self._dispatcher.cancelled()
 
-    def _look_up(self, request: InferRequest) -> None:
+    def _answer_or_compute(self, request: InferRequest) -> None:
         """Register a request for in-order replies, and compute it unless its response is cached."""
         if self._order is not None:
             self._order.enter(request)
@@ -374,7 +376,7 @@ class ServedModel:
             else:
                 self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
 
-    def _keep_and_reply(self, request: InferRequest, response: InferResponse) -> None:
+    def _cache_and_reply(self, request: InferRequest, response: InferResponse) -> None:
         assert self._cache is not None
         self._cache.keep(request, response)
         self._reply(request, response)

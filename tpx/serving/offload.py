@@ -46,13 +46,15 @@ class Offload:
 
         Returns a function that cancels the work; `fail` is then called too.
         """
-        return _start(self._long_decoding if size > _VERY_LONG_BYTES else self._decoding, work, then, fail)
+        return _start_work(
+            self._long_decoding if size > _VERY_LONG_BYTES else self._decoding, work, then, fail
+        )
 
     def encode(
         self, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
     ) -> Callable[[], None]:
         """Run `work` in the encoding thread, in FIFO order; otherwise like `decode`."""
-        return _start(self._encoding, work, then, fail)
+        return _start_work(self._encoding, work, then, fail)
 
     def close(self) -> None:
         """Accept no more work. Running work is not interrupted."""
@@ -109,7 +111,7 @@ class Coalesced(Generic[_T]):
             return await self._make()
 
 
-def _start(
+def _start_work(
     pool: ThreadPoolExecutor,
     work: Callable[[], _T],
     then: Callable[[_T], None],

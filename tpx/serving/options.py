@@ -12,7 +12,7 @@ from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, tra
 from tpx.serving.tracing.settings import Level, TraceSetting
 
 
-def _verbosity(text: str) -> int:
+def _parse_verbosity(text: str) -> int:
     """Parse a level; 'true' is 1, 'false' is 0."""
     level = {"true": "1", "false": "0"}.get(text.lower(), text)
     if not level.isdecimal():
@@ -20,7 +20,7 @@ def _verbosity(text: str) -> int:
     return int(level)
 
 
-def _config_name(text: str) -> str:
+def _validate_config_name(text: str) -> str:
     """Validate a file name given without `.pbtxt`."""
     if not text.strip():
         raise ValueError("empty argument for --model-config-name")
@@ -75,7 +75,7 @@ class ModelSpec:
         "",
         "use configs/<NAME>.pbtxt of a model, if it exists, instead of config.pbtxt",
         metavar="NAME",
-        parse=_config_name,
+        parse=_validate_config_name,
     )
     model_load_thread_count: int = option(4, "model versions loaded at the same time", minimum=1)
     model_load_retry_count: int = option(0, "retries after a version fails to load", minimum=0)
@@ -332,7 +332,7 @@ class LoggingSpec:
     """The log: its levels, format and place."""
 
     log_verbose: int = option(
-        0, "verbosity; 1 or higher logs every request", metavar="INT", parse=_verbosity, common=True
+        0, "verbosity; 1 or higher logs every request", metavar="INT", parse=_parse_verbosity, common=True
     )
     log_info: bool = option(True, "log INFO messages")
     log_warning: bool = option(True, "log WARNING messages")
@@ -390,7 +390,7 @@ class TracingSpec:
         return start_setting(self.trace_config, older, os.environ)
 
 
-def _setting(text: str) -> str:
+def _validate_setting(text: str) -> str:
     """`<policy>,<setting>=<value>`"""
     policy, comma, setting = text.partition(",")
     name, equals, value = setting.partition("=")
@@ -399,7 +399,7 @@ def _setting(text: str) -> str:
     return text
 
 
-def _bytes_of_device(text: str) -> str:
+def _validate_device_bytes(text: str) -> str:
     """`<device>:<bytes>`"""
     device, _, size = text.partition(":")
     if not (device.isdecimal() and size.isdecimal()):
@@ -407,7 +407,7 @@ def _bytes_of_device(text: str) -> str:
     return text
 
 
-def _share_of_device(text: str) -> str:
+def _validate_device_share(text: str) -> str:
     """`<device>:<fraction>`"""
     device, _, fraction = text.partition(":")
     if not (device.isdecimal() and 0 <= float(fraction) <= 1):
@@ -415,7 +415,7 @@ def _share_of_device(text: str) -> str:
     return text
 
 
-def _port_range(text: str) -> str:
+def _validate_port_range(text: str) -> str:
     """`<low>-<high>`"""
     low, _, high = text.partition("-")
     if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high) <= 65535):
@@ -441,13 +441,13 @@ class CompatibilitySpec:
         268_435_456, "there is no pool of pinned memory", minimum=0, inert=True
     )
     cuda_memory_pool_byte_size: tuple[str, ...] = option(
-        (), "there is no pool of GPU memory", metavar="DEVICE:BYTES", parse=_bytes_of_device, inert=True
+        (), "there is no pool of GPU memory", metavar="DEVICE:BYTES", parse=_validate_device_bytes, inert=True
     )
     cuda_virtual_address_size: tuple[str, ...] = option(
         (),
         "growable states are kept in host memory",
         metavar="DEVICE:BYTES",
-        parse=_bytes_of_device,
+        parse=_validate_device_bytes,
         inert=True,
     )
     min_supported_compute_capability: float = option(
@@ -455,15 +455,19 @@ class CompatibilitySpec:
     )
     enable_peer_access: bool = option(True, "GPUs do not exchange tensors", inert=True)
     model_load_gpu_limit: tuple[str, ...] = option(
-        (), "loading does not check GPU memory", metavar="DEVICE:FRACTION", parse=_share_of_device, inert=True
+        (),
+        "loading does not check GPU memory",
+        metavar="DEVICE:FRACTION",
+        parse=_validate_device_share,
+        inert=True,
     )
     host_policy: tuple[str, ...] = option(
-        (), "threads may run on any core", metavar="POLICY,SETTING=VALUE", parse=_setting, inert=True
+        (), "threads may run on any core", metavar="POLICY,SETTING=VALUE", parse=_validate_setting, inert=True
     )
     allow_sagemaker: bool = option(False, "there is no SageMaker endpoint", inert=True)
     sagemaker_port: int = option(8080, "there is no SageMaker endpoint", minimum=0, maximum=65535, inert=True)
     sagemaker_safe_port_range: str = option(
-        "", "there is no SageMaker endpoint", metavar="LOW-HIGH", parse=_port_range, inert=True
+        "", "there is no SageMaker endpoint", metavar="LOW-HIGH", parse=_validate_port_range, inert=True
     )
     sagemaker_thread_count: int = option(8, "there is no SageMaker endpoint", minimum=1, inert=True)
     allow_vertex_ai: bool = option(False, "there is no Vertex AI endpoint", inert=True)

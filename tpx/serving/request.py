@@ -245,27 +245,27 @@ class RequestHead:
 
     def in_shared_memory(self, tensors: SharedTensors) -> "RequestHead":
         """Return a copy of this head to remember, whose inputs are in shared memory."""
-        other = self._varied(self.outputs, self.parameters)
+        other = self._copy_with(self.outputs, self.parameters)
         other.shared = tensors
         other.rendered = self.rendered
         return other
 
     def with_outputs(self, outputs: tuple[BoundOutput, ...]) -> "RequestHead":
         """Return a copy with other outputs, for a model that did not produce all requested ones."""
-        return self._varied(outputs, self.parameters)
+        return self._copy_with(outputs, self.parameters)
 
     def with_parameters(self, parameters: dict[str, Parameter]) -> "RequestHead":
         """Return a copy with other parameters."""
-        return self._varied(self.outputs, parameters)
+        return self._copy_with(self.outputs, parameters)
 
     def with_states(self, shapes: tuple[tuple[int, ...], ...]) -> "RequestHead":
         """Return a copy that is stacked only with requests whose states have the same shapes."""
-        other = self._varied(self.outputs, self.parameters)
+        other = self._copy_with(self.outputs, self.parameters)
         other.batch_key = (other.batch_key, shapes)
         other.rendered = self.rendered
         return other
 
-    def _varied(self, outputs: tuple[BoundOutput, ...], parameters: dict[str, Parameter]) -> "RequestHead":
+    def _copy_with(self, outputs: tuple[BoundOutput, ...], parameters: dict[str, Parameter]) -> "RequestHead":
         other = RequestHead(self.model, self.request_id, self.inputs, outputs, self.batch_size, parameters)
         other.empty_final_response = self.empty_final_response
         other.placed = self.placed

@@ -99,7 +99,7 @@ async def shut_down(
         if listener.shares_port:
             listener.release()
     ends_s = time_s() + exit_timeout_s
-    if not await _all_finished(plane, ends_s):
+    if not await _wait_until_finished(plane, ends_s):
         return None
     for listener in listeners:
         listener.stop_accepting()
@@ -109,7 +109,7 @@ async def shut_down(
     return max(0.0, ends_s - time_s())
 
 
-async def _all_finished(plane: DataPlane, ends_s: float) -> bool:
+async def _wait_until_finished(plane: DataPlane, ends_s: float) -> bool:
     """Wait for requests in flight and sequences. Return False at the deadline if requests or loads are
     left; sequences are abandoned then.
     """
@@ -186,15 +186,15 @@ class InferenceServer:
             max_string_elements=config.server.max_string_elements,
         )
         self._sampler = Sampler([], 1)
-        self._hub = None if seat is None else _hub(config, self.plane, seat)
+        self._hub = None if seat is None else _create_hub(config, self.plane, seat)
         own = config
         if seat is not None:  # an engine itself serves only metrics
             http, grpc = replace(config.http, allow_http=False), replace(config.grpc, allow_grpc=False)
             own = replace(config, http=http, grpc=grpc)
         bound = {} if seat is None else {"metrics": seat.metrics}
-        self.endpoints = Endpoints(own, self.plane, self._metrics, budget, bound=bound)
-        self.tracer.watch(self._tell_state)
-        self.logs.watch(lambda _: self._tell_state())
+        self.endpoints = Endpoints(own, self.plane, self._create_metrics_frontend, budget, bound=bound)
+        self.tracer.watch(self._publish_state)
+        self.logs.watch(lambda _: self._publish_state())
 
     def status(self) -> list[RepositoryEntry]:
         """Return every known version, for the startup table; after a failed start, as of that time."""
@@ -209,7 +209,7 @@ class InferenceServer:
             endpoints = await self._load_and_listen()
         except TpxError:
             self._failed_start = self.status()
-            await self._end()
+            await self._close_all()
             raise
         self._memory_watch.start()
         # the objects created so far are permanent: exempt them from garbage collection
@@ -234,7 +234,7 @@ class InferenceServer:
             return False
         log.info("All models are stopped, unloading models")
         self._log_unloading(left_s)
-        ending = asyncio.get_running_loop().create_task(self._end())
+        ending = asyncio.get_running_loop().create_task(self._close_all())
         ended, _ = await asyncio.wait([ending], timeout=max(left_s, _UNLOAD_S))
         if not ended:
             await self.abandon()
@@ -248,7 +248,7 @@ class InferenceServer:
         self.control.abandon()
         await asyncio.to_thread(self.tracer.close)
 
-    async def _end(self) -> None:
+    async def _close_all(self) -> None:
         if self._hub is not None:
             self._hub.close()
         self.endpoints.close()
@@ -270,9 +270,9 @@ class InferenceServer:
             return endpoints
         await self._hub.listen()
         self._seat.report_started()
-        return [*_bound_by(self._seat), *endpoints]
+        return [*_list_bound_endpoints(self._seat), *endpoints]
 
-    def _tell_state(self) -> None:
+    def _publish_state(self) -> None:
         self.endpoints.observe()
         if self._hub is not None:
             self._hub.tell_state()
@@ -285,7 +285,7 @@ class InferenceServer:
             self.control.loads.busy,
         )
 
-    def _metrics(self) -> MetricsFrontend:
+    def _create_metrics_frontend(self) -> MetricsFrontend:
         """Return the renderer of the metrics page, and start sampling the machine."""
         config = self._config
         probes: list[MetricsProbe] = (
@@ -308,14 +308,14 @@ class InferenceServer:
         return MetricsFrontend(self.plane, models, sources)
 
 
-def _hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub:
+def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub:
     # frontends inflate: requests arrive here uncompressed
     inflater = Inflater(config.server.max_inflated_bytes)
     http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
     return FrontendHub(plane, seat.listening, seat.count, http, GrpcFrontend(plane))
 
 
-def _bound_by(seat: EngineSeat) -> list[BoundEndpoint]:
+def _list_bound_endpoints(seat: EngineSeat) -> list[BoundEndpoint]:
     names = {"grpc": "GRPCInferenceService", "http": "HTTPService"}
     return [
         BoundEndpoint(service=name, address=seat.bound[flag][0], port=seat.bound[flag][1])

@@ -53,9 +53,9 @@ class Signature:
     def of(cls, config: ModelConfig, labels: dict[str, tuple[str, ...]]) -> "Signature":
         """Return the signature of a complete ModelConfig; `labels` by output name."""
         inputs = [
-            _spec(item, optional=item.optional, ragged=item.allow_ragged_batch) for item in config.input
+            _make_spec(item, optional=item.optional, ragged=item.allow_ragged_batch) for item in config.input
         ]
-        outputs = [_spec(item, labels=labels.get(item.name, ())) for item in config.output]
+        outputs = [_make_spec(item, labels=labels.get(item.name, ())) for item in config.output]
         return cls(config.name, config.max_batch_size, inputs, outputs)
 
     def wire_shape(self, spec: TensorSpec) -> list[int]:
@@ -85,8 +85,8 @@ class Signature:
 
     def _bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
         try:
-            parameters = _own_parameters(request.parameters)
-            by_name = self._by_name(request.inputs)
+            parameters = _check_parameters(request.parameters)
+            by_name = self._index_by_name(request.inputs)
             inputs, batch_size = self._bind_inputs(by_name)
             outputs = self._bind_outputs(request)
         except _Nameless:
@@ -98,7 +98,7 @@ class Signature:
         head.empty_final_response = request.empty_final_response
         return head
 
-    def _by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _index_by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         given: dict[str, Tensor] = {}
         for tensor in tensors:
             if tensor.name in given:
@@ -108,19 +108,21 @@ class Signature:
         missing = sorted(name for name in self._required if name not in given)
         if not low <= len(given) <= high:
             count = f"{high} inputs" if low == high else f"number of inputs between {low} and {high}"
-            raise self._incomplete(count, given, missing)
+            raise self._make_incomplete_error(count, given, missing)
         for name in given:
             if name not in self.inputs:
                 raise _Nameless(f"unexpected inference input '{name}' for model '{self.name}'")
         if missing:
             first = next(name for name in self._required if name in missing)
-            raise self._incomplete(f"{high} inputs", given, [first])
+            raise self._make_incomplete_error(f"{high} inputs", given, [first])
         return given
 
-    def _incomplete(self, count: str, given: Mapping[str, Tensor], missing: Sequence[str]) -> InvalidRequest:
+    def _make_incomplete_error(
+        self, count: str, given: Mapping[str, Tensor], missing: Sequence[str]
+    ) -> InvalidRequest:
         return InvalidRequest(
             f"expected {count} but got {len(given)} inputs for model '{self.name}'. Got input(s) "
-            f"{_names(sorted(given))}, but missing required input(s) {_names(missing)}. "
+            f"{_format_names(sorted(given))}, but missing required input(s) {_format_names(missing)}. "
             "Please provide all required input(s)."
         )
 
@@ -142,7 +144,7 @@ class Signature:
                         f"input '{name}' batch size does not match other inputs for '{self.name}'"
                     )
                 batch_size = tensor.shape[0]
-            shape, size = self._model_shape(spec, tensor.shape), self._size(tensor)
+            shape, size = self._reshape_for_model(spec, tensor.shape), self._compute_size(tensor)
             bound.append(BoundInput(spec, shape, size, data_size=len(tensor.data)))
         if batch_size > self.max_batch_size:
             raise InvalidRequest(
@@ -171,7 +173,7 @@ class Signature:
                 f"got [{got}]. {note}"
             )
 
-    def _model_shape(self, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    def _reshape_for_model(self, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape after `reshape`; variable dimensions take the client's values in order."""
         if spec.model_dims is spec.dims:
             return tuple(shape)
@@ -179,7 +181,7 @@ class Signature:
         free = iter([got for want, got in zip(spec.dims, shape[len(batch) :], strict=True) if want == -1])
         return (*batch, *(next(free) if dim == -1 else dim for dim in spec.model_dims))
 
-    def _size(self, tensor: Tensor) -> int:
+    def _compute_size(self, tensor: Tensor) -> int:
         """Return the size of a tensor in bytes, after checking it against its data."""
         count = element_count(tensor.name, tensor.shape)
         size = BY_NAME[tensor.datatype].size
@@ -215,7 +217,7 @@ class Signature:
         return tuple(bound.values())
 
 
-def _spec(
+def _make_spec(
     item: TensorConfig, *, optional: bool = False, ragged: bool = False, labels: tuple[str, ...] = ()
 ) -> TensorSpec:
     reshaped = tuple(item.reshape.shape) if item.HasField("reshape") else None
@@ -230,7 +232,7 @@ def _spec(
     )
 
 
-def _names(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
@@ -241,7 +243,7 @@ _WHOLE = {
 }
 
 
-def _own_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+def _check_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
     """Return the request parameters, after checking those with a defined meaning."""
     for key, value in parameters.items():
         if key.startswith("triton_"):

@@ -163,17 +163,17 @@ class ModelStatistics:
         arrived, started = request.arrived_ns, times.started_ns
         input_ns, infer_ns = times.gathered_ns - started, times.computed_ns - times.gathered_ns
         output_ns = times.ended_ns - times.computed_ns
-        self._count(now_ns - arrived, started - arrived, input_ns, infer_ns, output_ns, now_ns)
+        self._count_success(now_ns - arrived, started - arrived, input_ns, infer_ns, output_ns, now_ns)
 
     def composed(self, times: "PhaseTimes", batch_size: int, ns: int, now_ns: int) -> None:
         """Record a request answered by an ensemble; its phases are the sums of its steps'."""
         input_ns, infer_ns, output_ns = times.input_ns, times.infer_ns, times.output_ns
-        self._count(ns, times.queue_ns, input_ns, infer_ns, output_ns, now_ns)
+        self._count_success(ns, times.queue_ns, input_ns, infer_ns, output_ns, now_ns)
         self.inference_count += batch_size
         self.execution_count += 1
         self._count_size(batch_size, input_ns, infer_ns, output_ns)
 
-    def _count(
+    def _count_success(
         self, ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, now_ns: int
     ) -> None:
         """Count one successful request with its phases."""

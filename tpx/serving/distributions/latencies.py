@@ -193,10 +193,10 @@ def latencies_of(config: ModelConfig, settings: "LatencySettings") -> Latencies 
     now = time.perf_counter_ns()
     kept: dict[str, Histogram | Summary] = {}
     for family in SUMMARIES if settings.summary_latencies else ():
-        if _measured(config, family.phase):
+        if _is_measured(config, family.phase):
             kept[family.name] = Summary(settings.quantile_error, now)
     for family in HISTOGRAMS if settings.histogram_latencies else ():
-        if _measured(config, family.phase):
+        if _is_measured(config, family.phase):
             kept[family.name] = Histogram(chosen.get(family.name, family.buckets), family.unit_ns)
     return Latencies(kept) if kept else None
 
@@ -206,7 +206,7 @@ def are_buckets(bounds: Sequence[float]) -> bool:
     return bool(bounds) and all(map(math.isfinite, bounds)) and all(a < b for a, b in pairwise(bounds))
 
 
-def _measured(config: ModelConfig, phase: Phase) -> bool:
+def _is_measured(config: ModelConfig, phase: Phase) -> bool:
     """Return whether a phase is measured, as in Triton: for decoupled models only first responses, and
     no whole requests if some are answered by the cache, which would mix two kinds of latency.
     """

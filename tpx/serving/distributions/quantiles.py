@@ -131,14 +131,14 @@ class SlidingQuantiles:
     def read(self, shares: Sequence[float]) -> list[int | None]:
         """Return the value of each quantile, None if nothing was added lately."""
         if self._past is None:
-            self._past = self._merged(self._slots[:-1])
+            self._past = self._merge_sketches(self._slots[:-1])
             self._past.compress()
         current = self._slots[-1]
         if not current.count:
             return self._past.quantiles(shares)
-        return self._merged([self._past, current]).quantiles(shares)
+        return self._merge_sketches([self._past, current]).quantiles(shares)
 
-    def _merged(self, sketches: Sequence[QuantileSketch]) -> QuantileSketch:
+    def _merge_sketches(self, sketches: Sequence[QuantileSketch]) -> QuantileSketch:
         whole = QuantileSketch(self._error)
         for sketch in sketches:
             if sketch.count:
@@ -163,7 +163,7 @@ class Summary:
 
     def observe(self, ns: int, count: int, now_ns: int) -> None:
         if now_ns >= self._quantiles.ends_ns:
-            self._turn(now_ns)
+            self._turn_window(now_ns)
         self.count += count
         self.total_ns += ns * count
         waiting = self._waiting
@@ -172,20 +172,20 @@ class Summary:
         else:
             waiting.extend([ns] * count)
         if len(waiting) >= _TOGETHER:
-            self._settle()
+            self._add_waiting()
 
     def read_ns(self, shares: Sequence[float], now_ns: int) -> list[int | None]:
         """Return the quantiles of the last minute, None if there are no values."""
         if now_ns >= self._quantiles.ends_ns:
-            self._turn(now_ns)
-        self._settle()
+            self._turn_window(now_ns)
+        self._add_waiting()
         return self._quantiles.read(shares)
 
-    def _settle(self) -> None:
+    def _add_waiting(self) -> None:
         if self._waiting:
             self._quantiles.add(self._waiting)
             self._waiting.clear()
 
-    def _turn(self, now_ns: int) -> None:
-        self._settle()
+    def _turn_window(self, now_ns: int) -> None:
+        self._add_waiting()
         self._quantiles.turn(now_ns)

@@ -55,22 +55,24 @@ def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
             known = nearest(name, _NAMES) or f" (there are: {', '.join(_NAMES)})"
             raise UsageError(f"--metrics-config: unknown setting '{name}'{known}")
         if name in _SWITCHES:
-            settings = _switched(settings, name, value)
+            settings = _set_switch(settings, name, value)
         elif name == "summary_quantiles":
-            settings = replace(settings, summary_quantiles=_quantiles(value))
+            settings = replace(settings, summary_quantiles=_parse_quantiles(value))
         else:
-            settings = replace(settings, histogram_buckets={**settings.histogram_buckets, **_buckets(value)})
+            settings = replace(
+                settings, histogram_buckets={**settings.histogram_buckets, **_parse_buckets(value)}
+            )
     return settings
 
 
-def _switched(settings: LatencySettings, name: str, value: str) -> LatencySettings:
+def _set_switch(settings: LatencySettings, name: str, value: str) -> LatencySettings:
     word = value.lower()
     if word not in TRUE_WORDS | FALSE_WORDS:
         raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
     return replace(settings, **{name: word in TRUE_WORDS})  # type: ignore[arg-type]
 
 
-def _buckets(text: str) -> Mapping[str, tuple[float, ...]]:
+def _parse_buckets(text: str) -> Mapping[str, tuple[float, ...]]:
     """Parse `FAMILY:1,2.5,10`."""
     family, _, listed = text.partition(":")
     names = [each.name for each in HISTOGRAMS]
@@ -89,15 +91,15 @@ def _buckets(text: str) -> Mapping[str, tuple[float, ...]]:
     return {family: bounds}
 
 
-def _quantiles(text: str) -> tuple[Quantile, ...]:
+def _parse_quantiles(text: str) -> tuple[Quantile, ...]:
     """Parse `0.5:0.05,0.9:0.01`."""
-    found = tuple(_quantile(pair) for pair in text.split(","))
+    found = tuple(_parse_quantile(pair) for pair in text.split(","))
     if len({quantile.q for quantile in found}) < len(found):
         raise UsageError(f"--metrics-config summary_quantiles names a quantile twice: '{text}'")
     return found
 
 
-def _quantile(pair: str) -> Quantile:
+def _parse_quantile(pair: str) -> Quantile:
     share, colon, error = pair.partition(":")
     try:
         quantile = Quantile(float(share), float(error))

@@ -79,19 +79,19 @@ def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelC
                 f"ensemble {graph.name} allows maximum batch size {config.max_batch_size}, but it contains "
                 f"model {model.name} which only allows maximum batch size to be {model.max_batch_size}"
             )
-        for tensor, item in _mapped(graph, step, model):
+        for tensor, item in _match_tensors(graph, step, model):
             seen = _TensorOrigin(model.name, item, model, inner=True)
             _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen)
         # the step that each tensor with several iterations comes from
-        origin = _common_origin(graph, model.name, step.inputs.values(), origins)
+        origin = _find_common_origin(graph, model.name, step.inputs.values(), origins)
         if model.model_transaction_policy.decoupled:
             origin = step.index
         if origin is not None:
             origins.update(dict.fromkeys(step.outputs.values(), origin))
-    _common_origin(graph, graph.name, graph.outputs, origins)
+    _find_common_origin(graph, graph.name, graph.outputs, origins)
 
 
-def _mapped(graph: Graph, step: EnsembleStep, model: ModelConfig) -> list[tuple[str, TensorConfig]]:
+def _match_tensors(graph: Graph, step: EnsembleStep, model: ModelConfig) -> list[tuple[str, TensorConfig]]:
     """Return the ensemble's tensors that a step maps, each with the model's. Raises ConfigError."""
     inputs = {item.name: item for item in model.input}
     outputs = {item.name: item for item in model.output}
@@ -117,7 +117,7 @@ def _mapped(graph: Graph, step: EnsembleStep, model: ModelConfig) -> list[tuple[
     return mapped + [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
 
 
-def _common_origin(
+def _find_common_origin(
     graph: Graph, where: str, tensors: Iterable[str], origins: Mapping[str, int]
 ) -> int | None:
     """Return the common origin of a step's inputs. Iterations of two decoupled steps cannot be paired,
@@ -153,18 +153,18 @@ def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _Tensor
         )
     # without the batch dimension, which is added to and removed from a request of one row; or with it, if a
     # model declares the others' batch dimension as its own
-    if not _fits(first.dims, second.dims) and not _fits(first.shape, second.shape):
+    if not _is_compatible(first.dims, second.dims) and not _is_compatible(first.shape, second.shape):
         raise ConfigError(
-            f"{where} shape: {_brackets(first.shape)} is inferred from model {first.model} while "
-            f"{_brackets(second.shape)} is inferred from model {second.model}"
+            f"{where} shape: {_format_shape(first.shape)} is inferred from model {first.model} while "
+            f"{_format_shape(second.shape)} is inferred from model {second.model}"
         )
 
 
-def _fits(first: Sequence[int], second: Sequence[int]) -> bool:
+def _is_compatible(first: Sequence[int], second: Sequence[int]) -> bool:
     return len(first) == len(second) and all(
         a == b or -1 in (a, b) for a, b in zip(first, second, strict=True)
     )
 
 
-def _brackets(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"

@@ -134,17 +134,17 @@ class Flow:
         """Hold models back or let them continue, after a value was added or used."""
         if not self._limit:
             return
-        self._look_everywhere()
+        self._look_at_all_steps()
         for child, step in list(self._sources.items()):
             full = self._is_full(step)
             if full != (child in self._held):
                 (self._held.add if full else self._held.discard)(child)
                 child.stall(full or self._stalled)
         if self._held and not self._ready and len(self._held) == len(self._children):
-            self._let_go("nothing else can go on")
+            self._lift_limit("nothing else can go on")
         elif self._held and self._timer is None:
             why = f"{_HOLD_S:.0f} s have not been enough for the steps behind it"
-            self._timer = asyncio.get_running_loop().call_later(_HOLD_S, self._let_go, why)
+            self._timer = asyncio.get_running_loop().call_later(_HOLD_S, self._lift_limit, why)
         elif not self._held:
             self.close()
 
@@ -159,7 +159,7 @@ class Flow:
         outputs = self._plan.steps[step].outputs.values()
         return any(len(self._values[tensor]) >= self._limit for tensor in outputs if tensor in self._values)
 
-    def _let_go(self, why: str) -> None:
+    def _lift_limit(self, why: str) -> None:
         """Ignore the limit from now on; otherwise the request would never end."""
         self.close()
         log.error("ensemble step goes on beyond max_inflight_requests: %s", why)
@@ -167,9 +167,9 @@ class Flow:
         held, self._held = list(self._held), set()
         for child in held:
             child.stall(self._stalled)
-        self._look_everywhere()
+        self._look_at_all_steps()
         self._advance()
 
-    def _look_everywhere(self) -> None:
+    def _look_at_all_steps(self) -> None:
         for step in range(len(self._plan.steps)):
             self.look(step)

@@ -62,21 +62,21 @@ class Graph:
 
 def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
     """Return the graph of a configuration. Raises ConfigError if steps and tensors do not fit together."""
-    steps = _steps(config)
+    steps = _parse_steps(config)
     inputs, outputs = [item.name for item in config.input], [item.name for item in config.output]
     written = {tensor for step in steps for tensor in step.outputs.values()}
     read = {tensor for step in steps for tensor in step.inputs.values()}
     for name in inputs:
         if name not in read | written:
             raise ConfigError(f"ensemble input '{name}' for ensemble '{config.name}' is not used")
-    ordered, known = _ordered(steps, inputs)
+    ordered, known = _sort_steps(steps, inputs)
     for name in outputs:
         if name not in read | written:
             raise ConfigError(f"ensemble output '{name}' for ensemble '{config.name}' is not used")
         if name not in known:
             raise ConfigError(
                 f"output '{name}' for ensemble '{config.name}' is not written"
-                + _unconnected(name, steps, known, written)
+                + _explain_unconnected(name, steps, known, written)
             )
     for tensor in sorted((read | written) - set(outputs)):
         if tensor not in known or tensor not in read:
@@ -90,7 +90,7 @@ def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
     )
 
 
-def _steps(config: ModelConfig) -> list[EnsembleStep]:
+def _parse_steps(config: ModelConfig) -> list[EnsembleStep]:
     steps: list[EnsembleStep] = []
     seen = {item.name for item in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):
@@ -118,7 +118,7 @@ def _steps(config: ModelConfig) -> list[EnsembleStep]:
     return steps
 
 
-def _ordered(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> tuple[list[EnsembleStep], set[str]]:
+def _sort_steps(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> tuple[list[EnsembleStep], set[str]]:
     """Return the steps that can run, in an order in which their inputs are known, and all known tensors."""
     known, waiting = set(inputs), list(steps)
     ordered: list[EnsembleStep] = []
@@ -132,7 +132,9 @@ def _ordered(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> tuple[list
         waiting = [step for step in waiting if step not in ready]
 
 
-def _unconnected(output: str, steps: Sequence[EnsembleStep], known: set[str], written: set[str]) -> str:
+def _explain_unconnected(
+    output: str, steps: Sequence[EnsembleStep], known: set[str], written: set[str]
+) -> str:
     """Name the tensor that an output depends on and that no step produces; empty for a cycle."""
     producers = {tensor: step for step in steps for tensor in step.outputs.values()}
     wanted, seen = [output], set()

@@ -100,7 +100,7 @@ class Ensemble:
                 self._plans.clear()
             plan = EnsemblePlan(self.composition.graph, self.composition.facts, wanted)
             self._plans[wanted] = plan
-        run = EnsembleRun(plan, self._resolve, request, self._answer)
+        run = EnsembleRun(plan, self._resolve, request, self._handle_response)
         request.backpressure = run
         if self._breaks_stack:
             asyncio.get_running_loop().call_soon(run.advance)
@@ -120,7 +120,7 @@ class Ensemble:
         self.signature.forget_heads()
         self._plans.clear()
 
-    def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
+    def _handle_response(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
         """Handle a response of a run; unless the ensemble is decoupled, the final one is the only one."""
         if self.decoupled and not run.answered:
             run.answered = True

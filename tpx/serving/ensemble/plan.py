@@ -105,13 +105,13 @@ class PlanStep:
             known.request_id == request_id
             and known.parameters == parameters
             # true == 1 in Python, but they differ for a model
-            and (not parameters or _types(known.parameters) == _types(parameters))
+            and (not parameters or _list_types(known.parameters) == _list_types(parameters))
         ):
             return known
         return RequestHead(known.model, request_id, known.inputs, known.outputs, known.batch_size, parameters)
 
 
-def _types(parameters: Mapping[str, Parameter]) -> list[type]:
+def _list_types(parameters: Mapping[str, Parameter]) -> list[type]:
     return [type(value) for value in parameters.values()]
 
 

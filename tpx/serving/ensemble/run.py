@@ -195,7 +195,9 @@ class EnsembleRun:
         if plan.streams:
             self._flow = Flow(plan, self._missing, self._ready, self._children, self.advance)
         inputs = zip(request.head.inputs, request.buffers, strict=True)
-        self._put_all(plan.given, [Tensor(i.spec.name, i.spec.datatype, i.shape, data) for i, data in inputs])
+        self._put_values(
+            plan.given, [Tensor(i.spec.name, i.spec.datatype, i.shape, data) for i, data in inputs]
+        )
 
     # the `backpressure` of InferRequest
 
@@ -226,25 +228,25 @@ class EnsembleRun:
         while ready and not self.over:
             call = ready.popleft()
             try:
-                self._issue(call)
+                self._issue_call(call)
             except TpxError as exc:
                 self._fail(exc)
         self._advancing = False
         if not self.over and not self._children:
             self._finish()
 
-    def _issue(self, call: Call) -> None:
+    def _issue_call(self, call: Call) -> None:
         request, step = self._request, self._plan.steps[call.step]
         if request.cancelled:
             raise Cancelled("the request was cancelled")
         model = self._resolve(step.model, step.version)
-        values = [self._take(given, call.iteration) for given in step.inputs]
+        values = [self._take_input(given, call.iteration) for given in step.inputs]
         parameters = request.head.parameters
         if self._overrides is not None:
             call.sequence = self._overrides.take(call.step, call.iteration)
             parameters = parameters if call.sequence is None else {**parameters, **call.sequence}
         head = step.head(model, values, request.head.request_id, parameters)
-        child = InferRequest(head, [v.data for v in values if v is not None], self._replied, call)
+        child = InferRequest(head, [v.data for v in values if v is not None], self._handle_reply, call)
         trace = request.trace
         child.trace = self._trace if trace is None else _StepTrace(self.times, trace.child(child))
         self._children.add(child)
@@ -259,7 +261,7 @@ class EnsembleRun:
         if self._flow is not None and child in self._children:
             self._flow.begin(call.step, child)
 
-    def _take(self, given: StepInput, iteration: int) -> Tensor | None:
+    def _take_input(self, given: StepInput, iteration: int) -> Tensor | None:
         number = given.tensor
         if self._flow is not None and number in self._plan.streams:
             value = self._flow.take(number, iteration)
@@ -268,10 +270,10 @@ class EnsembleRun:
             if self._plan.uses[number] == 1:
                 self._values[number] = None
         if value is not None and len(value.shape) != given.rank:
-            value = Tensor(value.name, value.datatype, _adapted(value.shape, given.rank), value.data)
+            value = Tensor(value.name, value.datatype, _adapt_shape(value.shape, given.rank), value.data)
         return value
 
-    def _replied(self, child: InferRequest, response: InferResponse) -> None:
+    def _handle_reply(self, child: InferRequest, response: InferResponse) -> None:
         if self.over or child not in self._children:
             return
         if response.final:
@@ -284,15 +286,15 @@ class EnsembleRun:
         sequence = call.sequence
         if response.parameters:
             try:
-                sequence = self._sequence_of(call, response.parameters)
+                sequence = self._update_sequence(call, response.parameters)
             except TpxError as exc:
                 self._fail(exc)
                 return
         if self._flow is not None and step.iterates:
             self._take_iteration(self._flow, child, response, sequence)
         else:
-            self._override(call.step, 0, sequence)
-            self._put_all(step.outputs, response.outputs)
+            self._override_sequence(call.step, 0, sequence)
+            self._put_values(step.outputs, response.outputs)
             if not response.final:  # its model became decoupled after the ensemble was composed
                 self._children.discard(child)
                 child.cancel()
@@ -301,13 +303,13 @@ class EnsembleRun:
                 self._flow.balance()
             self.advance()
 
-    def _sequence_of(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
+    def _update_sequence(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
         """Return the sequence parameters for later steps and the client, None if they are unchanged."""
         before = self._request.head.parameters if call.sequence is None else call.sequence
         sequence = said_of_sequence(said, before)
         return call.sequence if sequence is None or sequence == sequence_of(before) else sequence
 
-    def _override(self, step: int, iteration: int, sequence: SequenceParameters | None) -> None:
+    def _override_sequence(self, step: int, iteration: int, sequence: SequenceParameters | None) -> None:
         if sequence is None:
             return
         if self._overrides is None:
@@ -322,7 +324,7 @@ class EnsembleRun:
         if response.outputs or not step.decoupled:
             given = {tensor.name: tensor for tensor in response.outputs}
             iteration = flow.index_of(call)
-            self._override(call.step, iteration, sequence)
+            self._override_sequence(call.step, iteration, sequence)
             for name, number in step.outputs.items():
                 flow.put(number, iteration, given.get(name))
         if response.final:
@@ -331,7 +333,7 @@ class EnsembleRun:
 
     # values
 
-    def _put_all(self, numbers: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
+    def _put_values(self, numbers: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
         """Store tensors that come once, and None for those that the model or the client has left out.
 
         A step that requires them refuses the resulting request.
@@ -341,14 +343,14 @@ class EnsembleRun:
             number = numbers.get(tensor.name)
             if number is not None:
                 absent -= 1
-                self._put(number, tensor)
+                self._put_value(number, tensor)
         if absent:
             there = {tensor.name for tensor in tensors}
             for name, number in numbers.items():
                 if name not in there:
-                    self._put(number, None)
+                    self._put_value(number, None)
 
-    def _put(self, number: int, value: Tensor | None) -> None:
+    def _put_value(self, number: int, value: Tensor | None) -> None:
         plan, flow = self._plan, self._flow
         self._values[number] = value
         for step in plan.consumers[number]:
@@ -363,15 +365,15 @@ class EnsembleRun:
             self._unanswered -= plan.wanted.count(number)
             if not self._unanswered:
                 if flow is None:
-                    self._answer()
+                    self._send_answer()
                 else:
                     self._answer_iterations(flow)
 
     # answers
 
-    def _answer(self) -> None:
+    def _send_answer(self) -> None:
         values = [self._values[number] for number in self._plan.wanted]
-        response = self._response(values, 0)
+        response = self._build_response(values, 0)
         if self._request.head.model.decoupled:
             response.final = False
             self._on_answer(self, self._request, response)
@@ -385,11 +387,11 @@ class EnsembleRun:
             values = flow.next_answer(self._values)
             if values is None:
                 return
-            response = self._response(values, iteration)
+            response = self._build_response(values, iteration)
             response.final = False
             self._on_answer(self, self._request, response)
 
-    def _response(self, values: Sequence[Tensor | None], iteration: int) -> InferResponse:
+    def _build_response(self, values: Sequence[Tensor | None], iteration: int) -> InferResponse:
         """Return a response with these values, without those that a step has left out."""
         head, overrides = self._head, self._overrides
         batched = head.model.max_batch_size > 0
@@ -398,7 +400,7 @@ class EnsembleRun:
         for bound, value in zip(head.outputs, values, strict=True):
             if value is None:
                 continue
-            spec, shape = bound.spec, _adapted(value.shape, len(bound.spec.model_dims) + batched)
+            spec, shape = bound.spec, _adapt_shape(value.shape, len(bound.spec.model_dims) + batched)
             if spec.model_dims is not spec.dims:
                 shape = client_shape(spec, shape, batched=batched)
             given.append(bound)
@@ -438,7 +440,7 @@ class EnsembleRun:
         self._on_answer(self, self._request, response)
 
 
-def _adapted(shape: Shape, rank: int) -> Shape:
+def _adapt_shape(shape: Shape, rank: int) -> Shape:
     """Add a dimension to a batch of one for a model that batches, or remove it for one that does not."""
     if len(shape) == rank - 1:
         return (1, *shape)

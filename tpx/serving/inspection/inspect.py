@@ -96,23 +96,25 @@ def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspe
         InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
     ]
-    subjects = [_backend(name) for name in names(BACKENDS)]
+    subjects = [_make_backend_subject(name) for name in names(BACKENDS)]
     first = len(subjects)
     for name, feature in FEATURES.items():
         part = PartName(kind="feature", name=name)
-        subjects.append(_subject(part, feature.package, feature.install, feature.what))
+        subjects.append(_make_subject(part, feature.package, feature.install, feature.what))
     usable = [each.part for each in subjects if each.finding.state is Usability.USABLE]
     told = PartInspections(timeout_s).at(usable)
-    found = [_found(each, told[each.part]) if each.part in told else each.finding for each in subjects]
+    found = [
+        _complete_finding(each, told[each.part]) if each.part in told else each.finding for each in subjects
+    ]
     gpu = next(each for each in found[first:] if each.name == "gpu")
     return Inspection(machine=machine(gpu), backends=(*found[:first], *based), features=tuple(found[first:]))
 
 
-def _backend(name: str) -> _Subject:
+def _make_backend_subject(name: str) -> _Subject:
     part = PartName(kind="backend", name=name)
     known = KNOWN.get(name)
     if known is not None:
-        return _subject(part, known.package, known.install)
+        return _make_subject(part, known.package, known.install)
     try:
         offer = offer_of(BACKENDS, name)
     except LoadError as exc:
@@ -129,7 +131,7 @@ def _backend(name: str) -> _Subject:
     )
 
 
-def _subject(part: PartName, package: str, install: str, what: str = "") -> _Subject:
+def _make_subject(part: PartName, package: str, install: str, what: str = "") -> _Subject:
     finding = InspectedPart(name=part.name, state=Usability.USABLE, what=what)
     if package and not is_installed(package):
         why = f"the package {package} is not installed"
@@ -137,7 +139,7 @@ def _subject(part: PartName, package: str, install: str, what: str = "") -> _Sub
     return _Subject(part=part, finding=finding, module=package, install=install)
 
 
-def _found(subject: _Subject, told: Description | InspectionFailure) -> InspectedPart:
+def _complete_finding(subject: _Subject, told: Description | InspectionFailure) -> InspectedPart:
     finding = subject.finding
     if isinstance(told, InspectionFailure):
         remedy = subject.install.replace("pip install", "pip install --force-reinstall", 1)
@@ -169,7 +171,7 @@ def machine(gpu: InspectedPart) -> Machine:
         python=platform.python_version(),
         executable=sys.executable,
         system=platform.platform(),
-        processor=_processor(),
+        processor=_read_processor_name(),
         cores=schedulable_processors(),
         memory_bytes=memory.total,
         memory_available_bytes=memory.available,
@@ -178,7 +180,7 @@ def machine(gpu: InspectedPart) -> Machine:
     )
 
 
-def _processor() -> str:
+def _read_processor_name() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -43,7 +43,7 @@ class Feature:
         return replace(self.more(), version=version(self.distribution)) if self.distribution else self.more()
 
 
-def _gpu() -> Description:
+def _describe_gpu() -> Description:
     import pynvml
 
     try:
@@ -53,9 +53,9 @@ def _gpu() -> Description:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         return Description(
-            version=f"driver {_text(pynvml.nvmlSystemGetDriverVersion())}",
+            version=f"driver {_decode_text(pynvml.nvmlSystemGetDriverVersion())}",
             devices=tuple(
-                f"{_text(pynvml.nvmlDeviceGetName(handle))}, "
+                f"{_decode_text(pynvml.nvmlDeviceGetName(handle))}, "
                 f"{pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30:.0f} GiB"
                 for handle in handles
             ),
@@ -67,14 +67,17 @@ def _gpu() -> Description:
         pynvml.nvmlShutdown()
 
 
-def _text(value: bytes | str) -> str:
+def _decode_text(value: bytes | str) -> str:
     """Return text; older versions of nvidia-ml-py return bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
 FEATURES = {
     "gpu": Feature(
-        what="GPU metrics and memory, by NVML", package="pynvml", install="pip install 'tpx[gpu]'", more=_gpu
+        what="GPU metrics and memory, by NVML",
+        package="pynvml",
+        install="pip install 'tpx[gpu]'",
+        more=_describe_gpu,
     ),
     "pdf": Feature(
         what="reports as PDF", package="typst", install="pip install 'tpx[report]'", distribution="typst"
@@ -179,7 +182,7 @@ class PartInspections:
             finally:
                 _kill(process)
                 self._running.discard(process)
-            return _read(answer, errors, process.returncode)
+            return _read_answer(answer, errors, process.returncode)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -189,11 +192,11 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | InspectionFailure:
+def _read_answer(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | InspectionFailure:
     answer.seek(0)
     text = answer.read()
     if not text:
-        return InspectionFailure(why=_end_of(status, errors), ended=True)
+        return InspectionFailure(why=_describe_end(status, errors), ended=True)
     told: JsonObject = json.loads(text)
     if "failed" in told:
         return InspectionFailure(why=told["failed"])
@@ -201,7 +204,7 @@ def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | In
     return Description(**{**told, "providers": providers, "devices": devices})
 
 
-def _end_of(status: int, errors: IO[bytes]) -> str:
+def _describe_end(status: int, errors: IO[bytes]) -> str:
     """Describe how a process ended that reported nothing, with its last line of output."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _TAIL_BYTES))
@@ -218,7 +221,7 @@ def main(words: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     try:
         with foreign():
-            told = _backend(name) if kind == "backend" else FEATURES[name].describe()
+            told = _describe_backend(name) if kind == "backend" else FEATURES[name].describe()
         found: dict[str, object] = asdict(told)
     except TpxError as exc:
         found = {"failed": exc.message}
@@ -227,7 +230,7 @@ def main(words: Sequence[str]) -> None:
     os._exit(0)  # skip threads and destructors of loaded libraries
 
 
-def _backend(name: str) -> Description:
+def _describe_backend(name: str) -> Description:
     found = backend(name)
     if isinstance(found, Describes):
         return found.describe()

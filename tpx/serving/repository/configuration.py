@@ -47,7 +47,7 @@ def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
             suffix = config.name.rpartition(".")[2]
             config.backend = suffix if suffix in PLATFORM_OF_BACKEND else ""
     if config.platform and not config.backend:
-        config.backend = _backend_of_platform(config.platform, config.name)
+        config.backend = _find_platform_backend(config.platform, config.name)
     elif config.backend and not config.platform:
         config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
     elif config.platform:
@@ -60,11 +60,11 @@ def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in "
             "model configuration. Expected model name of the form 'model.<backend_name>'. "
-            + _unrecognised(config.name, version_directory)
+            + _explain_unrecognised(config.name, version_directory)
         )
 
 
-def _backend_of_platform(platform: str, model: str) -> str:
+def _find_platform_backend(platform: str, model: str) -> str:
     backend = BACKEND_OF_PLATFORM.get(platform, "")
     if backend or platform == "ensemble":
         return backend
@@ -74,7 +74,7 @@ def _backend_of_platform(platform: str, model: str) -> str:
     raise ConfigError(f"unexpected platform type '{platform}' for {model}{meant}")
 
 
-def _unrecognised(model: str, version_directory: Path | None) -> str:
+def _explain_unrecognised(model: str, version_directory: Path | None) -> str:
     known = ", ".join(RECOGNISED_FILES)
     if version_directory is None:
         return (
@@ -97,7 +97,7 @@ def fill_defaults(config: ModelConfig, backend: Backend) -> None:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        _place(group, config.name, backend)
+        _choose_devices(group, config.name, backend)
         if not group.count:
             kind = "KIND_CPU" if group.kind == _CPU else "KIND_GPU"
             group.count = backend.default_instance_count(kind) if isinstance(backend, CountsInstances) else 1
@@ -106,7 +106,7 @@ def fill_defaults(config: ModelConfig, backend: Backend) -> None:
             getattr(config.optimization, field).enable = True
 
 
-def _place(group: ModelInstanceGroup, model: str, backend: Backend) -> None:
+def _choose_devices(group: ModelInstanceGroup, model: str, backend: Backend) -> None:
     """Choose the kind and GPUs of an instance group that leaves them open."""
     gpus = backend.gpus() if isinstance(backend, OnGpus) and group.kind in (_AUTO, _GPU) else ()
     only = isinstance(backend, OnGpus) and backend.gpus_only
@@ -252,7 +252,7 @@ def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
     """Raise ConfigError unless both shapes have the same number of elements between variable dimensions."""
     if not item.HasField("reshape") or not item.dims:
         return
-    dims, shape = _fixed_sizes(item.dims), _fixed_sizes(item.reshape.shape)
+    dims, shape = _multiply_fixed_dims(item.dims), _multiply_fixed_dims(item.reshape.shape)
     if max(*dims, *shape) > MAX_ELEMENTS:
         raise ConfigError(f"{where} has more than {MAX_ELEMENTS} elements for {model}")
     if len(dims) != len(shape) and min(len(dims), len(shape)) > 1:
@@ -263,7 +263,7 @@ def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
         raise ConfigError(f"{where} has different size for dims and reshape for {model}")
 
 
-def _fixed_sizes(dims: Iterable[int]) -> list[int]:
+def _multiply_fixed_dims(dims: Iterable[int]) -> list[int]:
     """Return the products of the fixed dimensions before, between and after the variable ones."""
     sizes = [1]
     for dim in dims:

@@ -98,14 +98,14 @@ class LoadOnDemand:
         if self._waiting.total() >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
         called_off = asyncio.Event()
-        self._tasks.start(self._wait(name, work, fail, called_off))
+        self._tasks.start(self._wait_for_load(name, work, fail, called_off))
         return called_off.set
 
     def pinned(self, name: str) -> bool:
         """Return True if a request waits for this model or is about to be submitted to it."""
         return self._waiting[name] > 0
 
-    async def _wait(
+    async def _wait_for_load(
         self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None], called_off: asyncio.Event
     ) -> None:
         self._waiting[name] += 1
@@ -113,7 +113,7 @@ class LoadOnDemand:
         load = self._loads.get(name)
         if load is None:
             load = self._loads[name] = loop.create_future()
-            self._tasks.start(self._run(name, load))
+            self._tasks.start(self._run_load(name, load))
         off = loop.create_task(called_off.wait())
         try:
             either: set[asyncio.Future[Any]] = {load, off}
@@ -138,7 +138,7 @@ class LoadOnDemand:
             if not self._waiting[name]:
                 del self._waiting[name]
 
-    async def _run(self, name: str, load: "asyncio.Future[TpxError | None]") -> None:
+    async def _run_load(self, name: str, load: "asyncio.Future[TpxError | None]") -> None:
         error: TpxError | None = NotReady(f"model '{name}' could not be loaded: see the log of the server")
         try:
             await self._load(name)
@@ -237,7 +237,7 @@ class Coordinator:
             for warning in await asyncio.to_thread(self._repositories.misplaced):
                 log.warning("%s", warning)
         models = plan_start(settings.mode, settings.startup, found)
-        self._note_names(found)
+        self._record_unique_names(found)
         for model in models:
             if model not in found:
                 meant = nearest(model.name, [each.name for each in found])
@@ -299,7 +299,7 @@ class Coordinator:
         self.check_explicit()
         try:
             check_name(name)
-            models = await self._models_to_load(name, override)
+            models = await self._find_models_to_load(name, override)
         except InvalidRequest as exc:
             log.error("failed to load '%s': %s", name, exc.message)
             raise
@@ -338,7 +338,7 @@ class Coordinator:
                     async with self.loads.exclusive(each):
                         self._unload(each)
 
-    async def _models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
+    async def _find_models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
         """Return all models of a name, or the one that files of a request replace. Raises AmbiguousName."""
         there = sorted(await self._repositories.find_named([name]))
         if override is not None and override.files:
@@ -366,10 +366,10 @@ class Coordinator:
             return {}
         self.repository.unreadable = ()
         self.repository.forget(found)
-        self._note_names(found)
+        self._record_unique_names(found)
         return found
 
-    def _note_names(self, found: Iterable[ModelId]) -> None:
+    def _record_unique_names(self, found: Iterable[ModelId]) -> None:
         counts = Counter(model.name for model in found)
         self._unique_names = {name for name, count in counts.items() if count == 1}
 
@@ -392,7 +392,7 @@ class Coordinator:
         return lazy and name in self._unique_names and name not in self.on_demand.failures
 
     async def _load_for_request(self, name: str) -> None:
-        model, *others = await self._models_to_load(name)
+        model, *others = await self._find_models_to_load(name)
         if others:
             raise AmbiguousName(name, 1 + len(others))
         discover = self._repositories.discover

@@ -52,13 +52,13 @@ class Override:
 def override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
     """Return the override in a load request's parameters, if any. Raises InvalidRequest, and logs it."""
     try:
-        return _override_of(parameters, model)
+        return _parse_override(parameters, model)
     except InvalidRequest as exc:
         log.error("failed to load '%s': %s", model, exc.message)
         raise
 
 
-def _override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
+def _parse_override(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
     files: dict[str, bytes] = {}
     text: str | None = None
     for key, value in parameters.items():
@@ -71,7 +71,7 @@ def _override_of(parameters: Mapping[str, LoadParameter], model: str) -> Overrid
         elif not isinstance(value, bytes):
             raise InvalidRequest(f"invalid value type for load parameter '{key}', expected bytes_param.")
         else:
-            files[_inner_path(key, files)] = value
+            files[_normalize_inner_path(key, files)] = value
     # the message starts with Triton's, which clients match; Triton's omits the fault
     refusal = f"failed to load '{model}', failed to poll from model repository: "
     if text is None:
@@ -89,7 +89,7 @@ def _override_of(parameters: Mapping[str, LoadParameter], model: str) -> Overrid
         raise InvalidRequest(f"{invalid}{exc.message}") from exc
 
 
-def _inner_path(key: str, others: Collection[str]) -> str:
+def _normalize_inner_path(key: str, others: Collection[str]) -> str:
     """Return the normalized path of a file within the model directory. Raises InvalidRequest."""
     name = key.removeprefix(_FILE)
     path = posixpath.normpath(name)
@@ -172,14 +172,16 @@ def stamps_of(source: ModelSource) -> Stamps:
             versions={version: origin.stamp(str(version)) for version in source.versions},
         )
     if source.file is not None:
-        return Stamps(config="", shared="", versions={1: _digest([source.file])})
+        return Stamps(config="", shared="", versions={1: _digest_files([source.file])})
     # directories that only look like versions count as shared files
     apart = {str(version) for version in source.versions} | {_CONFIGS, "config.pbtxt"}
     entries = sorted(source.directory.iterdir()) if source.directory.is_dir() else []
     return Stamps(
-        config=_digest([source.config_path]),
-        shared=_digest([entry for entry in entries if entry.name not in apart and _counts(entry.name)]),
-        versions={version: _digest([path]) for version, path in source.versions.items()},
+        config=_digest_files([source.config_path]),
+        shared=_digest_files(
+            [entry for entry in entries if entry.name not in apart and _is_model_file(entry.name)]
+        ),
+        versions={version: _digest_files([path]) for version, path in source.versions.items()},
     )
 
 
@@ -188,21 +190,21 @@ def size_of(source: ModelSource, version: int) -> int:
     if source.origin is not None:
         return source.origin.size_bytes(version)
     total = 0
-    for place in _below(source.file or source.versions[version]):
+    for place in _iter_files(source.file or source.versions[version]):
         with suppress(OSError):  # gone while we looked, or a dangling link
             total += os.stat(place).st_size  # noqa: PTH116
     return total
 
 
-def _counts(name: str) -> bool:
+def _is_model_file(name: str) -> bool:
     """Return True for files of the model, False for those that loading creates: these are not changes."""
     return not name.startswith(".") and name != _NOT_A_MODELS_OWN
 
 
-def _digest(paths: list[Path]) -> str:
+def _digest_files(paths: list[Path]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
-        for place in _below(path):
+        for place in _iter_files(path):
             try:
                 found = os.stat(place)  # noqa: PTH116 (a string: thousands of files need no thousand Paths)
             except OSError:
@@ -212,7 +214,7 @@ def _digest(paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _below(path: Path) -> Iterator[str]:
+def _iter_files(path: Path) -> Iterator[str]:
     """Yield a file, or all files below a directory in a fixed order. Symlink cycles are skipped."""
     if not path.is_dir():
         yield str(path)
@@ -224,8 +226,8 @@ def _below(path: Path) -> Iterator[str]:
             subdirectories.clear()
             continue
         visited.add((at.st_dev, at.st_ino))
-        subdirectories[:] = sorted(name for name in subdirectories if _counts(name))
-        yield from (f"{directory}/{name}" for name in sorted(files) if _counts(name))
+        subdirectories[:] = sorted(name for name in subdirectories if _is_model_file(name))
+        yield from (f"{directory}/{name}" for name in sorted(files) if _is_model_file(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,41 +246,45 @@ class Repositories:
         yields a source with a fault instead of a model.
         """
         found: dict[ModelId, list[ModelSource]] = {}
-        for place in self._distinct():
+        for place in self._list_distinct():
             for source in place.scan():
-                each = self._placed(source, self._namespace(place))
+                each = self._attach_namespace(source, self._choose_namespace(place))
                 found.setdefault(each.model_id, []).append(each)
-        return {model: _unique(model, sources) for model, sources in sorted(found.items())}
+        return {model: _check_unique(model, sources) for model, sources in sorted(found.items())}
 
     def find(self, model: ModelId) -> ModelSource | None:
         """Return the source that `scan` would return for this model, reading no other."""
         name = model.name
         if not name or "/" in name or "\0" in name or name.startswith("."):
             return None
-        places = [place for place in self._distinct() if model.namespace in ("", str(place))]
+        places = [place for place in self._list_distinct() if model.namespace in ("", str(place))]
         there = [source for place in places if (source := place.find(name)) is not None]
-        return _unique(model, [self._placed(each, model.namespace) for each in there]) if there else None
+        return (
+            _check_unique(model, [self._attach_namespace(each, model.namespace) for each in there])
+            if there
+            else None
+        )
 
     def names(self) -> dict[ModelId, str]:
         """Return the models that `scan` would find; the value is the fault of a duplicate, or ""."""
         found: dict[ModelId, list[str]] = {}
-        for place in self._distinct():
+        for place in self._list_distinct():
             for name, where in place.names().items():
-                found.setdefault(ModelId(name, self._namespace(place)), []).append(where)
-        return {model: _fault_of(places) for model, places in sorted(found.items())}
+                found.setdefault(ModelId(name, self._choose_namespace(place)), []).append(where)
+        return {model: _explain_duplicates(places) for model, places in sorted(found.items())}
 
     def misplaced(self) -> list[str]:
         """Return warnings about model files outside the expected layout."""
         return [warning for place in self.places for warning in place.misplaced()]
 
-    def _distinct(self) -> Iterable[Repository]:
+    def _list_distinct(self) -> Iterable[Repository]:
         """Return each repository once, even if it is given with different spellings."""
         return {place.key: place for place in reversed(self.places)}.values()
 
-    def _namespace(self, place: Repository) -> str:
+    def _choose_namespace(self, place: Repository) -> str:
         return str(place) if self.namespaces else ""
 
-    def _placed(self, source: ModelSource, namespace: str) -> ModelSource:
+    def _attach_namespace(self, source: ModelSource, namespace: str) -> ModelSource:
         return replace(source, namespace=namespace, config_name=self.config_name)
 
     def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
@@ -313,7 +319,7 @@ class Repositories:
     def find_all(self, name: str) -> list[ModelId]:
         """Return the models with this name in all namespaces; unreadable repositories are skipped."""
         found = []
-        for place in self._distinct():
+        for place in self._list_distinct():
             model = ModelId(name, str(place))
             try:
                 if self.find(model) is not None:
@@ -347,15 +353,15 @@ class Repositories:
         )
 
 
-def _unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
-    fault = _fault_of([source.place for source in sources])
+def _check_unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
+    fault = _explain_duplicates([source.place for source in sources])
     if not fault:
         return sources[0]
     log.error("failed to poll model '%s': not unique across all model repositories: %s", model.name, fault)
     return ModelSource(name=model.name, directory=sources[0].directory, fault=fault, duplicate=True)
 
 
-def _fault_of(places: Sequence[str]) -> str:
+def _explain_duplicates(places: Sequence[str]) -> str:
     if len(places) == 1:
         return ""
     return "model appears in two or more repositories: " + ", ".join(f"'{place}'" for place in places)

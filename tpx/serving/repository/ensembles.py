@@ -113,9 +113,9 @@ class Ensembles:
 
     def needs(self, graph: Graph, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
         """Return the models that the steps of an ensemble refer to, among those known or `on_disk`."""
-        return frozenset().union(*(self._meant(graph, step, on_disk) for step in graph.steps))
+        return frozenset().union(*(self._match_models(graph, step, on_disk) for step in graph.steps))
 
-    def _meant(
+    def _match_models(
         self, graph: Graph, step: EnsembleStep, on_disk: Collection[ModelId] = ()
     ) -> frozenset[ModelId]:
         """Return the models that a step may refer to; several if it is ambiguous."""
@@ -151,7 +151,7 @@ class Ensembles:
 
     def _compose(self, wanted: WantedModel, graph: Graph, version: int) -> Ensemble:
         """Compose one version from the models that serve now. Raises LoadError naming what does not fit."""
-        models = [self._model(graph, step) for step in graph.steps]
+        models = [self._find_step_model(graph, step) for step in graph.steps]
         config = deepcopy(wanted.config)
         resolved = graph.over([model.model_id for model in models])
         for step in resolved.steps:
@@ -191,7 +191,7 @@ class Ensembles:
             for ensemble in composed:
                 version = ensemble.version
                 current = serving[version].served if version in serving else None
-                if isinstance(current, Ensemble) and _same(current, ensemble):
+                if isinstance(current, Ensemble) and _is_same_ensemble(current, ensemble):
                     current.recomposed()
                 else:
                     new[version] = Loaded(served=ensemble, recipe=wanted.recipes[version])
@@ -217,15 +217,16 @@ class Ensembles:
         self._resolved[model, version] = found
         return found
 
-    def _model(self, graph: Graph, step: EnsembleStep) -> Served:
+    def _find_step_model(self, graph: Graph, step: EnsembleStep) -> Served:
         """Return the served model of a step. Raises ConfigError with Triton's wording."""
-        found, repository = self._meant(graph, step), self._repository
+        found, repository = self._match_models(graph, step), self._repository
         needed, entries = min(found), repository.record(min(found)).entries
         if len(found) > 1 or not entries:
             missing = {
                 each.model.name
                 for each in graph.steps
-                if len(known := self._meant(graph, each)) > 1 or not repository.record(min(known)).entries
+                if len(known := self._match_models(graph, each)) > 1
+                or not repository.record(min(known)).entries
             }
             raise ConfigError(
                 f"ensemble {graph.model} contains models that are not available or ambiguous: "
@@ -252,7 +253,7 @@ class Ensembles:
         )
 
 
-def _same(current: Ensemble, new: Ensemble) -> bool:
+def _is_same_ensemble(current: Ensemble, new: Ensemble) -> bool:
     """Return True if both produce the same responses. Models are not compared: steps resolve them."""
     return (
         current.config == new.config

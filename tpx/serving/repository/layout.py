@@ -146,29 +146,29 @@ class LocalRepository:
     def scan(self) -> list[ModelSource]:
         path = self._path
         if path.is_file():
-            return [_single_file(path)]
-        directories = _model_directories(path)
+            return [_find_single_file(path)]
+        directories = _list_model_directories(path)
         no_repository = "and not a repository of models: name the directory"
         if (path / "config.pbtxt").is_file():
             raise UsageError(f"'{path}' is a model, {no_repository} it is in")
-        if version_of(path.resolve().name)[0] is not None and (file := _model_file(path)) is not None:
+        if version_of(path.resolve().name)[0] is not None and (file := _find_model_file(path)) is not None:
             raise UsageError(
                 f"'{path}' is a version of a model, {no_repository} that its model is in, or '{file}' to "
                 "serve it by itself"
             )
-        return [_source(directory) for directory in directories]
+        return [_read_source(directory) for directory in directories]
 
     def find(self, name: str) -> ModelSource | None:
         path = self._path
         if path.is_file():
-            return _single_file(path) if path.stem == name else None
+            return _find_single_file(path) if path.stem == name else None
         # os.path.isdir is also False for overlong names, for which Path.is_dir raises
-        return _source(path / name) if os.path.isdir(path / name) else None  # noqa: PTH112
+        return _read_source(path / name) if os.path.isdir(path / name) else None  # noqa: PTH112
 
     def names(self) -> dict[str, str]:
         if self._path.is_file():
             return {self._path.stem: str(self._path)}
-        return {_name_of(entry): str(entry) for entry in _model_directories(self._path)}
+        return {_decode_name(entry): str(entry) for entry in _list_model_directories(self._path)}
 
     def misplaced(self) -> list[str]:
         path = self._path
@@ -187,7 +187,7 @@ class LocalRepository:
         ]
 
 
-def _single_file(path: Path) -> ModelSource:
+def _find_single_file(path: Path) -> ModelSource:
     if f"model{path.suffix}" not in RECOGNISED_FILES:
         kinds = ", ".join(name.removeprefix("model") for name in RECOGNISED_FILES)
         raise UsageError(f"'{path}' is neither a model file that tpx knows ({kinds}) nor a model repository")
@@ -195,25 +195,25 @@ def _single_file(path: Path) -> ModelSource:
     return ModelSource(name=path.stem, directory=directory, versions={1: directory}, file=path.resolve())
 
 
-def _model_file(directory: Path) -> Path | None:
+def _find_model_file(directory: Path) -> Path | None:
     """Return the file or directory in it that a backend recognizes as a model, except Python files."""
     names = (name for name in RECOGNISED_FILES if not name.endswith(".py"))
     return next((directory / name for name in names if (directory / name).exists()), None)
 
 
-def _model_directories(path: Path) -> list[Path]:
+def _list_model_directories(path: Path) -> list[Path]:
     try:
         return [each for each in sorted(path.iterdir()) if not each.name.startswith(".") and each.is_dir()]
     except OSError as exc:
         raise UsageError(f"cannot read model repository '{path}': {exc.strerror}") from exc
 
 
-def _name_of(directory: Path) -> str:
+def _decode_name(directory: Path) -> str:
     return os.fsencode(directory.name).decode(errors="replace")
 
 
-def _source(directory: Path) -> ModelSource:
-    name, fault, versions = _name_of(directory), "", dict[int, Path]()
+def _read_source(directory: Path) -> ModelSource:
+    name, fault, versions = _decode_name(directory), "", dict[int, Path]()
     try:
         if name != directory.name:
             fault = f"the name of the directory {os.fsencode(directory)!r} is not UTF-8"
@@ -266,7 +266,7 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
         ordered = ordered[max(0, len(ordered) - newest) :]
     if ordered:
         return ordered
-    file = None if source.origin is not None else _model_file(source.directory)
+    file = None if source.origin is not None else _find_model_file(source.directory)
     if source.override is not None:  # from a request
         hint = ""
     elif present:

@@ -146,7 +146,7 @@ class Loader:
             written = self._read_config(source)
             agents = written.model_repository_agents
             if not agents.agents:
-                return self._wanted(source, written, stamps)
+                return self._build_wanted_model(source, written, stamps)
             files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
             recipe = Recipe(  # of all versions: it covers every file that agents see
                 config=written.SerializeToString(deterministic=True),
@@ -158,15 +158,15 @@ class Loader:
             same = None if served is None else served.wanted
             if same is not None and recipe in same.recipes.values():
                 return replace(same, stamps=stamps)
-            source = _prepare(source, written, ownership, self.settings.agent_directory)
+            source = _run_agents(source, written, ownership, self.settings.agent_directory)
             config = self._read_config(source)
             config.model_repository_agents.CopyFrom(agents)
-            wanted = self._wanted(source, config, stamps)
+            wanted = self._build_wanted_model(source, config, stamps)
             ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
             return ownership.wanted
 
-    def _wanted(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> WantedModel:
-        self._fill(config, source)
+    def _build_wanted_model(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> WantedModel:
+        self._fill_config(config, source)
         composed, recipes = is_ensemble(config), dict[int, Recipe]()
         rest, groups = deepcopy(config), messages.ModelConfig(instance_group=config.instance_group)
         rest.ClearField("version_policy")
@@ -201,7 +201,7 @@ class Loader:
         set_name(config, source.name)
         return config
 
-    def _fill(self, config: ModelConfig, source: ModelSource) -> None:
+    def _fill_config(self, config: ModelConfig, source: ModelSource) -> None:
         """Complete and validate the parts of a configuration that need no open model file."""
         refuse_unsupported(config)
         if is_ensemble(config):
@@ -228,9 +228,11 @@ class Loader:
         `host` lets the model call the server. Raises LoadError.
         """
         with _locating_faults(source):
-            return self._load(source, version, deepcopy(written), host)
+            return self._load_version(source, version, deepcopy(written), host)
 
-    def _load(self, source: ModelSource, version: int, config: ModelConfig, host: Host | None) -> ServedModel:
+    def _load_version(
+        self, source: ModelSource, version: int, config: ModelConfig, host: Host | None
+    ) -> ServedModel:
         began = time.perf_counter_ns()
         backend = find_backend(config.backend, self.settings.backend_directory)
         validate_instance_groups(config)
@@ -241,12 +243,12 @@ class Loader:
             model_name=source.name,
             version=version,
             directory=source.versions[version],
-            settings=self._backend_settings(config.backend),
+            settings=self._merge_backend_settings(config.backend),
             host=host,
         )
         opened = backend.open(files, config)
         try:
-            self._complete(opened, config)
+            self._complete_config(opened, config)
             specs = instance_specs(config)
             self.settings.limiter.check([spec.needs for spec in specs])
             signature = Signature.of(config, read_labels(config, source.directory))
@@ -268,7 +270,7 @@ class Loader:
                 inline_below_ns=self.settings.inline_below_ns,
             )
             model.statistics.latencies = latencies_of(config, self.settings.latencies)
-            model.join(self._instances(model, specs, config, source))
+            model.join(self._create_instances(model, specs, config, source))
         except BaseException:
             opened.close()
             raise
@@ -277,7 +279,7 @@ class Loader:
         model.statistics.load_ns = time.perf_counter_ns() - began
         return model
 
-    def _instances(
+    def _create_instances(
         self, model: ServedModel, specs: Sequence[InstanceSpec], config: ModelConfig, source: ModelSource
     ) -> list[Placed]:
         """Create instances and warm them up. They do not compute for the model until they join it."""
@@ -299,11 +301,13 @@ class Loader:
         wanted = instance_specs(config)
         self.settings.limiter.check([spec.needs for spec in wanted])
         add, end = plan_regroup(model.specs, wanted)
-        return Regroup(model=model, config=config, join=self._instances(model, add, config, source), part=end)
+        return Regroup(
+            model=model, config=config, join=self._create_instances(model, add, config, source), part=end
+        )
 
-    def _complete(self, opened: OpenModel, config: ModelConfig) -> None:
+    def _complete_config(self, opened: OpenModel, config: ModelConfig) -> None:
         if self.settings.auto_complete:
-            settings = self._backend_settings(config.backend)
+            settings = self._merge_backend_settings(config.backend)
             size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
             if not (size.isascii() and size.isdigit()):
                 raise ConfigError(
@@ -323,7 +327,7 @@ class Loader:
                 )
         opened.check(config)
 
-    def _backend_settings(self, backend: str) -> dict[str, str]:
+    def _merge_backend_settings(self, backend: str) -> dict[str, str]:
         settings = self.settings.backend_settings
         return {**settings.get("", {}), **settings.get(backend, {})}
 
@@ -337,7 +341,7 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {relative_paths(error.message)}"
 
 
-def _prepare(
+def _run_agents(
     source: ModelSource, written: ModelConfig, ownership: Ownership, agent_directory: Path
 ) -> ModelSource:
     """Let the agents of the ModelConfig `written` prepare a model; they see all of its files.
@@ -389,7 +393,7 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
                 running = f"is running warmup sample '{sample.name}' for iteration {iteration + 1}"
                 log.info("model '%s' instance %s %s", model.name, instance.name, running)
                 try:
-                    error = instance.warm(_batch(model, sample, directory))
+                    error = instance.warm(_build_warmup_batch(model, sample, directory))
                 except TpxError as exc:
                     error = exc
                 if error is not None:
@@ -399,15 +403,15 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
         raise LoadError("".join(dict.fromkeys(failures)))
 
 
-def _batch(model: ServedModel, sample: ModelWarmup, directory: Path) -> Batch:
+def _build_warmup_batch(model: ServedModel, sample: ModelWarmup, directory: Path) -> Batch:
     """Build `batch_size` requests of one row each, or one request for a model without a batch dimension."""
     rows = sample.batch_size if model.max_batch_size > 0 else 1
     if rows > max(1, model.max_batch_size):
         raise ConfigError(f"batch size {rows} is more than max_batch_size {model.max_batch_size}")
-    return Batch([_request(model, sample, directory, row) for row in range(rows)])
+    return Batch([_build_warmup_request(model, sample, directory, row) for row in range(rows)])
 
 
-def _request(model: ServedModel, sample: ModelWarmup, directory: Path, row: int) -> InferRequest:
+def _build_warmup_request(model: ServedModel, sample: ModelWarmup, directory: Path, row: int) -> InferRequest:
     decoded = DecodedRequest(model_name=model.name, default_binary=True)
     if model.config.HasField("sequence_batching"):
         decoded.parameters = dict(_SEQUENCE)
@@ -419,15 +423,15 @@ def _request(model: ServedModel, sample: ModelWarmup, directory: Path, row: int)
             raise ConfigError(f"the dims of warmup input '{name}' must be fixed numbers, got [ {dims} ]")
         shape = [1, *given.dims] if model.max_batch_size > 0 else list(given.dims)
         datatype = BY_NUMBER[given.data_type]
-        decoded.inputs.append(Tensor(name, datatype.name, shape, _data(given, directory)))
+        decoded.inputs.append(Tensor(name, datatype.name, shape, _make_warmup_data(given, directory)))
     head = model.bind(decoded)
-    infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _ignore, None)
+    infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _drop_response, None)
     infer.sequence = LiveSequence(1)
     infer.sequence.slot = row
     return infer
 
 
-def _data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
+def _make_warmup_data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
     datatype, count = BY_NUMBER[given.data_type], math.prod(given.dims)
     kind, dtype = given.WhichOneof("input_data_type"), datatype.numpy
     if kind == "input_data_file":
@@ -448,5 +452,5 @@ def _data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
     return generator.integers(0, 2 if datatype.name == "BOOL" else 127, count).astype(dtype).tobytes()
 
 
-def _ignore(request: InferRequest, response: InferResponse) -> None:
+def _drop_response(request: InferRequest, response: InferResponse) -> None:
     """Drop the response of a warm-up request."""

@@ -108,7 +108,7 @@ class Loads:
                 del self._lock_users[model], self._locks[model]
 
     @contextmanager
-    def _dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
+    def _record_dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
         """Record that the load of `model` waits for others. Yields the dependency cycle this would
         create, or "": waiting in a cycle would deadlock.
         """
@@ -128,7 +128,7 @@ class Loads:
         if caller is None:
             yield
             return
-        with self._dependency(caller, [model]) as circle:
+        with self._record_dependency(caller, [model]) as circle:
             if circle:
                 fault = (
                     f"'{caller}' waits for itself while it is being loaded: {circle}; "
@@ -175,19 +175,21 @@ class Loads:
                 source = await in_load_thread(self.permits, discover)
             except (LoadError, UsageError) as exc:
                 reason = reason_of(exc)
-                raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=True) from exc
+                raise self._record_refusal(
+                    model, reason, f"{absent(model)}: {reason}", passed_over=True
+                ) from exc
             if source is None:
                 log.error("%s", absent(model))
                 raise InvalidRequest(absent(model))
             ownership = Ownership(source.directory if source.private else None)
             self.retirement.hold(ownership)
             try:
-                await self._load(source, ownership, group)
+                await self._load_model(source, ownership, group)
             finally:
                 await self.retirement.release(ownership)
             log.info("successfully loaded '%s'", model)
 
-    async def _load(self, source: ModelSource, ownership: Ownership, group: LoadGroup) -> None:
+    async def _load_model(self, source: ModelSource, ownership: Ownership, group: LoadGroup) -> None:
         model, table, in_request = source.model_id, self.table, source.private and source.origin is None
         try:
             kept = table.record(model).kept
@@ -195,10 +197,10 @@ class Loads:
                 stamps = await in_load_thread(self.permits, partial(stamps_of, source))
                 # the configuration of an earlier load request holds while the files are unchanged
                 source = replace(source, override=kept.config) if stamps == kept.stamps else source
-            wanted = await self._want(source, ownership)
+            wanted = await self._read_wanted_model(source, ownership)
             if wanted.graph is not None:
                 await self._load_parts(wanted, wanted.graph, group)
-            await self._replace(wanted, ownership)
+            await self._replace_versions(wanted, ownership)
             kept = None
             if source.override is not None and not in_request:
                 kept = KeptConfig(config=source.override, stamps=wanted.stamps)
@@ -214,7 +216,7 @@ class Loads:
                 self.ensembles.settle([model])
             raise
 
-    def _refused(
+    def _record_refusal(
         self, model: ModelId, reason: str, told: str, *, passed_over: bool = False
     ) -> InvalidRequest:
         """Record why a model cannot be loaded, and return the error to raise."""
@@ -222,33 +224,35 @@ class Loads:
         self.table.fault(model, reason, passed_over=passed_over)
         return InvalidRequest(told)
 
-    async def _want(self, source: ModelSource, ownership: Ownership) -> WantedModel:
+    async def _read_wanted_model(self, source: ModelSource, ownership: Ownership) -> WantedModel:
         model = source.model_id
         served = self.table.record(model).ownership
         try:
             return await in_load_thread(self.permits, partial(self.loader.want, source, ownership, served))
         except NoVersion as exc:
             told = f"load failed for model '{model}': {relative_paths(exc.message)}\n"
-            raise self._refused(model, source.fault or reason_of(exc), told) from exc
+            raise self._record_refusal(model, source.fault or reason_of(exc), told) from exc
         except Exception as exc:  # backends and agents run here: any failure fails this model only
             reason = source.fault or reason_of(exc)
             # Triton skips a model that it cannot poll and may still be ready
             passed_over = isinstance(exc, TpxError)
-            raise self._refused(model, reason, f"{absent(model)}: {reason}", passed_over=passed_over) from exc
+            raise self._record_refusal(
+                model, reason, f"{absent(model)}: {reason}", passed_over=passed_over
+            ) from exc
 
     async def _load_parts(self, wanted: WantedModel, graph: Graph, group: LoadGroup) -> None:
         """Load the parts of an ensemble. A failed part is reported when the ensemble is composed."""
         model = wanted.source.model_id
         there = await self.repositories.find_named({step.model.name for step in graph.steps})
         parts = self.ensembles.needs(graph, there)
-        with self._dependency(model, parts) as circle:
+        with self._record_dependency(model, parts) as circle:
             if circle:
                 fault = ConfigError(f"circular dependency between ensembles: {circle}")
                 told = f"load failed for model '{model}': {fault.message}\n"
-                raise self._refused(model, reason_of(fault), told)
+                raise self._record_refusal(model, reason_of(fault), told)
             await self.load_all(parts, group)
 
-    async def _replace(self, wanted: WantedModel, ownership: Ownership) -> None:
+    async def _replace_versions(self, wanted: WantedModel, ownership: Ownership) -> None:
         """Replace the serving versions with the wanted ones, all or none."""
         model, table = wanted.source.model_id, self.table
         serving = {
@@ -272,7 +276,9 @@ class Loads:
             outcomes = self.ensembles.compose_all(wanted, wanted.graph, plan.load)
         else:
             outcomes = await self._load_versions(wanted, plan.load)
-        regroups = await self._regroup(wanted, {version: serving[version] for version in plan.regroup})
+        regroups = await self._regroup_instances(
+            wanted, {version: serving[version] for version in plan.regroup}
+        )
         loaded = {}
         for version, outcome in outcomes.items():
             if not isinstance(outcome, BaseException):
@@ -284,7 +290,7 @@ class Loads:
         # all or nothing: the old versions keep serving
         if failures:
             self.retirement.discard(loaded.values(), ready.values())
-            raise self._failed(wanted, failures, aside=loaded)
+            raise self._record_failure(wanted, failures, aside=loaded)
         self.retirement.freeze_imports()
         self.retirement.retire(table.succeed(model, plan, loaded, wanted.stamps))
         for version, regroup in ready.items():
@@ -296,7 +302,7 @@ class Loads:
         self.ensembles.remember(wanted)
         self.ensembles.settle([model])
 
-    def _failed(
+    def _record_failure(
         self, wanted: WantedModel, failures: Mapping[int, BaseException], aside: Iterable[int]
     ) -> InvalidRequest:
         """Record a failed load and return the error to raise; `aside` are the versions that did not fail."""
@@ -327,10 +333,12 @@ class Loads:
             model,
             {version: wanted.recipes[version] for version in versions},
             partial(size_of, source),
-            lambda: self._all(f"load '{model}'", {version: partial(load, version) for version in versions}),
+            lambda: self._attempt_all(
+                f"load '{model}'", {version: partial(load, version) for version in versions}
+            ),
         )
 
-    async def _regroup(
+    async def _regroup_instances(
         self, wanted: WantedModel, serving: Mapping[int, ServedModel]
     ) -> dict[int, Regroup | BaseException]:
         """Create the missing instances of versions that otherwise keep serving unchanged."""
@@ -341,9 +349,11 @@ class Loads:
             return self.loader.regroup(served, wanted.source, wanted.config)
 
         work = {version: partial(regroup, served) for version, served in serving.items()}
-        return await self._all(f"change the instances of '{model}'", work)
+        return await self._attempt_all(f"change the instances of '{model}'", work)
 
-    async def _all(self, what: str, work: Mapping[int, Callable[[], T]]) -> dict[int, T | BaseException]:
+    async def _attempt_all(
+        self, what: str, work: Mapping[int, Callable[[], T]]
+    ) -> dict[int, T | BaseException]:
         attempts = [self._attempt(f"{what} version {version}", each) for version, each in work.items()]
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         return dict(zip(work, outcomes, strict=True))

@@ -54,10 +54,10 @@ class Tasks:
         """Start a task and return it, for callers that wait. Failures are logged for callers that do not."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._finish_task)
         return task
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _finish_task(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task failed", exc_info=task.exception())
@@ -101,7 +101,7 @@ class Retirement:
         for one in loaded:
             self._tasks.start(self._close(one))
         for regroup in regroups:
-            self._tasks.start(self._in_thread(regroup.drop))
+            self._tasks.start(self._run_in_thread(regroup.drop))
 
     def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
         """Close instances of a model that keeps serving, each after its current work, sequences included."""
@@ -123,9 +123,9 @@ class Retirement:
             if self.last and not model.in_flight:
                 model.give_up_sequences()
             await asyncio.sleep(_LOOK_EVERY_S)
-        await self._in_thread(instance.close)
+        await self._run_in_thread(instance.close)
         log.info("instance %s has ended", instance.name)
-        self._reclaim_soon()
+        self._schedule_reclaim()
 
     def freeze_imports(self) -> None:
         """Exempt the modules of a newly imported backend from garbage collection. A collection pauses
@@ -149,12 +149,12 @@ class Retirement:
         if ownership is not None and ownership.release():
             self._owned.discard(ownership)
             if not ownership.empty:
-                await self._in_thread(ownership.end)
+                await self._run_in_thread(ownership.end)
 
     async def _drain(self, loaded: Loaded) -> None:
         served, ownership = loaded.served, loaded.ownership
         if ownership is not None and ownership.agents:
-            await self._in_thread(ownership.unload)
+            await self._run_in_thread(ownership.unload)
         # after one pass of the loop, requests bound before the swap have been submitted
         await asyncio.sleep(_LOOK_EVERY_S)
         # while it has requests in flight, or may get some from an ensemble that drains
@@ -172,22 +172,22 @@ class Retirement:
 
     async def _close(self, loaded: Loaded) -> None:
         try:
-            await self._in_thread(loaded.served.close)
+            await self._run_in_thread(loaded.served.close)
         finally:
             await self.release(loaded.ownership)
-            self._reclaim_soon()
+            self._schedule_reclaim()
 
-    def _reclaim_soon(self) -> None:
+    def _schedule_reclaim(self) -> None:
         if not (self._reclaiming or self.last):
             self._reclaiming = True
-            self._tasks.start(self._reclaim())
+            self._tasks.start(self._reclaim_memory())
 
-    async def _reclaim(self) -> None:
+    async def _reclaim_memory(self) -> None:
         await asyncio.sleep(_RECLAIM_AFTER_S)
         self._reclaiming = False
-        await self._in_thread(give_memory_back)
+        await self._run_in_thread(give_memory_back)
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
+    async def _run_in_thread(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
@@ -289,10 +289,10 @@ class ModelMemory:
             self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
             if not await self._make_room(model, expected):
-                return self._refusal(model, recipes, expected)
-            before = await self._unattributed()
+                return self._refuse_load(model, recipes, expected)
+            before = await self._measure_unattributed()
             outcomes = await load()
-            sizes = _shares(files_bytes, await self._unattributed() - before)
+            sizes = _split_growth(files_bytes, await self._measure_unattributed() - before)
             loaded = {v: served for v, served in outcomes.items() if not isinstance(served, BaseException)}
             for version in loaded:
                 self._measured.pop(recipes[version], None)
@@ -302,7 +302,7 @@ class ModelMemory:
             held = sum(sizes[version] for version in loaded)
             # if it turned out larger than expected, unload others, or else this model again
             if held > expected and not await self._make_room(model, held):
-                refusal = self._refusal(model, outcomes, held)
+                refusal = self._refuse_load(model, outcomes, held)
                 await asyncio.gather(*(asyncio.to_thread(served.close) for served in loaded.values()))
                 await asyncio.to_thread(give_memory_back)
                 return refusal
@@ -311,11 +311,11 @@ class ModelMemory:
             self._attributed_bytes += held
             return outcomes
 
-    async def _unattributed(self) -> int:
+    async def _measure_unattributed(self) -> int:
         """Return the memory of the process beyond what was measured for models."""
         return await asyncio.to_thread(self._resident) - self._attributed_bytes
 
-    def _refusal(self, model: ModelId, versions: Iterable[int], needed_bytes: int) -> Outcomes:
+    def _refuse_load(self, model: ModelId, versions: Iterable[int], needed_bytes: int) -> Outcomes:
         self.refused.add(model)
         error = LoadError(
             f"model '{model}' needs {needed_bytes:,} bytes, and of --model-memory-limit={self.limit_bytes} "
@@ -335,15 +335,15 @@ class ModelMemory:
             missing = self.used_bytes + needed_bytes - self.limit_bytes
             if missing <= 0:
                 return True
-            chosen = plan_eviction(self._candidates(model), missing)
+            chosen = plan_eviction(self._find_candidates(model), missing)
             if chosen is not None:
-                await self._unload(chosen, model)
+                await self._unload_candidates(chosen, model)
             elif time.perf_counter_ns() > ends_ns or missing > self.used_bytes:
                 return False
             else:
                 await asyncio.sleep(_LOOK_EVERY_S)
 
-    def _candidates(self, model: ModelId) -> list[Candidate]:
+    def _find_candidates(self, model: ModelId) -> list[Candidate]:
         """Return the models that are idle now, except the one that needs room."""
         serving: dict[ModelId, list[Served]] = {}
         for served in self._repository.served():
@@ -368,7 +368,7 @@ class ModelMemory:
                 )
         return out
 
-    async def _unload(self, chosen: Collection[Candidate], model: ModelId) -> None:
+    async def _unload_candidates(self, chosen: Collection[Candidate], model: ModelId) -> None:
         """Unload models, and wait until they are closed and their memory is freed."""
         now_ns = time.perf_counter_ns()
         for candidate in chosen:
@@ -389,7 +389,7 @@ class ModelMemory:
         await asyncio.to_thread(give_memory_back)
 
 
-def _shares(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
+def _split_growth(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
     """Split the growth of the process among versions by file size; at least the file size each."""
     total = sum(files_bytes.values())
     return {

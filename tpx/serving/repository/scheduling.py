@@ -135,7 +135,7 @@ def _validate_states(config: ModelConfig) -> None:
         taken.add(name)
 
 
-def _only_control(
+def _find_only_control(
     config: ModelConfig, control_input: "ModelSequenceBatching.ControlInput", names: set[str]
 ) -> "ModelSequenceBatching.Control":
     """Return the single control of a control tensor; `names` are those of the tensors before it."""
@@ -160,7 +160,7 @@ def _validate_controls(config: ModelConfig) -> None:
     seen: set[str] = set()
     names: set[str] = set()
     for control_input in config.sequence_batching.control_input:
-        control = _only_control(config, control_input, names)
+        control = _find_only_control(config, control_input, names)
         kind = _KINDS[control.kind]
         if kind in seen:
             raise ConfigError(
@@ -237,7 +237,7 @@ def _validate_source(what: str, item: BatchInput | BatchOutput, inputs: Collecti
 
 def scheduler_of(config: ModelConfig) -> Scheduler:
     """Return the scheduler that the configuration selects."""
-    choices = {"sequence_batching": _sequences, "dynamic_batching": _dynamic}
+    choices = {"sequence_batching": _make_sequence_scheduler, "dynamic_batching": _make_dynamic_scheduler}
     choice = config.WhichOneof("scheduling_choice")
     return choices[choice](config) if choice in choices else DirectScheduler()
 
@@ -257,13 +257,15 @@ def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> S
     return SequenceStacking(controls_of(config), states_of(config, directory), stacking, batched=batched)
 
 
-def _dynamic(config: ModelConfig) -> Scheduler:
+def _make_dynamic_scheduler(config: ModelConfig) -> Scheduler:
     batching = config.dynamic_batching
     policies = QueuePolicies(
         levels=batching.priority_levels,
         default_level=batching.default_priority_level,
-        default=_policy(batching.default_queue_policy),
-        by_level={level: _policy(policy) for level, policy in batching.priority_queue_policy.items()},
+        default=_make_queue_policy(batching.default_queue_policy),
+        by_level={
+            level: _make_queue_policy(policy) for level, policy in batching.priority_queue_policy.items()
+        },
     )
     if config.max_batch_size <= 1 and policies.plain:
         return DirectScheduler()
@@ -275,7 +277,7 @@ def _dynamic(config: ModelConfig) -> Scheduler:
     )
 
 
-def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
+def _make_queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
     return QueuePolicy(
         timeout_ns=policy.default_timeout_microseconds * 1000,
         delays=policy.timeout_action == policy.DELAY,
@@ -284,7 +286,7 @@ def _policy(policy: ModelQueuePolicy) -> QueuePolicy:
     )
 
 
-def _sequences(config: ModelConfig) -> Scheduler:
+def _make_sequence_scheduler(config: ModelConfig) -> Scheduler:
     batching = config.sequence_batching
     rows = max(1, config.max_batch_size)
     slots = batching.oldest.max_candidate_sequences or rows
@@ -315,10 +317,10 @@ def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
                 f"'use_same_buffer_for_input_output' for state input name '{state.input_name}'."
             )
         datatype = BY_NUMBER[state.data_type]
-        initial = _zeros(datatype, _first_dims(state))
+        initial = _make_zeros(datatype, _fix_variable_dims(state))
         for given in state.initial_state:
-            _check(state, given)
-            initial = _initial(config.name, given, datatype, directory)
+            _validate_initial_state(state, given)
+            initial = _read_initial_state(config.name, given, datatype, directory)
         names = {"input_name": state.input_name, "output_name": state.output_name}
         states.append(SequenceState(**names, datatype=datatype, initial=initial))
     return states
@@ -330,15 +332,18 @@ def varying_shapes_of(config: ModelConfig) -> list[tuple[int, ...]]:
     if not any(dim < 0 for state in states for dim in state.dims):
         return []
     return [
-        tuple(state.initial_state[0].dims) if state.initial_state else _first_dims(state) for state in states
+        tuple(state.initial_state[0].dims) if state.initial_state else _fix_variable_dims(state)
+        for state in states
     ]
 
 
-def _first_dims(state: "ModelSequenceBatching.State") -> tuple[int, ...]:
+def _fix_variable_dims(state: "ModelSequenceBatching.State") -> tuple[int, ...]:
     return tuple(1 if dim < 0 else dim for dim in state.dims)
 
 
-def _check(state: "ModelSequenceBatching.State", given: "ModelSequenceBatching.InitialState") -> None:
+def _validate_initial_state(
+    state: "ModelSequenceBatching.State", given: "ModelSequenceBatching.InitialState"
+) -> None:
     """Validate an initial state, with Triton's wording and order of checks."""
     name = state.input_name
     if len(state.initial_state) > 1:
@@ -372,12 +377,12 @@ def _check(state: "ModelSequenceBatching.State", given: "ModelSequenceBatching.I
         raise ConfigError(f"initial_state setting expects state '{name}' to have state_data set")
 
 
-def _initial(
+def _read_initial_state(
     model: str, given: "ModelSequenceBatching.InitialState", datatype: DataType, directory: Path
 ) -> Array:
     shape = tuple(given.dims)
     if given.WhichOneof("state_data") == "zero_data":
-        return _zeros(datatype, shape)
+        return _make_zeros(datatype, shape)
     path = inside(directory / "initial_state", given.data_file, "initial_state.data_file")
     try:
         data = path.read_bytes()
@@ -397,6 +402,6 @@ def _initial(
         raise ConfigError(f"initial_state file '{path}' of model '{model}': {exc.message}") from exc
 
 
-def _zeros(datatype: DataType, shape: Sequence[int]) -> Array:
+def _make_zeros(datatype: DataType, shape: Sequence[int]) -> Array:
     # np.zeros allocates pages only when written: states may be large
     return np.zeros(shape, datatype.numpy) if datatype.size else np.full(shape, b"", datatype.numpy)

@@ -222,7 +222,7 @@ class ModelRepository:
         records = self._models.get(name)
         if records is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return _serving(name, records[""], version)
+        return _find_serving(name, records[""], version)
 
     def resolve(self, name: str) -> ModelId:
         """Return the model that a client's name refers to. Raises NotFound, AmbiguousName."""
@@ -241,7 +241,7 @@ class ModelRepository:
         """
         if not self.namespaces:
             return [ModelId(name)]
-        records = sorted(self._records_of(name).items())
+        records = sorted(self._find_records(name).items())
         known = [namespace for namespace, record in records if record.known]
         return [
             ModelId(name, namespace)
@@ -252,14 +252,14 @@ class ModelRepository:
         """Return all models of a name, in any state."""
         if not self.namespaces:
             return [ModelId(name)]
-        return [ModelId(name, namespace) for namespace in sorted(self._records_of(name))]
+        return [ModelId(name, namespace) for namespace in sorted(self._find_records(name))]
 
     def serving(self, model: ModelId, version: str = "") -> Served:
         """Return the served model of a ModelId; otherwise like `get`."""
-        record = self._records_of(model.name).get(model.namespace)
+        record = self._find_records(model.name).get(model.namespace)
         if record is None:
             raise NotFound(f"Request for unknown model: '{model}' is not found")
-        return _serving(model, record, version)
+        return _find_serving(model, record, version)
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Return True if a model serves and is healthy. Raises InvalidRequest like `get`."""
@@ -286,7 +286,7 @@ class ModelRepository:
         """Return the models that are not ready or could not be read."""
         return [
             str(model)
-            for model, record in self._records()
+            for model, record in self._list_records()
             if any(entry.hinders or entry.passed_over for entry in record.entries)
         ]
 
@@ -296,16 +296,16 @@ class ModelRepository:
         Ordered by namespace, name and version: clients that only see names can tell models apart by
         their order.
         """
-        found = [(model, entry) for model, record in self._records() for entry in record.entries]
+        found = [(model, entry) for model, record in self._list_records() for entry in record.entries]
         for model, fault in (on_disk or {}).items():
-            if model.namespace not in self._records_of(model.name):
+            if model.namespace not in self._find_records(model.name):
                 state = VersionState.UNAVAILABLE if fault else None
                 found.append((model, VersionEntry(version=None, state=state, reason=fault)))
         return sorted(found, key=lambda item: (item[0].namespace, item[0].name, item[1].version or 0))
 
     def record(self, model: ModelId) -> Record:
         """Return the record of a model, or an empty one."""
-        return self._records_of(model.name).get(model.namespace) or Record()
+        return self._find_records(model.name).get(model.namespace) or Record()
 
     def recipes(self, model: ModelId) -> dict[int, Recipe]:
         """Return the recipes of the versions that serve."""
@@ -315,7 +315,7 @@ class ModelRepository:
         """Return the stamps of each model's last load, None if it failed. Unloaded models are excluded."""
         return {
             model: record.stamps
-            for model, record in self._records()
+            for model, record in self._list_records()
             if record.fault or any(entry.reason != UNLOADED for entry in record.entries)
         }
 
@@ -323,7 +323,7 @@ class ModelRepository:
 
     def begin(self, model: ModelId, plan: Plan) -> None:
         """Mark the versions of a plan as loading, except those that serve meanwhile."""
-        record = self._make(model)
+        record = self._get_or_add_record(model)
         record.fault = ""
         for version in plan.load:
             entry = record.versions.setdefault(version, VersionEntry(version=version))
@@ -343,7 +343,7 @@ class ModelRepository:
         for version in record.versions.keys() - {*plan.load, *plan.keep}:
             if record.versions[version].hinders:
                 del record.versions[version]
-        self._changed()
+        self._record_change()
         return ended
 
     def keep_config(self, model: ModelId, config: KeptConfig | None) -> None:
@@ -365,7 +365,7 @@ class ModelRepository:
     def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
         """Mark the versions of a failed load as unavailable, except those that keep serving."""
         record = self._models[model.name][model.namespace]
-        self._failed(record)
+        self._mark_failed(record)
         for version, reason in reasons.items():
             entry = record.versions[version]
             if entry.loaded is None:
@@ -376,8 +376,8 @@ class ModelRepository:
 
         `passed_over` means that the fault does not affect the server's readiness.
         """
-        record = self._make(model)
-        self._failed(record)
+        record = self._get_or_add_record(model)
+        self._mark_failed(record)
         if not record.loaded:
             record.fault, record.passed_over = reason, passed_over
 
@@ -389,27 +389,27 @@ class ModelRepository:
             ended += entry.end()
             gone = entry.state is VersionState.UNLOADING or not entry.hinders
             entry.reason = f"{UNLOADED}: {reason}" if gone else reason
-        self._changed()
+        self._record_change()
         return ended
 
     def restore(self, model: ModelId, loaded: Mapping[int, Loaded]) -> list[Loaded]:
         """Serve these versions in place of others. Return those they replace."""
-        self._changed()
+        self._record_change()
         return self._models[model.name][model.namespace].put(loaded)
 
     def unload(self, model: ModelId) -> list[Loaded]:
         """Stop serving a model. Return what served."""
-        record = self._records_of(model.name).get(model.namespace)
+        record = self._find_records(model.name).get(model.namespace)
         if record is None:
             return []
         record.fault, record.stamps, record.known, record.kept = "", None, False, None
         if not record.versions:
-            self._drop(model)
+            self._drop_record(model)
         ended = [loaded for entry in record.versions.values() for loaded in entry.end()]
         for entry in record.versions.values():
             if entry.state is not VersionState.UNLOADING:
                 entry.state, entry.reason = VersionState.UNAVAILABLE, UNLOADED
-        self._changed()
+        self._record_change()
         return ended
 
     def displace(self, model: ModelId, reason: str) -> list[Loaded]:
@@ -422,8 +422,8 @@ class ModelRepository:
             return []
         served_before = record.has_served
         ended = self.unload(model)
-        if model.namespace in self._records_of(model.name):
-            self._drop(model)
+        if model.namespace in self._find_records(model.name):
+            self._drop_record(model)
         self.fault(model, reason, passed_over=not served_before)
         return ended
 
@@ -436,49 +436,49 @@ class ModelRepository:
 
     def forget(self, present: Iterable[ModelId]) -> None:
         """Drop models that are neither present nor in use."""
-        for model in {model for model, _ in self._records()} - set(present):
+        for model in {model for model, _ in self._list_records()} - set(present):
             self.forget_unused(model)
 
     def forget_unused(self, model: ModelId) -> None:
         """Drop a model if all its versions are unavailable."""
-        record = self._records_of(model.name).get(model.namespace)
+        record = self._find_records(model.name).get(model.namespace)
         if record is not None and all(entry.state is VersionState.UNAVAILABLE for entry in record.entries):
-            self._drop(model)
+            self._drop_record(model)
 
     # the table
 
-    def _changed(self) -> None:
+    def _record_change(self) -> None:
         """Record that a different version serves; what no longer serves is not kept alive."""
         self.generation += 1
         self._served = None
 
-    def _failed(self, record: Record) -> None:
+    def _mark_failed(self, record: Record) -> None:
         record.stamps = None
         if self.namespaces and not record.known:  # the name may now refer to another model
             record.known = True
-            self._changed()
+            self._record_change()
 
-    def _records(self) -> list[tuple[ModelId, Record]]:
+    def _list_records(self) -> list[tuple[ModelId, Record]]:
         return [
             (ModelId(name, namespace), record)
             for name, records in self._models.items()
             for namespace, record in records.items()
         ]
 
-    def _records_of(self, name: str) -> dict[str, Record]:
+    def _find_records(self, name: str) -> dict[str, Record]:
         return self._models.get(name, {})
 
-    def _make(self, model: ModelId) -> Record:
+    def _get_or_add_record(self, model: ModelId) -> Record:
         return self._models.setdefault(model.name, {}).setdefault(model.namespace, Record())
 
-    def _drop(self, model: ModelId) -> None:
+    def _drop_record(self, model: ModelId) -> None:
         records = self._models[model.name]
         del records[model.namespace]
         if not records:
             del self._models[model.name]
 
 
-def _serving(model: ModelId | str, record: Record, version: str) -> Served:
+def _find_serving(model: ModelId | str, record: Record, version: str) -> Served:
     """Return the version that serves a model; an empty `version` selects the latest ready one.
 
     Raises NotFound, NotReady, and InvalidRequest if the version is not a positive number.

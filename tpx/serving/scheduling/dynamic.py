@@ -48,13 +48,13 @@ class DynamicBatcher:
         queue = self._queue
         if not queue or (self._policed is not None and not idle):
             return ()  # priorities and deadlines are judged when an instance is free, not before
-        count, final = self._longest_run()
+        count, final = self._find_longest_run()
         if self._delay_ns:
-            overdue = now_ns - self._oldest_ns(count) >= self._delay_ns
-            preferred = self._preferred_run() if self._preferred and not overdue else 0
+            overdue = now_ns - self._find_oldest_ns(count) >= self._delay_ns
+            preferred = self._find_preferred_run() if self._preferred and not overdue else 0
         else:
             overdue = True
-            preferred = self._preferred_run() if self._preferred else 0
+            preferred = self._find_preferred_run() if self._preferred else 0
         if preferred:
             count = preferred
         elif not final and not (overdue and idle):
@@ -79,7 +79,7 @@ class DynamicBatcher:
             return None
         times = []
         if self._delay_ns:
-            times.append(self._oldest_ns(self._longest_run()[0]) + self._delay_ns)
+            times.append(self._find_oldest_ns(self._find_longest_run()[0]) + self._delay_ns)
         if self._policed is not None:
             times.append(self._policed.next_deadline_ns() or 0)
         return min((at for at in times if at > now_ns), default=None)
@@ -87,13 +87,13 @@ class DynamicBatcher:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def _oldest_ns(self, count: int) -> int:
+    def _find_oldest_ns(self, count: int) -> int:
         """Return the earliest arrival among the first `count` requests."""
         if self._policed is None:
-            return _waits_since_ns(next(iter(self._queue)))
+            return _compute_ready_ns(next(iter(self._queue)))
         return min(request.arrived_ns for request in islice(self._policed, count))
 
-    def _longest_run(self) -> tuple[int, bool]:
+    def _find_longest_run(self) -> tuple[int, bool]:
         """Return how many requests at the front fit into one batch, and whether no later arrival could
         join them.
         """
@@ -110,7 +110,7 @@ class DynamicBatcher:
             count += 1
         return count, size >= self._max
 
-    def _preferred_run(self) -> int:
+    def _find_preferred_run(self) -> int:
         """The longest run of the front that makes a preferred size, or the one that would overshoot the
         largest: then what comes before the overshoot leaves, or the one request that overshoots by itself."""
         key = next(iter(self._queue)).head.batch_key
@@ -127,7 +127,7 @@ class DynamicBatcher:
         return best
 
 
-def _waits_since_ns(request: InferRequest) -> int:
+def _compute_ready_ns(request: InferRequest) -> int:
     """Return since when a request can be batched; one of a sequence first waits for earlier ones."""
     sequence = request.sequence
     return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)

@@ -64,13 +64,13 @@ class InlinePolicy:
                 self._since_failure = 0
                 self._probation = max(1, self._probation >> 1)
         elif cost_ns < _PREEMPTED * self._below_ns:
-            self._exceeded(cost_ns, row_size)
+            self._record_exceeded(cost_ns, row_size)
         else:
             self._since_failure = 0
             self._left = self._probation
             self._probation = min(_LONGEST_PROBATION, 2 * self._probation)
             self._short_row_size = min(self._short_row_size, row_size - 1)
-        self._decide()
+        self._update_row_size()
 
     def measured_in_thread(self, cost_ns: int, row_size: int) -> None:
         """Record an execution by an instance, by CPU time of its thread; 0 if unknown."""
@@ -83,14 +83,14 @@ class InlinePolicy:
                 self._reluctance -= 1
             self._short_row_size = max(self._short_row_size, row_size)
         elif not self.open or row_size <= self._short_row_size:
-            self._exceeded(cost_ns, row_size)
-        self._decide()
+            self._record_exceeded(cost_ns, row_size)
+        self._update_row_size()
 
-    def _decide(self) -> None:
+    def _update_row_size(self) -> None:
         self.row_size = self._short_row_size if self.open else _NONE
         self.usual_ns = self._below_ns if not self._reluctance and self._probation == 1 else 0
 
-    def _exceeded(self, cost_ns: int, row_size: int) -> None:
+    def _record_exceeded(self, cost_ns: int, row_size: int) -> None:
         self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // self._below_ns))
         self._short_row_size = min(self._short_row_size, row_size - 1)
 
@@ -157,7 +157,7 @@ class LonePolicy:
         else:
             self._row_size = min(self._row_size, row_size - 1)
         self._left_here = _LONE_IN_A_ROW if self._in_a_row == self._needed else 0
-        self._decide()
+        self._update_row_size()
 
     def measured_here(self, cost_ns: int, row_size: int) -> None:
         """Record an execution on the event loop, by wall time."""
@@ -171,7 +171,7 @@ class LonePolicy:
             self._left_here = self._in_a_row = 0
             self._needed = min(_MOST_LONE_IN_A_ROW, 2 * self._needed)
             self._row_size = min(self._row_size, row_size - 1)
-        self._decide()
+        self._update_row_size()
 
-    def _decide(self) -> None:
+    def _update_row_size(self) -> None:
         self.row_size = self._row_size if self._left_here else _NONE

@@ -145,7 +145,7 @@ class RateLimiter:
         everywhere: dict[str, bool] = {}
         for needs in instances:
             for (name, device), count in needs.resources.items():
-                limit = self._limit(name, device)
+                limit = self._find_limit(name, device)
                 if limit is not None and count > limit:
                     raise ConfigError(
                         f'Resource count for "{name}" is limited to {limit} which will prevent scheduling of '
@@ -164,7 +164,7 @@ class RateLimiter:
         """Stage an instance that has work."""
         if turn.idle:
             turn.idle = False
-            shares = [other.share for other in self.turns if _compete(other, turn)]
+            shares = [other.share for other in self.turns if _is_competing(other, turn)]
             turn.share = max(turn.share, min(shares, default=0))
         self._numbers += 1
         turn.place = (turn.share, self._numbers, turn)
@@ -186,7 +186,7 @@ class RateLimiter:
         for place in tuple(self._row):
             turn = place[2]
             needs = turn.needs.resources
-            if not held_back.isdisjoint(needs) or not self._fits(needs):
+            if not held_back.isdisjoint(needs) or not self._can_grant(needs):
                 held_back.update(needs)
                 continue
             for resource, count in needs.items():
@@ -197,13 +197,13 @@ class RateLimiter:
             if turn is not asking:
                 turn.on_granted()
 
-    def _fits(self, needs: Mapping[Resource, int]) -> bool:
+    def _can_grant(self, needs: Mapping[Resource, int]) -> bool:
         return all(
             self._used.get(resource, 0) + count <= self._total.get(resource, count)
             for resource, count in needs.items()
         )
 
-    def _limit(self, name: str, device: int) -> int | None:
+    def _find_limit(self, name: str, device: int) -> int | None:
         """Return the limit; for a resource shared by all devices, the option's device is ignored."""
         if device == GLOBAL:
             return max((count for (known, _), count in self._explicit.items() if known == name), default=None)
@@ -214,12 +214,12 @@ class RateLimiter:
         total: dict[Resource, int] = {}
         for turn in self.turns:
             for resource, count in turn.needs.resources.items():
-                limit = self._limit(*resource)
+                limit = self._find_limit(*resource)
                 total[resource] = max(total.get(resource, 0), count) if limit is None else limit
         self._total = total
 
 
-def _compete(other: Turn, turn: Turn) -> bool:
+def _is_competing(other: Turn, turn: Turn) -> bool:
     """Return whether another instance wants the same resource now."""
     if other is turn or not (other.granted or other.place is not None):
         return False

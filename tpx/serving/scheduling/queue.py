@@ -156,7 +156,7 @@ class PolicyQueue:
     def next_deadline_ns(self) -> int | None:
         """Return the time of the next deadline, None if there is none."""
         deadlines = self._deadlines
-        while deadlines and not self._waits(deadlines[0]):
+        while deadlines and not self._is_waiting(deadlines[0]):
             heapq.heappop(deadlines)
         return deadlines[0].at_ns if deadlines else None
 
@@ -168,13 +168,13 @@ class PolicyQueue:
         self._count -= 1
         return request
 
-    def _waits(self, deadline: _Deadline) -> bool:
+    def _is_waiting(self, deadline: _Deadline) -> bool:
         """Return whether the request of a deadline is still queued."""
         level = self._levels.get(deadline.level)
         return level is not None and deadline.arrival in level.queue
 
     def _drop_stale(self) -> None:
-        self._deadlines = [each for each in self._deadlines if self._waits(each)]
+        self._deadlines = [each for each in self._deadlines if self._is_waiting(each)]
         heapq.heapify(self._deadlines)
 
     def _add_level(self, number: int) -> _Level:

@@ -107,9 +107,9 @@ class SequenceTable:
         self._ids = itertools.count(1)
         self.waiting = 0
         """Number of queued requests."""
-        self.on_ready: Callable[[LiveSequence], None] = _ignore
+        self.on_ready: Callable[[LiveSequence], None] = _do_nothing
         """Called with a sequence that has a slot and a request, and none computing."""
-        self.on_closed: Callable[[int], None] = _ignore
+        self.on_closed: Callable[[int], None] = _do_nothing
         """Called with an instance that is removed."""
         for instance in range(instances):
             self.open_instance(instance, 0)
@@ -119,7 +119,7 @@ class SequenceTable:
         self._slots[instance] = []
         heapq.heappush(self._free, (0, instance))
         while self._backlog and self._free:
-            self._succeed(*heapq.heappop(self._free), now_ns)
+            self._assign_slot(*heapq.heappop(self._free), now_ns)
 
     def close_instance(self, instance: int) -> bool:
         """Start no more sequences on an instance. Return whether it had none left and was removed."""
@@ -141,10 +141,10 @@ class SequenceTable:
     def add(self, request: InferRequest) -> None:
         """Append a request to its sequence. Raises InvalidRequest."""
         if self.iterative:
-            self._identify(request)
-        correlation_id = self._checked_id(request)
+            self._assign_id(request)
+        correlation_id = self._validate_id(request)
         parameters = request.head.parameters
-        sequence = self._sequence_of(correlation_id, starts=bool(parameters.get("sequence_start")))
+        sequence = self._get_or_start_sequence(correlation_id, starts=bool(parameters.get("sequence_start")))
         request.sequence = sequence
         sequence.queue.append(request)
         self.waiting += 1
@@ -153,11 +153,11 @@ class SequenceTable:
             self.end(sequence)
         self._idle.pop(sequence, None)
         if sequence.instance < 0:
-            self._await(sequence, request)
+            self._set_deadline(sequence, request)
         elif not sequence.busy:
             self.on_ready(sequence)
 
-    def _identify(self, request: InferRequest) -> None:
+    def _assign_id(self, request: InferRequest) -> None:
         """Start a sequence for a new request; a rescheduled one continues its own."""
         head = request.head
         parameters = dict(head.parameters)
@@ -202,7 +202,7 @@ class SequenceTable:
             if sequence.queue:
                 self.on_ready(sequence)
             elif sequence.ended:
-                self._release(sequence, now_ns)
+                self._release_slot(sequence, now_ns)
             else:
                 self._idle[sequence] = None
 
@@ -213,11 +213,11 @@ class SequenceTable:
         sequence: LiveSequence = request.sequence
         sequence.busy = False
         # after a missed request the model would compute the others with a wrong state
-        refusals = self._cut(sequence, cut=True)
+        refusals = self._remove_cancelled(sequence, cut=True)
         if sequence.queue:
             self.on_ready(sequence)
         else:
-            self._release(sequence, now_ns)
+            self._release_slot(sequence, now_ns)
         return refusals
 
     def purge_cancelled(self, now_ns: int) -> list[Refusal]:
@@ -226,19 +226,19 @@ class SequenceTable:
         settled = [sequence for slots in self._slots.values() for sequence in slots if sequence is not None]
         for sequence in (*self._backlog, *settled):
             if any(request.cancelled for request in sequence.queue):
-                refusals += self._cut(sequence)
+                refusals += self._remove_cancelled(sequence)
                 if not sequence.queue and not sequence.busy:
                     if sequence.instance < 0:
                         del self._backlog[sequence]
                     else:
-                        self._release(sequence, now_ns)
+                        self._release_slot(sequence, now_ns)
         # removal from the middle of a heap is a search: rebuild it once most entries are stale
         if len(self._deadlines) > 2 * len(self._backlog) + _FEW:
             self._deadlines = [each for each in self._deadlines if each[2] in self._backlog]
             heapq.heapify(self._deadlines)
         return refusals
 
-    def _cut(self, sequence: LiveSequence, *, cut: bool = False) -> list[Refusal]:
+    def _remove_cancelled(self, sequence: LiveSequence, *, cut: bool = False) -> list[Refusal]:
         """Remove cancelled requests and those behind them, up to one that restarts the sequence;
         without one the sequence ends.
 
@@ -266,7 +266,7 @@ class SequenceTable:
             log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
             del self._idle[sequence]
             self._give_up(sequence, None)
-            self._release(sequence, now_ns)
+            self._release_slot(sequence, now_ns)
         refusals: list[Refusal] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, _, sequence = heapq.heappop(self._deadlines)
@@ -284,7 +284,7 @@ class SequenceTable:
             times.append(next(iter(self._idle)).touched_ns + self._idle_ns + 1)
         return min(times, default=None)
 
-    def _checked_id(self, request: InferRequest) -> CorrelationId:
+    def _validate_id(self, request: InferRequest) -> CorrelationId:
         head = request.head
         if head.batch_size > 1:
             raise InvalidRequest(
@@ -310,7 +310,7 @@ class SequenceTable:
             sequence.ended = True
             del self._live[sequence.id]
 
-    def _sequence_of(self, correlation_id: CorrelationId, *, starts: bool) -> LiveSequence:
+    def _get_or_start_sequence(self, correlation_id: CorrelationId, *, starts: bool) -> LiveSequence:
         sequence = self._live.get(correlation_id)
         if sequence is None:
             if not starts:
@@ -320,7 +320,7 @@ class SequenceTable:
                 )
             sequence = self._live[correlation_id] = LiveSequence(correlation_id)
             if self._free:
-                self._settle(sequence, *heapq.heappop(self._free))
+                self._occupy_slot(sequence, *heapq.heappop(self._free))
             else:
                 self._backlog[sequence] = None
         elif starts:
@@ -332,7 +332,7 @@ class SequenceTable:
             )
         return sequence
 
-    def _await(self, sequence: LiveSequence, request: InferRequest) -> None:
+    def _set_deadline(self, sequence: LiveSequence, request: InferRequest) -> None:
         """Set the deadline of a sequence in the backlog: that of its request with the shortest timeout."""
         timeout_ns = request.head.timeout_ns
         if timeout_ns and request.arrived_ns + timeout_ns < sequence.deadline_ns:
@@ -340,7 +340,7 @@ class SequenceTable:
             self._numbers += 1  # tie-breaker for equal deadlines: sequences have no order
             heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
 
-    def _settle(self, sequence: LiveSequence, slot: int, instance: int) -> None:
+    def _occupy_slot(self, sequence: LiveSequence, slot: int, instance: int) -> None:
         sequence.slot, sequence.instance = slot, instance
         slots = self._slots[instance]
         if slot < len(slots):
@@ -351,18 +351,18 @@ class SequenceTable:
         if len(slots) < self._slots_of_instance:
             heapq.heappush(self._free, (len(slots), instance))
 
-    def _succeed(self, slot: int, instance: int, now_ns: int) -> None:
+    def _assign_slot(self, slot: int, instance: int, now_ns: int) -> None:
         """Assign a slot to the sequence that has waited longest."""
         follower, _ = self._backlog.popitem(last=False)
-        self._settle(follower, slot, instance)
+        self._occupy_slot(follower, slot, instance)
         follower.touched_ns = now_ns
         self.on_ready(follower)
 
-    def _release(self, sequence: LiveSequence, now_ns: int) -> None:
+    def _release_slot(self, sequence: LiveSequence, now_ns: int) -> None:
         """Release the slot of a sequence, to the one that has waited longest, if any."""
         slot, instance = sequence.slot, sequence.instance
         if self._backlog and instance not in self._closing:
-            self._succeed(slot, instance, now_ns)
+            self._assign_slot(slot, instance, now_ns)
         else:
             self._slots[instance][slot] = None
             if instance not in self._closing:
@@ -377,5 +377,5 @@ class SequenceTable:
         return refusals
 
 
-def _ignore(subject: object) -> None:
+def _do_nothing(subject: object) -> None:
     """Do nothing: the default of callbacks."""

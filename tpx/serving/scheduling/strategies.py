@@ -72,8 +72,8 @@ class OldestSequences:
         self.add, self.expire = table.add, table.expire
         self._batchers: defaultdict[int, DynamicBatcher] = defaultdict(new_batcher)
         """Batchers by instance."""
-        table.on_ready = self._offer
-        table.on_closed = self._forget
+        table.on_ready = self._queue_request
+        table.on_closed = self._drop_batcher
 
     def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest]:
         return self._batchers[instance].take(now_ns, idle=idle)
@@ -95,10 +95,10 @@ class OldestSequences:
     def __len__(self) -> int:
         return self._table.waiting + sum(len(batcher) for batcher in self._batchers.values())
 
-    def _forget(self, instance: int) -> None:
+    def _drop_batcher(self, instance: int) -> None:
         self._batchers.pop(instance, None)
 
-    def _offer(self, sequence: LiveSequence) -> None:
+    def _queue_request(self, sequence: LiveSequence) -> None:
         shapes = self._table.state_shapes(sequence) if self._table.varies else None
         request = self._table.take(sequence)
         if shapes is not None:

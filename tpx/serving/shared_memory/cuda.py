@@ -73,21 +73,31 @@ class CudaRegionMemory:
         size = len(memory)
         if size:
             with self._driver.on(self._device):
-                self._driver.call("cuMemcpyDtoH_v2", _host(memory), self._at(offset), ctypes.c_size_t(size))
+                self._driver.call(
+                    "cuMemcpyDtoH_v2",
+                    _get_host_pointer(memory),
+                    self._compute_address(offset),
+                    ctypes.c_size_t(size),
+                )
 
     def write(self, offset: int, data: Buffer) -> None:
         if not len(data):
             return
         with self._driver.on(self._device):
-            self._driver.call("cuMemcpyHtoD_v2", self._at(offset), _host(data), ctypes.c_size_t(len(data)))
+            self._driver.call(
+                "cuMemcpyHtoD_v2",
+                self._compute_address(offset),
+                _get_host_pointer(data),
+                ctypes.c_size_t(len(data)),
+            )
             # the copy may return before the data has arrived, and the client must not see old data
             self._driver.call("cuCtxSynchronize")
 
-    def _at(self, offset: int) -> ctypes.c_uint64:
+    def _compute_address(self, offset: int) -> ctypes.c_uint64:
         return ctypes.c_uint64(self._address + offset)
 
 
-def _host(buffer: Buffer) -> ctypes.c_void_p:
+def _get_host_pointer(buffer: Buffer) -> ctypes.c_void_p:
     return ctypes.c_void_p(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 

@@ -266,7 +266,7 @@ class SharedMemory:
         self.check_registrable(region.name, SystemRegion)
         _check_size(region)
         if not 0 <= region.offset <= _MAX_BYTES - region.byte_size:
-            raise _invalid(region, "invalid args")
+            raise _make_region_error(region, "invalid args")
         memory = SystemRegionMemory(region.name, region.key, region.offset, region.byte_size)
         self._regions[region.name] = Registration(region, memory)
 
@@ -277,7 +277,7 @@ class SharedMemory:
         if len(raw_handle) != HANDLE_BYTES:
             raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
         if not 0 <= region.device_id <= _MAX_DEVICE:
-            raise _invalid(region, f"there is no device {region.device_id}")
+            raise _make_region_error(region, f"there is no device {region.device_id}")
         try:
             memory = self._open_cuda(raw_handle, region.device_id, region.byte_size)
         except Unsupported as exc:
@@ -285,7 +285,7 @@ class SharedMemory:
                 f"failed to register CUDA shared memory region: '{region.name}', GPUs not supported"
             ) from exc
         except InvalidRequest as exc:
-            raise _invalid(region, f"invalid args: {exc.message}") from exc
+            raise _make_region_error(region, f"invalid args: {exc.message}") from exc
         self._regions[region.name] = Registration(region, memory)
 
     def unregister(self, name: str, kind: type[Region]) -> None:
@@ -332,7 +332,7 @@ class SharedMemory:
 
     def inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[SharedInput]:
         """Return the inputs in shared memory, unread. Raises NotFound, InvalidRequest."""
-        registrations = [self._registration(place) for _, place in inputs]
+        registrations = [self._find_registration(place) for _, place in inputs]
         total = sum(place.byte_size for _, place in inputs)
         if total > self._limits.max_input_bytes:
             raise InvalidRequest(
@@ -347,9 +347,9 @@ class SharedMemory:
 
     def placement(self, place: SharedMemoryRange) -> RegionPlacement:
         """Return a range to write to later. Raises NotFound, InvalidRequest."""
-        return RegionPlacement(self._registration(place), place)
+        return RegionPlacement(self._find_registration(place), place)
 
-    def _registration(self, place: SharedMemoryRange) -> Registration:
+    def _find_registration(self, place: SharedMemoryRange) -> Registration:
         known = self._regions.get(place.region)
         if known is None:
             raise NotFound(f"Unable to find shared memory region: '{place.region}'")
@@ -369,8 +369,8 @@ class SharedMemory:
 
 def _check_size(region: Region) -> None:
     if not 0 < region.byte_size <= _MAX_BYTES:
-        raise _invalid(region, "invalid args")
+        raise _make_region_error(region, "invalid args")
 
 
-def _invalid(region: Region, why: str) -> InvalidRequest:
+def _make_region_error(region: Region, why: str) -> InvalidRequest:
     return InvalidRequest(f"failed to register shared memory region '{region.name}': {why}")

@@ -44,7 +44,7 @@ class SystemRegionMemory:
                 f"failed to register shared memory region '{name}': invalid args: offset {offset} is no "
                 f"multiple of the page size, {mmap.PAGESIZE}"
             )
-        fd = _open(name, key)
+        fd = _open_region_file(name, key)
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or offset + byte_size > status.st_size:
             os.close(fd)
@@ -66,31 +66,31 @@ class SystemRegionMemory:
             while done < size:
                 count = os.preadv(self._fd, [memory[done:]], self._offset + offset + done)
                 if not count:
-                    raise self._shrunk()
+                    raise self._make_shrunk_error()
                 done += count
         except OSError as exc:
-            raise self._failed("read", exc) from exc
+            raise self._make_io_error("read", exc) from exc
 
     def write(self, offset: int, data: Buffer) -> None:
         at = self._offset + offset
         view = memoryview(data)
         try:
             if os.fstat(self._fd).st_size < at + len(view):
-                raise self._shrunk()  # a write beyond its end would extend the file
+                raise self._make_shrunk_error()  # a write beyond its end would extend the file
             while len(view):
                 count = os.pwrite(self._fd, view, at)
                 view, at = view[count:], at + count
         except OSError as exc:
-            raise self._failed("written", exc) from exc
+            raise self._make_io_error("written", exc) from exc
 
-    def _shrunk(self) -> InvalidRequest:
+    def _make_shrunk_error(self) -> InvalidRequest:
         return InvalidRequest(f"shared memory region '{self._name}' is shorter than when it was registered")
 
-    def _failed(self, what: str, exc: OSError) -> InvalidRequest:
+    def _make_io_error(self, what: str, exc: OSError) -> InvalidRequest:
         return InvalidRequest(f"shared memory region '{self._name}' can not be {what}: {exc.strerror}")
 
 
-def _open(name: str, key: str) -> int:
+def _open_region_file(name: str, key: str) -> int:
     file = key.lstrip("/")
     if "/" in file or "\0" in file or file in ("", ".", ".."):
         raise InvalidRequest(

@@ -12,7 +12,7 @@ def added_inputs(config: ModelConfig) -> dict[str, int]:
     added: dict[str, int] = {}
     batching = config.sequence_batching
     for control_input in batching.control_input:
-        added[control_input.name] = _control_type(control_input.control)
+        added[control_input.name] = _find_control_type(control_input.control)
     for state in batching.state:
         added[state.input_name] = state.data_type
     for batch_input in config.batch_input:
@@ -26,7 +26,7 @@ def taken_outputs(config: ModelConfig) -> dict[str, int]:
     return {state.output_name: state.data_type for state in config.sequence_batching.state}
 
 
-def _control_type(controls: Any) -> int:
+def _find_control_type(controls: Any) -> int:
     for control in controls:
         if control.data_type:
             return int(control.data_type)

@@ -100,11 +100,11 @@ def array_of(head: RequestHead, bound: BoundInput, data: Buffer, shape: Sequence
     lengths.
     """
     if bound.dtype is None:
-        return _strings(head, bound.spec.name, data, shape)
+        return _decode_strings(head, bound.spec.name, data, shape)
     return np.ndarray(shape, bound.dtype, data)
 
 
-def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> Array:
+def _decode_strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> Array:
     """Return BYTES as an array of objects. Raises InvalidRequest: large ones were not validated before."""
     try:
         elements = elements_of(head.model.name, name, data, math.prod(shape))

@@ -65,7 +65,7 @@ class RaggedStacking:
             data = b"".join([request.buffers[index] for request in requests])
             arrays[name] = array_of(head, bound, data, shape)
         for added in self._added:
-            shapes = [_input(request, added.source).shape for request in requests]
+            shapes = [_find_input(request, added.source).shape for request in requests]
             arrays[added.name] = added.tell(shapes, added.dtype)
         return arrays
 
@@ -78,19 +78,19 @@ class RaggedStacking:
             tensors = []
             for bound in head.outputs:
                 if bound.spec.name in self._scattered:
-                    tensors.append(self._part(bound, request, outputs, used))
+                    tensors.append(self._slice_output(bound, request, outputs, used))
                 else:
                     tensors.append(rows.tensor(bound.spec, start, head.batch_size))
             batch.responses.append(InferResponse(tensors))
             start += head.batch_size
 
-    def _part(
+    def _slice_output(
         self, bound: BoundOutput, request: InferRequest, outputs: Arrays, used: dict[str, int]
     ) -> Tensor:
         """Return the next elements of an output, in number and shape of the request's source."""
         spec = bound.spec
         array = checked_output(spec, outputs)
-        shape = _input(request, self._scattered[spec.name]).shape
+        shape = _find_input(request, self._scattered[spec.name]).shape
         begin = used[spec.name]
         end = used[spec.name] = begin + math.prod(shape)
         flat = array.reshape(-1)
@@ -101,7 +101,7 @@ class RaggedStacking:
         return Tensor(spec.name, spec.datatype, shape, raw_bytes(flat[begin:end]))
 
 
-def _input(request: InferRequest, name: str) -> BoundInput:
+def _find_input(request: InferRequest, name: str) -> BoundInput:
     for bound in request.head.inputs:
         if bound.spec.name == name:
             return bound
@@ -122,16 +122,16 @@ def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
     ]
 
 
-def _counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
+def _count_elements(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.array([math.prod(shape) for shape in shapes], dtype)
 
 
-def _accumulated(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
+def _accumulate_counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
     return np.array(list(itertools.accumulate(math.prod(shape) for shape in shapes)), dtype)
 
 
-def _accumulated_with_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
+def _accumulate_from_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
+    return np.concatenate([np.zeros(1, dtype), _accumulate_counts(shapes, dtype)])
 
 
 def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
@@ -147,9 +147,9 @@ def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.gen
 
 
 _TELL = {
-    0: _counts,
-    1: _accumulated,
-    2: _accumulated_with_zero,
+    0: _count_elements,
+    1: _accumulate_counts,
+    2: _accumulate_from_zero,
     3: _longest_as_shape,
     4: _item_shapes,
     5: _item_shapes_flat,

@@ -28,25 +28,29 @@ class SampleStacking:
     def gather(self, batch: Batch) -> Arrays:
         arrays: Arrays = {}
         for index, bound in enumerate(batch.requests[0].head.inputs):
-            parts = [self._rows(request.head, index, request.buffers[index]) for request in batch.requests]
-            arrays[bound.spec.name] = _one_array(parts)
+            parts = [
+                self._read_samples(request.head, index, request.buffers[index]) for request in batch.requests
+            ]
+            arrays[bound.spec.name] = _join_samples(parts)
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         start = 0
         for request in batch.requests:
             count = request.head.batch_size if self._batched else 1
-            tensors = [self._tensor(bound.spec, outputs, start, count) for bound in request.head.outputs]
+            tensors = [
+                self._build_tensor(bound.spec, outputs, start, count) for bound in request.head.outputs
+            ]
             batch.responses.append(InferResponse(tensors))
             start += count
 
-    def _rows(self, head: RequestHead, index: int, data: Buffer) -> Array:
+    def _read_samples(self, head: RequestHead, index: int, data: Buffer) -> Array:
         """Return the samples of one input of a request, [n, *dims]."""
         bound = head.inputs[index]
         array = array_of(head, bound, data, bound.shape)
         return array if self._batched else array[np.newaxis]
 
-    def _tensor(self, spec: TensorSpec, outputs: Arrays, start: int, count: int) -> Tensor:
+    def _build_tensor(self, spec: TensorSpec, outputs: Arrays, start: int, count: int) -> Tensor:
         samples = outputs.get(spec.name)
         if samples is None:
             raise ExecutionError(f"the model gave no output '{spec.name}'")
@@ -55,13 +59,13 @@ class SampleStacking:
                 f"output '{spec.name}' has {len(samples)} samples, fewer than the inputs of its batch"
             )
         rows = samples[start : start + count]
-        array = checked_output(spec, {spec.name: self._stacked(spec.name, rows)})
+        array = checked_output(spec, {spec.name: self._stack_samples(spec.name, rows)})
         shape: Sequence[int] = array.shape
         if spec.model_dims is not spec.dims:
             shape = client_shape(spec, shape, batched=self._batched)
         return Tensor(spec.name, spec.datatype, tuple(shape), raw_bytes(array))
 
-    def _stacked(self, name: str, rows: Array) -> Array:
+    def _stack_samples(self, name: str, rows: Array) -> Array:
         """Return the samples of one request as one array. Raises ExecutionError if their shapes differ."""
         shapes = {sample.shape for sample in rows}
         if name in self._joined:
@@ -77,7 +81,7 @@ class SampleStacking:
         )
 
 
-def _one_array(parts: Sequence[Array]) -> Array:
+def _join_samples(parts: Sequence[Array]) -> Array:
     """Return samples of several requests as one array, an object array if their shapes differ."""
     if len(parts) == 1:
         return parts[0]

@@ -78,18 +78,18 @@ class SequenceStacking:
     def gather(self, batch: Batch) -> Arrays:
         rows = batch.by_row(batch.requests)
         height = len(rows)
-        arrays = self._inner.gather(_filled(batch))
+        arrays = self._inner.gather(_fill_empty_rows(batch))
         for control in self.controls:
             array = np.array([control.value(request) for request in rows], control.datatype.numpy)
             arrays[control.name] = array.reshape(height, 1) if self._batched else array
         for state in self.states:
-            arrays[state.input_name] = self._state(state, rows)
+            arrays[state.input_name] = self._stack_state(state, rows)
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        filled = _filled(batch)
+        filled = _fill_empty_rows(batch)
         height = len(filled.requests)
-        states = [(state, self._given(state, outputs, height)) for state in self.states]
+        states = [(state, self._check_state_output(state, outputs, height)) for state in self.states]
         self._inner.scatter(filled, outputs)
         if filled is not batch:
             batch.responses += [filled.responses[slot] for slot in batch.slots or ()]
@@ -101,7 +101,7 @@ class SequenceStacking:
                     kept = array[row] if self._batched else array
                     request.sequence.states[state.input_name] = kept.copy()
 
-    def _state(self, state: SequenceState, rows: Sequence[InferRequest | None]) -> Array:
+    def _stack_state(self, state: SequenceState, rows: Sequence[InferRequest | None]) -> Array:
         values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]
         shape = values[0][2].shape
         if not self._batched:
@@ -116,7 +116,7 @@ class SequenceStacking:
             array[row] = value
         return array
 
-    def _given(self, state: SequenceState, outputs: Arrays, height: int) -> Array:
+    def _check_state_output(self, state: SequenceState, outputs: Arrays, height: int) -> Array:
         array = outputs.get(state.output_name)
         if array is None:
             raise ExecutionError(f"the model gave no state '{state.output_name}'")
@@ -154,10 +154,10 @@ def null_of(request: InferRequest) -> InferRequest:
         bytes(bound.size if bound.size >= 0 else _LENGTH_BYTES * math.prod(bound.shape))
         for bound in request.head.inputs
     ]
-    return InferRequest(request.head, buffers, _ignore, None)
+    return InferRequest(request.head, buffers, _drop_response, None)
 
 
-def _filled(batch: Batch) -> Batch:
+def _fill_empty_rows(batch: Batch) -> Batch:
     """Return the batch with requests in its empty rows too."""
     if not batch.empty:
         return batch
@@ -165,7 +165,7 @@ def _filled(batch: Batch) -> Batch:
     return Batch([request or null for request in batch.by_row(batch.requests)])
 
 
-def _ignore(request: InferRequest, response: InferResponse) -> None:
+def _drop_response(request: InferRequest, response: InferResponse) -> None:
     """Drop a response."""
 
 

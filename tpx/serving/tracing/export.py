@@ -68,7 +68,7 @@ class SpanExport:
             return
         count = self._count(trace)
         if self._waiting + count > self._settings.bsp_max_queue_size:
-            self._drop(count)
+            self._count_dropped(count)
             return
         with self._changed:
             self._queue.append((trace, count))
@@ -76,7 +76,7 @@ class SpanExport:
             if self._waiting >= self._settings.bsp_max_export_batch_size:
                 self._changed.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="span-export", daemon=True)
+            self._thread = threading.Thread(target=self._export_batches, name="span-export", daemon=True)
             self._thread.start()
 
     def end(self) -> None:
@@ -100,17 +100,17 @@ class SpanExport:
             log.error("%d spans are lost: '%s' did not take them within %g s", left, where, patience_s)
         self._collector.close()
 
-    def _work(self) -> None:
-        while batch := self._take():
+    def _export_batches(self) -> None:
+        while batch := self._take_batch():
             try:
                 why = self._collector.send(batch)
             except (OSError, ValueError, TypeError) as exc:  # the next batch may succeed
                 log.debug("exporting spans failed", exc_info=True)
                 why = str(exc) or type(exc).__name__
             if not self._given_up:
-                self._tell(why, self._on_its_way)
+                self._log_outcome(why, self._on_its_way)
 
-    def _take(self) -> list[Trace]:
+    def _take_batch(self) -> list[Trace]:
         """Return the next batch once it is due; an empty one means the end."""
         full = self._settings.bsp_max_export_batch_size
         with self._changed:
@@ -130,7 +130,7 @@ class SpanExport:
             self._on_its_way = size
             return batch
 
-    def _tell(self, why: str, count: int) -> None:
+    def _log_outcome(self, why: str, count: int) -> None:
         """Log a failure once, and its end once."""
         if why:
             self._lost += count
@@ -143,7 +143,7 @@ class SpanExport:
             log.info("'%s' takes spans again; %d were dropped meanwhile", self._settings.url, self._lost)
             self._lost = 0
 
-    def _drop(self, count: int) -> None:
+    def _count_dropped(self, count: int) -> None:
         """Log the first dropped trace, and then every thousandth."""
         if self._dropped % _TELL_EVERY == 0:
             log.warning(

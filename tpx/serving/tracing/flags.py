@@ -48,21 +48,21 @@ def trace_flag(text: str) -> TraceFlag:
     name, equals, value = pair.partition("=")
     if (comma and not mode) or not (name and equals and value):
         raise ValueError(_FORM)
-    own = _mode(mode) if comma else None
+    own = _parse_mode(mode) if comma else None
     if name not in _SETTINGS[own or ""]:
         known = [f"{of},{each}=" if of else f"{each}=" for of, names in _SETTINGS.items() for each in names]
         raise ValueError(f"unknown setting '{pair}': expected {', '.join(known[:-1])} or {known[-1]}")
-    return TraceFlag(name, _value(name, value), own)
+    return TraceFlag(name, _parse_value(name, value), own)
 
 
-def _value(name: str, text: str) -> Levels | int | str:
+def _parse_value(name: str, text: str) -> Levels | int | str:
     if name in _LEAST:
-        return _number(text, _LEAST[name])
+        return _parse_number(text, _LEAST[name])
     if name == "level":
         return level_words(text)
     if name == "resource" and not all(text.partition("=")[::2]):
         raise ValueError("expected opentelemetry,resource=KEY=VALUE")
-    return _mode(text) if name == "mode" else text
+    return _parse_mode(text) if name == "mode" else text
 
 
 def level_words(text: str) -> Levels:
@@ -97,7 +97,7 @@ def start_setting(
                 f"--trace-config {flag.mode},{flag.setting}= has no effect: that needs mode={flag.mode}"
             )
     if setting.exports:
-        return _exporting(setting, flags, environment)
+        return _apply_span_flags(setting, flags, environment)
     if not setting.trace_rate:
         raise UsageError("--trace-config rate=0 needs mode=opentelemetry: expected at least 1")
     if setting.trace_level and not setting.trace_file:
@@ -108,7 +108,7 @@ def start_setting(
     return setting
 
 
-def _exporting(
+def _apply_span_flags(
     setting: TraceSetting, flags: Sequence[TraceFlag], environment: Mapping[str, str]
 ) -> TraceSetting:
     if setting.trace_file:
@@ -118,11 +118,11 @@ def _exporting(
     said = {flag.setting: flag.value for flag in flags if flag.mode == "opentelemetry"}
     pairs = [str(flag.value).partition("=") for flag in flags if flag.setting == "resource"]
     spans = SpanSettings(resource=tuple({key: value for key, _, value in pairs}.items()))
-    spans = replace(spans, url=str(said.get("url") or _url(environment) or spans.url))
+    spans = replace(spans, url=str(said.get("url") or _find_url(environment) or spans.url))
     for name, variable in _SPAN_NUMBERS.items():
         number, text = said.get(name), environment.get(variable)
         try:
-            number = _number(text, 1) if number is None and text else number
+            number = _parse_number(text, 1) if number is None and text else number
         except ValueError as exc:
             raise UsageError(f"{variable}={text} of the environment: {exc}") from exc
         if number is not None:
@@ -137,14 +137,14 @@ def _exporting(
     return replace(setting, spans=spans)
 
 
-def _url(environment: Mapping[str, str]) -> str:
+def _find_url(environment: Mapping[str, str]) -> str:
     for variable, path in _URL_VARIABLES:
         if environment.get(variable):
             return environment[variable].rstrip("/") + path if path else environment[variable]
     return ""
 
 
-def _mode(text: str) -> Mode:
+def _parse_mode(text: str) -> Mode:
     for mode in MODES:
         if text.lower() == mode:
             return mode
@@ -152,7 +152,7 @@ def _mode(text: str) -> Mode:
     raise ValueError(f"invalid value for trace mode option: {text}. {options}")
 
 
-def _number(text: str, least: int) -> int:
+def _parse_number(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:

@@ -150,7 +150,7 @@ def parse_update(
         else:
             if len(texts) != 1:
                 raise InvalidRequest(f"expect only 1 value for '{name}'")
-            values[name] = _whole_number(name, texts[0], got)
+            values[name] = _parse_whole_number(name, texts[0], got)
     return TraceUpdate(values=TraceValues(**values), cleared=frozenset(cleared))  # type: ignore[arg-type]
 
 
@@ -164,7 +164,7 @@ def parse_levels(texts: Sequence[str]) -> tuple[Level, ...] | None:
     return tuple(level for level in LEVELS if level in texts) if texts else None
 
 
-def _whole_number(name: str, text: str, got: str) -> int:
+def _parse_whole_number(name: str, text: str, got: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
         raise InvalidRequest(f"Unable to parse '{name}', got: {text}")

@@ -61,9 +61,9 @@ def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableS
     of_computing = [stamp for stamp in stamps if stamp.name.startswith(_OF_COMPUTING)]
     of_model = [stamp for stamp in stamps if stamp.name.startswith(_OF_MODEL)]
     of_wire = [stamp for stamp in stamps if not stamp.name.startswith((*_OF_MODEL, _OF_COMPUTING))]
-    below, above = _context(place, place.span_id), _context(place, place.above_id)
+    below, above = _make_span_context(place, place.span_id), _make_span_context(place, place.above_id)
     if of_computing:
-        made.append(span(COMPUTE, _context(place, new_span_id()), below, of_computing, {}, ""))
+        made.append(span(COMPUTE, _make_span_context(place, new_span_id()), below, of_computing, {}, ""))
     if of_model and trace.head is not None:
         model, request_id = trace.head.model, trace.head.request_id
         about: dict[str, str | int] = {
@@ -86,7 +86,7 @@ def count_spans(trace: Trace) -> int:
     return (0 if trace.parent_id else 1) + 2 + sum(map(count_spans, trace.children))
 
 
-def _context(place: SpanPlace, span_id: int) -> SpanContext:
+def _make_span_context(place: SpanPlace, span_id: int) -> SpanContext:
     return SpanContext(
         place.trace_id,
         span_id,

@@ -119,7 +119,7 @@ class TensorSeen:
         tensor = self.tensor
         item = {
             "name": tensor.name,
-            "data": ",".join(_texts(tensor)),
+            "data": ",".join(_format_elements(tensor)),
             "shape": ",".join(map(str, tensor.shape)),
             "dtype": tensor.datatype,
         }
@@ -199,16 +199,16 @@ class Trace:
         if not self._left_queue:
             self._left_queue = True
             self.stamp("QUEUE_START", request.arrived_ns)
-            self._see_inputs("TENSOR_QUEUE_INPUT", request)
+            self._record_inputs("TENSOR_QUEUE_INPUT", request)
             if times.started_ns:
                 self.stamp("COMPUTE_START", times.started_ns)
-                self._see_inputs("TENSOR_BACKEND_INPUT", request)
+                self._record_inputs("TENSOR_BACKEND_INPUT", request)
                 self.stamp("COMPUTE_INPUT_END", times.gathered_ns)
                 self.stamp("COMPUTE_OUTPUT_START", times.computed_ns)
         if response.error is not None:
             self.error = response.error.message
         for tensor in response.outputs:
-            self._see("TENSOR_BACKEND_OUTPUT", tensor)
+            self._record_tensor("TENSOR_BACKEND_OUTPUT", tensor)
         if response.final:
             if times.started_ns:
                 self.stamp("COMPUTE_END", times.ended_ns)
@@ -233,12 +233,12 @@ class Trace:
     def total_size(self) -> int:
         return self.size + sum(child.total_size for child in self.children)
 
-    def _see_inputs(self, activity: Activity, request: InferRequest) -> None:
+    def _record_inputs(self, activity: Activity, request: InferRequest) -> None:
         if "TENSORS" in self._levels:
             for bound, data in zip(request.head.inputs, request.buffers, strict=True):
-                self._see(activity, Tensor(bound.spec.name, bound.spec.datatype, bound.shape, data))
+                self._record_tensor(activity, Tensor(bound.spec.name, bound.spec.datatype, bound.shape, data))
 
-    def _see(self, activity: Activity, tensor: Tensor) -> None:
+    def _record_tensor(self, activity: Activity, tensor: Tensor) -> None:
         if "TENSORS" in self._levels:
             self.size += len(tensor.data)
             self.events.append(TensorSeen(activity, tensor))
@@ -249,10 +249,10 @@ def encode(trace: Trace) -> bytes:
     return orjson.dumps(trace.records())[1:-1]
 
 
-def _texts(tensor: Tensor) -> list[str]:
+def _format_elements(tensor: Tensor) -> list[str]:
     """Return the elements of a tensor as text, each as short as it can be read back."""
     if tensor.datatype == "BYTES":
-        return ['"' + item.decode("utf-8", "backslashreplace") + '"' for item in _strings(tensor)]
+        return ['"' + item.decode("utf-8", "backslashreplace") + '"' for item in _split_strings(tensor)]
     array = tensor.numpy().reshape(-1)
     if tensor.datatype == "BOOL":
         array = array.astype(np.uint8)
@@ -261,7 +261,7 @@ def _texts(tensor: Tensor) -> list[str]:
     return [text.removesuffix(".0") for text in array.astype(str).tolist()]
 
 
-def _strings(tensor: Tensor) -> list[bytes]:
+def _split_strings(tensor: Tensor) -> list[bytes]:
     """Return the elements of a BYTES tensor, up to a length that exceeds the data."""
     view, at, out = memoryview(tensor.data), 0, []
     for _ in range(math.prod(tensor.shape)):

@@ -113,7 +113,7 @@ class Tracer:
         self.hears_callers = start.exports
         """True if callers can request a trace through headers."""
         self._ids = itertools.count(1)
-        self._server = self._scope(start, TraceValues())
+        self._server = self._make_scope(start, TraceValues())
         self._models: dict[str, _Scope] = {}
         self.on = self._server.on
         self._watchers: list[Callable[[], None]] = []
@@ -129,7 +129,7 @@ class Tracer:
         """
         trace = self._models.get(model, self._server).sample(self._ids, caller)
         if trace is not None:
-            self._look()
+            self._notify_if_switched()
         return trace
 
     def setting(self, model: str = "") -> TraceSetting:
@@ -144,19 +144,21 @@ class Tracer:
         if model:
             current = self._models.get(model)
             said = update.applied(TraceValues() if current is None else current.said_now)
-            self._put(model, self._checked(said, self._server.setting) if said.said else None)
+            self._set_scope(
+                model, self._make_checked_scope(said, self._server.setting) if said.said else None
+            )
         else:
-            changed = self._checked(update.applied(self._server.said_now), self._start)
+            changed = self._make_checked_scope(update.applied(self._server.said_now), self._start)
             inheriting = {
-                name: self._checked(scope.said_now, changed.setting)
+                name: self._make_checked_scope(scope.said_now, changed.setting)
                 for name, scope in self._models.items()
                 if len(scope.said.said) < len(NAMES)
             }
             self._server.replace()
             self._server = changed
             for name, scope in inheriting.items():
-                self._put(name, scope)
-        self._look()
+                self._set_scope(name, scope)
+        self._notify_if_switched()
 
     def close(self) -> None:
         """Close all sinks; blocks until traces are on disk or at the collector."""
@@ -165,7 +167,7 @@ class Tracer:
             scope.end()
         self._sink.close()
 
-    def _put(self, model: str, scope: _Scope | None) -> None:
+    def _set_scope(self, model: str, scope: _Scope | None) -> None:
         """Give a model its own setting, or the server's for None."""
         current = self._models.pop(model, None)
         if current is not None:
@@ -173,16 +175,16 @@ class Tracer:
         if scope is not None:
             self._models[model] = scope
 
-    def _checked(self, said: TraceValues, base: TraceSetting) -> _Scope:
+    def _make_checked_scope(self, said: TraceValues, base: TraceSetting) -> _Scope:
         setting = said.over(base)
         if setting.trace_level and setting.fault:
             raise InvalidRequest(f"Attempting to set invalid trace setting :{setting.fault}")
-        return self._scope(setting, said)
+        return self._make_scope(setting, said)
 
-    def _scope(self, setting: TraceSetting, said: TraceValues) -> _Scope:
+    def _make_scope(self, setting: TraceSetting, said: TraceValues) -> _Scope:
         return _Scope(setting, said, self._sink.group(setting))
 
-    def _look(self) -> None:
+    def _notify_if_switched(self) -> None:
         on = self._server.on or any(scope.on for scope in self._models.values())
         if on is not self.on:
             self.on = on

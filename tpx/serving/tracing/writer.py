@@ -43,9 +43,9 @@ class TraceFile:
             self._end = 0
         text = (b"," if self._end else b"[") + b",".join(traces)
         try:
-            _write(self._descriptor, text + b"]", self._end)
+            _write_at(self._descriptor, text + b"]", self._end)
         except OSError:
-            self._undo()
+            self._undo_write()
             raise
         self._end += len(text)
 
@@ -55,7 +55,7 @@ class TraceFile:
         partial = path.with_name(f"{path.name}.partial")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            _write(descriptor, b"[" + b",".join(traces) + b"]", 0)
+            _write_at(descriptor, b"[" + b",".join(traces) + b"]", 0)
         except OSError:
             partial.unlink()
             raise
@@ -69,17 +69,17 @@ class TraceFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _undo(self) -> None:
+    def _undo_write(self) -> None:
         """Restore the file after a partial write."""
         try:
             os.ftruncate(self._descriptor, self._end)
             if self._end:
-                _write(self._descriptor, b"]", self._end)
+                _write_at(self._descriptor, b"]", self._end)
         except OSError as exc:
             log.debug("trace file '%s' stays incomplete: %s", self.path, exc.strerror)
 
 
-def _write(descriptor: int, data: bytes, at: int) -> None:
+def _write_at(descriptor: int, data: bytes, at: int) -> None:
     view = memoryview(data)
     while view:
         count = os.pwrite(descriptor, view, at)
@@ -114,16 +114,16 @@ class TracePortion:
         self._held.append(text)
         self._size += len(text)
         if complete or (self._frequency and len(self._held) >= self._frequency):
-            return self._leave(self._file.number)
+            return self._write_held(self._file.number)
         if self._immediate or self._size > _MAX_HELD_BYTES:
             return self.flush()
         return 0
 
     def flush(self) -> int:
         """Write the remaining traces; return how many."""
-        return self._leave(self._file.number if self._frequency else self._file.append)
+        return self._write_held(self._file.number if self._frequency else self._file.append)
 
-    def _leave(self, write: Callable[[Sequence[bytes]], None]) -> int:
+    def _write_held(self, write: Callable[[Sequence[bytes]], None]) -> int:
         traces, self._held, self._size = self._held, [], 0
         if traces:
             write(traces)
@@ -152,11 +152,11 @@ class TraceWriter:
         if self._closed:
             return
         if self._waiting_bytes + size > MAX_WAITING_BYTES:
-            self._drop("too many tensors wait to be written")
+            self._count_dropped("too many tensors wait to be written")
             return
         with self._lock:
             self._waiting_bytes += size
-        if not self.enqueue(lambda: self._write(group, trace, size, complete=complete)):
+        if not self.enqueue(lambda: self._write_trace(group, trace, size, complete=complete)):
             with self._lock:
                 self._waiting_bytes -= size
 
@@ -178,18 +178,18 @@ class TraceWriter:
         try:
             self._queue.put_nowait(write)
         except Full:
-            self._drop("the disk does not keep up")
+            self._count_dropped("the disk does not keep up")
             return False
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="trace-writer", daemon=True)
+            self._thread = threading.Thread(target=self._write_queued, name="trace-writer", daemon=True)
             self._thread.start()
         return True
 
-    def _work(self) -> None:
+    def _write_queued(self) -> None:
         while (write := self._queue.get()) is not None:
-            self._attempt(write)
+            self._attempt_write(write)
 
-    def _write(self, group: TracePortion, trace: Trace, size: int, *, complete: bool) -> int:
+    def _write_trace(self, group: TracePortion, trace: Trace, size: int, *, complete: bool) -> int:
         try:
             text = encode(trace)
         except (ValueError, TypeError):  # the next trace may succeed
@@ -200,7 +200,7 @@ class TraceWriter:
                 self._waiting_bytes -= size
         return group.take(text, complete=complete)
 
-    def _attempt(self, write: Callable[[], int]) -> None:
+    def _attempt_write(self, write: Callable[[], int]) -> None:
         """Log a full disk once, and its recovery once."""
         try:
             written = write()
@@ -217,7 +217,7 @@ class TraceWriter:
             self._failing = False
             log.info("trace file '%s' is written again", self._file.path)
 
-    def _drop(self, why: str) -> None:
+    def _count_dropped(self, why: str) -> None:
         """Log the first dropped trace, and then every thousandth."""
         if self._dropped % 1000 == 0:
             log.warning("a trace is dropped: %s (%d before)", why, self._dropped)

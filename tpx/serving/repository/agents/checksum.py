@@ -24,10 +24,10 @@ class ChecksumAgent:
         if not model.parameters:
             raise ConfigError("it has no parameters and would check nothing: give it one as 'SHA256:<path>'")
         for key, value in sorted(model.parameters.items()):
-            _check(model, key, value.strip().lower())
+            _verify_checksum(model, key, value.strip().lower())
 
 
-def _check(model: AgentModel, key: str, expected: str) -> None:
+def _verify_checksum(model: AgentModel, key: str, expected: str) -> None:
     algorithm, colon, name = key.partition(":")
     digits = _ALGORITHMS.get(algorithm.upper())
     if not colon or digits is None:

@@ -27,14 +27,14 @@ class DecryptAgent:
     def act(self, action: AgentAction, model: AgentModel) -> None:
         if action is not AgentAction.LOAD:
             return
-        key = _key(model)
+        key = _read_keys(model)
         target = model.acquire()
-        if not _copy(model.location, target, key.decrypt, frozenset()):
+        if not _copy_decrypted(model.location, target, key.decrypt, frozenset()):
             raise LoadError(f"there is no file that ends in '{_ENDING}' in '{model.location}'")
         model.use(target)
 
 
-def _key(model: AgentModel) -> MultiFernet:
+def _read_keys(model: AgentModel) -> MultiFernet:
     """Return all configured keys, newest first, so that files encrypted with any of them can be read."""
     for name in model.parameters:
         if name not in _PARAMETERS:
@@ -45,7 +45,7 @@ def _key(model: AgentModel) -> MultiFernet:
         raise ConfigError(f"it needs one parameter, {' or '.join(_PARAMETERS)}")
     [(name, value)] = model.parameters.items()
     where = f"{name} '{value}'"
-    text = os.environ.get(value) if name == "key_environment" else _from_file(Path(value))
+    text = os.environ.get(value) if name == "key_environment" else _read_key_file(Path(value))
     if text is None:
         raise LoadError(f"the environment variable '{value}', which should hold the key, is not set")
     keys = text.split()
@@ -57,7 +57,7 @@ def _key(model: AgentModel) -> MultiFernet:
         raise LoadError(f"{where} holds no Fernet key: 32 bytes in URL-safe base64, one a line") from exc
 
 
-def _from_file(path: Path) -> str:
+def _read_key_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_MAX_KEY_FILE_BYTES).decode("ascii")
@@ -67,7 +67,7 @@ def _from_file(path: Path) -> str:
         raise LoadError(f"key_file '{path}' holds no Fernet key: it is not text") from exc
 
 
-def _copy(
+def _copy_decrypted(
     source: Path, target: Path, decrypt: Callable[[bytes], bytes], above: frozenset[tuple[int, int]]
 ) -> int:
     """Fill `target` and return the number of files decrypted. Symlinks that form a cycle are skipped."""
@@ -81,16 +81,16 @@ def _copy(
             continue
         if entry.is_dir():
             (target / entry.name).mkdir(0o700)
-            count += _copy(entry, target / entry.name, decrypt, above)
+            count += _copy_decrypted(entry, target / entry.name, decrypt, above)
         elif entry.name.endswith(_ENDING):
-            _decrypt(entry, target / entry.name.removesuffix(_ENDING), decrypt)
+            _decrypt_file(entry, target / entry.name.removesuffix(_ENDING), decrypt)
             count += 1
         else:
             (target / entry.name).symlink_to(entry.absolute())
     return count
 
 
-def _decrypt(source: Path, target: Path, decrypt: Callable[[bytes], bytes]) -> None:
+def _decrypt_file(source: Path, target: Path, decrypt: Callable[[bytes], bytes]) -> None:
     try:
         plain = decrypt(source.read_bytes())
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -41,14 +41,14 @@ CLASS = "RepositoryAgent"
 
 def agent(name: str, directory: Path) -> RepositoryAgent:
     """Create the agent of this name. Raises LoadError, or ConfigError if there is no such agent."""
-    file = _below(name, directory, "agent.py")
+    file = _find_agent_file(name, directory, "agent.py")
     if file is not None:
-        return _from_file(name, file)
+        return _import_agent(name, file)
     found = make(AGENTS, name)
     if found is not None:
         return cast("RepositoryAgent", found)
     fault = f"unable to find repository agent '{name}' of model_repository_agents.agents"
-    if _below(name, directory, f"libtritonrepoagent_{name}.so") is not None:
+    if _find_agent_file(name, directory, f"libtritonrepoagent_{name}.so") is not None:
         fault += (
             f": '{directory / name}' has a library of Triton's, tpx takes only agents in Python, agent.py"
         )
@@ -58,21 +58,21 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
 
 def whereabouts(name: str, directory: Path) -> str:
     """Return the file or module of an agent, or "". Raises LoadError if two packages provide it."""
-    file = _below(name, directory, "agent.py")
+    file = _find_agent_file(name, directory, "agent.py")
     if file is not None:
         return str(file)
     found = AGENTS.known.get(name) or offer_of(AGENTS, name)
     return found.target.partition(":")[0] if found is not None else ""
 
 
-def _below(name: str, directory: Path, file: str) -> Path | None:
+def _find_agent_file(name: str, directory: Path, file: str) -> Path | None:
     if name in AGENTS.known or not name or "\0" in name or Path(name).name != name:
         return None
     path = directory / name / file
     return path if path.is_file() else None
 
 
-def _from_file(name: str, file: Path) -> RepositoryAgent:
+def _import_agent(name: str, file: Path) -> RepositoryAgent:
     """Import an agent from its file, anew for every load, so that a fix needs no restart."""
     origin = f"repository agent '{name}' is '{file}'"
     module_name = f"tpx_repository_agent_{name}"
@@ -136,7 +136,7 @@ class Ownership:
             for each, one in found:
                 model = AgentModel(config.name, deepcopy(config), each.parameters, location, private_parent)
                 self._notified.append((each.name, one, model))
-                _load(each.name, one, model)
+                _run_load_action(each.name, one, model)
                 model.settle()
                 location = model.location
         return location
@@ -188,7 +188,7 @@ class Ownership:
                     log.error("repository agent '%s' %s", name, fault)
 
 
-def _load(name: str, one: RepositoryAgent, model: AgentModel) -> None:
+def _run_load_action(name: str, one: RepositoryAgent, model: AgentModel) -> None:
     where = f"repository agent '{name}' of model '{model.name}'"
     try:
         with foreign():

@@ -58,7 +58,7 @@ def place_of(text: str) -> Path | StorePlace:
         raise ValueError("expected a directory, s3://, gs:// or as://")
     rest, endpoint, account = match[2], "", ""
     if scheme == "s3":
-        endpoint, rest = _endpoint_of(rest)
+        endpoint, rest = _split_endpoint(rest)
     elif scheme == "as":
         account, _, rest = rest.partition("/")
         account = account.removesuffix(_AZURE_HOST)
@@ -72,7 +72,7 @@ def place_of(text: str) -> Path | StorePlace:
     return StorePlace(scheme=scheme, bucket=bucket, path="/".join(parts), endpoint=endpoint, account=account)
 
 
-def _endpoint_of(rest: str) -> tuple[str, str]:
+def _split_endpoint(rest: str) -> tuple[str, str]:
     """Split off the endpoint URL before bucket and path, if any; a bare `host:port` means https."""
     match = _ENDPOINT.fullmatch(rest)
     if match is not None:
@@ -108,18 +108,22 @@ def settings_of(place: StorePlace, environment: Mapping[str, str], home: Path) -
     such as the identity of the machine or workload. Raises UsageError.
     """
     path = environment.get(_FILE, "")
-    entry = _entry(Path(path), place) if path else None
+    entry = _find_credentials(Path(path), place) if path else None
     if place.scheme == "s3":
-        return _s3(place, environment if entry is None else _renamed(entry, _AWS_MEMBERS), home)
+        return _read_s3_settings(
+            place, environment if entry is None else _rename_to_variables(entry, _AWS_MEMBERS), home
+        )
     if place.scheme == "gs":
         if entry is not None and not isinstance(entry, str):
             raise UsageError(f"{_FILE} '{path}': an entry of 'gs' must be the path of a file")
         credentials = environment.get("GOOGLE_APPLICATION_CREDENTIALS", "") if entry is None else entry
-        return _said({"application_credentials": credentials})
-    return _azure(place, environment if entry is None else _renamed(entry, _AZURE_MEMBERS))
+        return _drop_empty_settings({"application_credentials": credentials})
+    return _read_azure_settings(
+        place, environment if entry is None else _rename_to_variables(entry, _AZURE_MEMBERS)
+    )
 
 
-def _s3(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
+def _read_s3_settings(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
     settings: Settings = {
         "access_key_id": environment.get("AWS_ACCESS_KEY_ID", ""),
         "secret_access_key": environment.get("AWS_SECRET_ACCESS_KEY", ""),
@@ -129,7 +133,7 @@ def _s3(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settin
     }
     profile = environment.get("AWS_PROFILE", "")
     if profile or not settings["access_key_id"]:
-        found = _profile(profile or "default", environment, home)
+        found = _read_aws_profile(profile or "default", environment, home)
         if profile and not found.get("access_key_id"):
             raise UsageError(
                 f"profile '{profile}' of AWS_PROFILE has no aws_access_key_id: tpx reads the keys that stand "
@@ -144,10 +148,10 @@ def _s3(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settin
             }
     # S3-compatible servers address buckets by path and may lack a wildcard certificate
     settings["virtual_hosted_style_request"] = not place.endpoint
-    return _said(settings)
+    return _drop_empty_settings(settings)
 
 
-def _profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str, str]:
+def _read_aws_profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str, str]:
     """Return the keys and region of a profile, as far as the AWS files contain them. Raises UsageError."""
     out: dict[str, str] = {}
     for variable, file, section in (
@@ -172,7 +176,7 @@ def _profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str,
     return out
 
 
-def _azure(place: StorePlace, environment: Mapping[str, str]) -> Settings:
+def _read_azure_settings(place: StorePlace, environment: Mapping[str, str]) -> Settings:
     kind = environment.get("AZURE_STORAGE_AUTH_TYPE", "").lower()
     if kind not in _AZURE_TYPES:
         raise UsageError(f"AZURE_STORAGE_AUTH_TYPE must be 'default' or 'managed_identity', got '{kind}'")
@@ -182,14 +186,14 @@ def _azure(place: StorePlace, environment: Mapping[str, str]) -> Settings:
         "client_id": environment.get("AZURE_STORAGE_CLIENT_ID") or environment.get("AZURE_CLIENT_ID", ""),
         "credential_type": _AZURE_TYPES[kind],
     }
-    return _said(settings)
+    return _drop_empty_settings(settings)
 
 
-def _said(settings: Settings) -> Settings:
+def _drop_empty_settings(settings: Settings) -> Settings:
     return {name: value for name, value in settings.items() if value != ""}
 
 
-def _entry(path: Path, place: StorePlace) -> object:
+def _find_credentials(path: Path, place: StorePlace) -> object:
     """Return the entry of the credentials file for a location, or None. Raises UsageError."""
     try:
         by_scheme = json.loads(path.read_text(encoding="utf-8"))
@@ -201,17 +205,17 @@ def _entry(path: Path, place: StorePlace) -> object:
     entries = by_scheme.get(place.scheme, {})
     if not isinstance(entries, dict):
         raise UsageError(f"{_FILE} '{path}': '{place.scheme}' must be an object")
-    fitting = [beginning for beginning in entries if _begins(str(place), beginning)]
+    fitting = [beginning for beginning in entries if _is_within(str(place), beginning)]
     return entries[max(fitting, key=len)] if fitting else None
 
 
-def _begins(url: str, beginning: str) -> bool:
+def _is_within(url: str, beginning: str) -> bool:
     """Return True if a URL is this location or below it: `s3://a` does not match `s3://a-of-others`."""
     place = beginning.rstrip("/")
     return not place or url == place or url.startswith(place + "/")
 
 
-def _renamed(entry: object, names: Mapping[str, str]) -> dict[str, str]:
+def _rename_to_variables(entry: object, names: Mapping[str, str]) -> dict[str, str]:
     """Return an entry as environment variables. Raises UsageError."""
     if not isinstance(entry, dict) or not entry.keys() <= names.keys():
         raise UsageError(f"{_FILE}: expected an object with the members {', '.join(names)}")

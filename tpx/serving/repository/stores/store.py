@@ -58,7 +58,7 @@ class StoreRepository:
         """Parent of the directories to fetch models into; None for the default temporary directory."""
         if self.mount is not None and not self.mount.is_dir():
             raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is not a directory")
-        self._bucket = _open(place, settings_of(place, environment, home))
+        self._bucket = _open_bucket(place, settings_of(place, environment, home))
 
     def __str__(self) -> str:
         return str(self.place)
@@ -68,7 +68,7 @@ class StoreRepository:
         from obstore.exceptions import InvalidPathError
 
         try:
-            objects = self._asked(lambda: self._list(""))
+            objects = self._run_query(lambda: self._list_objects(""))
         except UsageError as exc:
             if not isinstance(exc.__cause__, InvalidPathError):
                 raise
@@ -80,7 +80,7 @@ class StoreRepository:
             name, slash, path = found.key.partition("/")
             if slash and not name.startswith("."):
                 by_model.setdefault(name, []).append(replace(found, path=path))
-        return [self._source(name, files) for name, files in sorted(by_model.items())]
+        return [self._make_source(name, files) for name, files in sorted(by_model.items())]
 
     def find(self, name: str) -> ModelSource | None:
         """Return the source that `scan` would return for this name. Raises UsageError."""
@@ -88,7 +88,7 @@ class StoreRepository:
 
         fault = ""
         try:
-            objects = self._asked(lambda: self._list(name))
+            objects = self._run_query(lambda: self._list_objects(name))
         except UsageError as exc:
             if not isinstance(exc.__cause__, InvalidPathError):
                 raise
@@ -96,7 +96,7 @@ class StoreRepository:
         files = [replace(found, path=found.key.removeprefix(f"{name}/")) for found in objects]
         if not files and not fault:
             return None
-        return self._source(name, files, fault)
+        return self._make_source(name, files, fault)
 
     @property
     def key(self) -> str:
@@ -109,11 +109,11 @@ class StoreRepository:
         """Return the names of the models, with their URLs. Raises UsageError."""
         import obstore
 
-        listed = self._asked(lambda: obstore.list_with_delimiter(self._bucket, self.place.path or None))
-        below = [self._relative(prefix) for prefix in listed["common_prefixes"]]
+        listed = self._run_query(lambda: obstore.list_with_delimiter(self._bucket, self.place.path or None))
+        below = [self._strip_prefix(prefix) for prefix in listed["common_prefixes"]]
         return {name: f"{self.place}/{name}" for name in sorted(below) if name and not name.startswith(".")}
 
-    def _list(self, name: str) -> list[StoredObject]:
+    def _list_objects(self, name: str) -> list[StoredObject]:
         import obstore
 
         prefix = "/".join(part for part in (self.place.path, name) if part)
@@ -121,18 +121,18 @@ class StoreRepository:
         return [
             StoredObject(
                 path="",
-                key=self._relative(item["path"]),
+                key=self._strip_prefix(item["path"]),
                 size_bytes=item["size"],
                 tag=item["e_tag"] or item["last_modified"].isoformat(),
             )
             for item in found
         ]
 
-    def _relative(self, path: str) -> str:
+    def _strip_prefix(self, path: str) -> str:
         return path.removeprefix(f"{self.place.path}/") if self.place.path else path
 
-    def _source(self, name: str, files: Sequence[StoredObject], fault: str = "") -> ModelSource:
-        fault = fault or _fault_of(name, files)
+    def _make_source(self, name: str, files: Sequence[StoredObject], fault: str = "") -> ModelSource:
+        fault = fault or _find_fault(name, files)
         origin = StoredModel(self, name, files)
         versions = {} if fault else origin.versions()
         directory = Path(name)  # placeholder until the model is fetched
@@ -157,12 +157,12 @@ class StoreRepository:
                 options: Any = {"range": (start, end)}
                 if found.tag.endswith('"'):
                     options["if_match"] = found.tag
-                part = self._fetched(lambda: obstore.get(self._bucket, key, options=options).bytes(), found)  # noqa: B023
+                part = self._run_fetch(lambda: obstore.get(self._bucket, key, options=options).bytes(), found)  # noqa: B023
                 if len(part) != end - start:
                     raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched")
                 file.write(part)
 
-    def _fetched(self, work: Callable[[], T], found: StoredObject) -> T:
+    def _run_fetch(self, work: Callable[[], T], found: StoredObject) -> T:
         from obstore.exceptions import BaseError, PreconditionError
 
         try:
@@ -170,15 +170,17 @@ class StoreRepository:
         except PreconditionError as exc:
             raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched") from exc
         except (BaseError, OSError) as exc:
-            raise LoadError(f"cannot fetch '{self.place}/{found.key}': {_first_line(exc)}") from exc
+            raise LoadError(f"cannot fetch '{self.place}/{found.key}': {_extract_first_line(exc)}") from exc
 
-    def _asked(self, work: Callable[[], T]) -> T:
+    def _run_query(self, work: Callable[[], T]) -> T:
         from obstore.exceptions import BaseError
 
         try:
             return work()
         except (BaseError, OSError) as exc:
-            raise UsageError(f"cannot read model repository '{self.place}': {_first_line(exc)}") from exc
+            raise UsageError(
+                f"cannot read model repository '{self.place}': {_extract_first_line(exc)}"
+            ) from exc
 
 
 class StoredModel:
@@ -237,20 +239,22 @@ class StoredModel:
     def fetch(self, directory: Path) -> None:
         """Fetch all files outside versions; files of versions are created empty. Raises LoadError."""
         for version in self.versions():
-            self._write(directory / str(version), None)
+            self._write_object(directory / str(version), None)
         for found in self._files:
             if version_of(found.path.partition("/")[0])[0] is None:
-                self._write(directory / found.path, found)
+                self._write_object(directory / found.path, found)
             else:
-                self._write(directory / found.path, None if found.path in self._directories else _EMPTY)
+                self._write_object(
+                    directory / found.path, None if found.path in self._directories else _EMPTY
+                )
 
     def fetch_version(self, directory: Path, version: int) -> None:
         """Fetch the files of one version into the model directory. Raises LoadError."""
         for found in self._files:
             if found.path.startswith(f"{version}/"):
-                self._write(directory / found.path, found)
+                self._write_object(directory / found.path, found)
 
-    def _write(self, place: Path, found: StoredObject | None) -> None:
+    def _write_object(self, place: Path, found: StoredObject | None) -> None:
         """Write an object, or create a directory. Raises LoadError."""
         try:
             if found is None or found.path in self._directories:
@@ -265,7 +269,7 @@ class StoredModel:
         return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
 
 
-def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
+def _open_bucket(place: StorePlace, settings: Mapping[str, object]) -> Any:
     try:
         from obstore.exceptions import BaseError
         from obstore.store import AzureStore, GCSStore, S3Store
@@ -278,10 +282,10 @@ def _open(place: StorePlace, settings: Mapping[str, object]) -> Any:
     try:
         return kinds[place.scheme](place.bucket, client_options=client, retry_config=_RETRY, **settings)
     except (BaseError, ValueError, TypeError, OSError) as exc:
-        raise UsageError(f"cannot open model repository '{place}': {_first_line(exc)}") from exc
+        raise UsageError(f"cannot open model repository '{place}': {_extract_first_line(exc)}") from exc
 
 
-def _fault_of(name: str, files: Iterable[StoredObject]) -> str:
+def _find_fault(name: str, files: Iterable[StoredObject]) -> str:
     """Return why a model cannot be stored in a directory, or ""."""
     for path in (name, *(found.path for found in files)):
         parts = path.split("/")
@@ -293,7 +297,7 @@ def _fault_of(name: str, files: Iterable[StoredObject]) -> str:
     return ""
 
 
-def _first_line(error: BaseException) -> str:
+def _extract_first_line(error: BaseException) -> str:
     """Return the error message, without the internal state and XML that follow it."""
     line = str(error).partition("\n")[0]
     return re.sub(r"<\?xml.*", "", line).strip().rstrip(":")
