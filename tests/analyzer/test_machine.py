@@ -55,4 +55,4 @@ def test_of_too_short_a_time_nothing_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_server_that_is_gone_is_no_error() -> None:
-    assert HostWatch(2**22 - 3)._own_s() > 0
+    assert HostWatch(2**22 - 3)._measure_own_s() > 0

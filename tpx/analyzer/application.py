@@ -49,7 +49,7 @@ class ConfigChange:
         """Unified diff; empty if nothing changes."""
         if self.before == self.after:
             return ""
-        old, new = (_lines(text or "") for text in (self.before, self.after))
+        old, new = (_split_lines(text or "") for text in (self.before, self.after))
         was, becomes = (
             str(self.path) if text is not None else os.devnull for text in (self.before, self.after)
         )
@@ -72,20 +72,21 @@ def changes_to(
         directory = repository / model
         if not directory.is_dir():
             raise UsageError(f"{repository} has no model '{model}'")
-        base = _base(directory, measured.get(model, ""))
-        found.append(_change(each, directory / CONFIG_FILE, name, base))
+        base = _find_base(directory, measured.get(model, ""))
+        found.append(_plan_change(each, directory / CONFIG_FILE, name, base))
     return tuple(change for change in found if change.diff)
 
 
 def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[ConfigChange, ...]:
     """Return the changes that roll models back. Raises UsageError if a file was edited, or never applied."""
-    return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
+    return tuple(_plan_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
 
 
 def applied(repository: Path) -> dict[str, str]:
     """Return the models with an applied file, each with the name of its configuration."""
     found = {
-        path.parent.name: _HEADER.match(_text(path) or "") for path in repository.glob(f"*/{CONFIG_FILE}")
+        path.parent.name: _HEADER.match(_read_text(path) or "")
+        for path in repository.glob(f"*/{CONFIG_FILE}")
     }
     return {model: match.group(1) for model, match in sorted(found.items()) if match is not None}
 
@@ -103,12 +104,12 @@ def carry_out(changes: Sequence[ConfigChange]) -> None:
         raise MeasurementError(f"cannot write {exc.filename}: {exc.strerror}; nothing was changed") from exc
 
 
-def _base(directory: Path, measured: str) -> str | None:
+def _find_base(directory: Path, measured: str) -> str | None:
     """Return the text that the variant is based on: the current file, or one before earlier applications."""
     path = directory / CONFIG_FILE
     if not measured or fingerprint(directory) == measured:
-        return _text(path)
-    for origin in _replaced(path):
+        return _read_text(path)
+    for origin in _iter_replaced(path):
         if fingerprint(directory, {CONFIG_FILE: origin}) == measured:
             return origin
     raise UsageError(
@@ -116,20 +117,20 @@ def _base(directory: Path, measured: str) -> str | None:
     )
 
 
-def _replaced(path: Path) -> Iterator[str | None]:
+def _iter_replaced(path: Path) -> Iterator[str | None]:
     """Yield the text that each application replaced, latest first, up to a file that was edited since."""
-    text, seen = _text(path), {path.name}
-    while text is not None and (found := _intact(text)) is not None:
+    text, seen = _read_text(path), {path.name}
+    while text is not None and (found := _match_intact_header(text)) is not None:
         backup = found.group(2)
         if backup in seen:
             return
         seen.add(backup)
-        text = None if backup == NO_FILE else _text(path.with_name(backup))
+        text = None if backup == NO_FILE else _read_text(path.with_name(backup))
         if text is not None or backup == NO_FILE:
             yield text
 
 
-def _intact(text: str) -> re.Match[str] | None:
+def _match_intact_header(text: str) -> re.Match[str] | None:
     """Match the header of an applied file, or return None if the file was edited since."""
     found = _HEADER.match(text)
     if found is None or hashlib.sha256(text[found.end() :].encode()).hexdigest() != found.group(3):
@@ -137,27 +138,29 @@ def _intact(text: str) -> re.Match[str] | None:
     return found
 
 
-def _change(configuration: Configuration, path: Path, variant: str, base: str | None) -> ConfigChange:
-    model, delta, before = configuration.variant.model, configuration.variant.delta, _text(path)
+def _plan_change(configuration: Configuration, path: Path, variant: str, base: str | None) -> ConfigChange:
+    model, delta, before = configuration.variant.model, configuration.variant.delta, _read_text(path)
     body: str | None = None
     if delta:  # a new file has all of batching: servers complete no part of it
-        whole, out = model_config.parse(configuration.text, "measured"), _merged({}, delta, "variant")
+        whole, out = model_config.parse(configuration.text, "measured"), _merge_config({}, delta, "variant")
         if {"max_batch_size", "dynamic_batching"} & set(delta):
             out.max_batch_size = whole.max_batch_size
             if whole.HasField("dynamic_batching"):
                 out.dynamic_batching.CopyFrom(whole.dynamic_batching)
         body = model_config.to_text(out)
     if base is not None:
-        body = _body(base, delta, str(path)) or (None if before == base else _HEADER.sub("", base, count=1))
+        body = _change_body(base, delta, str(path)) or (
+            None if before == base else _HEADER.sub("", base, count=1)
+        )
     if body is None or (before is not None and _HEADER.sub("", before, count=1) == body):
         return ConfigChange(model=model, path=path, before=before, after=before)
-    backup = _free_backup(path).name if before is not None else NO_FILE
+    backup = _choose_backup_path(path).name if before is not None else NO_FILE
     digest = hashlib.sha256(body.encode()).hexdigest()
     header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}{newline_of(body)}"
     return ConfigChange(model=model, path=path, before=before, after=header + body)
 
 
-def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
+def _change_body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
     """Return a file's text with the change, edited in place if possible; None if it has these values."""
     if not delta:
         return None
@@ -165,7 +168,7 @@ def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
     present = model_config.parse(plain, source)
     said = {field.name for field, _ in present.ListFields()}  # without defaults
     own = {key: value for key, value in model_config.to_json(present).items() if key in said}
-    wanted = _merged(own, delta, source)
+    wanted = _merge_config(own, delta, source)
     if wanted == present:
         return None
     text = _HEADER.sub("", plain, count=1)
@@ -178,11 +181,11 @@ def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
     return comment + model_config.to_text(wanted)
 
 
-def _merged(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> Any:
+def _merge_config(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> Any:
     return model_config.from_json(json.dumps(merge(own, delta)), source)
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Return the lines of a text for a diff, marking a last line without a newline."""
     lines = text.splitlines(keepends=True)
     if lines and not text.endswith("\n"):
@@ -190,18 +193,18 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _restoration(model: str, path: Path, *, force: bool) -> ConfigChange:
-    now = _text(path)
+def _plan_restoration(model: str, path: Path, *, force: bool) -> ConfigChange:
+    now = _read_text(path)
     found = _HEADER.match(now or "")
     if now is None or found is None:
         raise UsageError(f"{path} was not written by tpx analyze apply: nothing to roll back")
     backup = found.group(2)
-    if not force and _intact(now) is None:
+    if not force and _match_intact_header(now) is None:
         raise UsageError(f"{path} was changed after it was applied: see the difference, then add --force")
     if backup == NO_FILE:
         return ConfigChange(model=model, path=path, before=now, after=None)
     kept = path.with_name(backup)
-    before = _text(kept)
+    before = _read_text(kept)
     if before is None:
         raise UsageError(f"the backup {kept} is gone: nothing to roll back to")
     return ConfigChange(model=model, path=path, before=now, after=before, backup=kept)
@@ -211,22 +214,22 @@ def _write(change: ConfigChange) -> None:
     restoring = change.backup is not None or change.after is None
     if not restoring and change.before is not None:
         # the backup first: a crash in between loses nothing
-        _replace(_free_backup(change.path), change.before)
-    _replace(change.path, change.after)
+        _replace_file(_choose_backup_path(change.path), change.before)
+    _replace_file(change.path, change.after)
     if change.backup is not None:
         change.backup.unlink(missing_ok=True)
 
 
 def _undo(change: ConfigChange) -> None:
-    _replace(change.path, change.before)
+    _replace_file(change.path, change.before)
     found = _HEADER.match(change.after or "")
     if change.backup is not None:
-        _replace(change.backup, change.after)
+        _replace_file(change.backup, change.after)
     elif found is not None and found.group(2) != NO_FILE:
         change.path.with_name(found.group(2)).unlink(missing_ok=True)
 
 
-def _replace(path: Path, text: str | None) -> None:
+def _replace_file(path: Path, text: str | None) -> None:
     """Replace the file atomically and sync it; None deletes it."""
     if text is None:
         path.unlink(missing_ok=True)
@@ -246,14 +249,14 @@ def _replace(path: Path, text: str | None) -> None:
         raise
 
 
-def _free_backup(path: Path) -> Path:
+def _choose_backup_path(path: Path) -> Path:
     number = 1
     while path.with_name(f"{path.name}.backup-{number}").exists():
         number += 1
     return path.with_name(f"{path.name}.backup-{number}")
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         # not read_text, which translates line endings
         return path.read_bytes().decode()
@@ -268,7 +271,10 @@ def edited(text: str, present: Any, wanted: Any) -> str | None:
 
     A changed field is rewritten at its first occurrence, a cleared one removed, a new one appended.
     """
-    values = {name: model_config.to_text(_only(wanted, name)) for name in _changed(present, wanted)}
+    values = {
+        name: model_config.to_text(_keep_field(wanted, name))
+        for name in _list_changed_fields(present, wanted)
+    }
     fields = [field for field in outer_fields(text) if field.name in values]
     firsts = {field.name: field for field in reversed(fields)}
     out = text
@@ -276,9 +282,9 @@ def edited(text: str, present: Any, wanted: Any) -> str | None:
         value = values[field.name]
         if value and firsts[field.name] is field:
             spelled = [each for each in fields if each.name == field.name]
-            out = out[: field.start] + _formatted(value, text, spelled) + out[field.stop :]
+            out = out[: field.start] + _format_field(value, text, spelled) + out[field.stop :]
         else:
-            out = _without(out, field)
+            out = _remove_field(out, field)
     new = "".join(value for name, value in values.items() if name not in firsts)
     if new and out and not out.endswith("\n"):
         out += newline_of(text)
@@ -294,12 +300,12 @@ def newline_of(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _changed(present: Any, wanted: Any) -> list[str]:
+def _list_changed_fields(present: Any, wanted: Any) -> list[str]:
     names = [field.name for field in wanted.DESCRIPTOR.fields]
-    return [name for name in names if _only(present, name) != _only(wanted, name)]
+    return [name for name in names if _keep_field(present, name) != _keep_field(wanted, name)]
 
 
-def _only(message: Any, name: str) -> Any:
+def _keep_field(message: Any, name: str) -> Any:
     """Return a copy of the message with this field only."""
     out = type(message)()
     out.CopyFrom(message)
@@ -309,7 +315,7 @@ def _only(message: Any, name: str) -> Any:
     return out
 
 
-def _formatted(value: str, text: str, spelled: Sequence[FieldText]) -> str:
+def _format_field(value: str, text: str, spelled: Sequence[FieldText]) -> str:
     """Return a field as protobuf prints it, indented as the original, on several lines only if it was."""
     first = spelled[0]
     line = text[text.rfind("\n", 0, first.start) + 1 : first.start]
@@ -320,7 +326,7 @@ def _formatted(value: str, text: str, spelled: Sequence[FieldText]) -> str:
     return "\n".join(elements).replace("\n", newline_of(text) + indent)
 
 
-def _without(text: str, field: FieldText) -> str:
+def _remove_field(text: str, field: FieldText) -> str:
     """Return the text without a field, and without its line if nothing else is on it."""
     before, after = text[: field.start], text[field.end :]
     kept = before.rstrip(" \t")

@@ -73,9 +73,9 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisCom
         if name not in first or name not in second:
             only[0 if name in first else 1].append(name)
             continue
-        pairs += _recommended(first[name], second[name], before, after, strictness)
-        pairs += _same(first[name], second[name], strictness)
-        ours, theirs = _texts(first[name]), _texts(second[name])
+        pairs += _pair_recommended(first[name], second[name], before, after, strictness)
+        pairs += _pair_same_configs(first[name], second[name], strictness)
+        ours, theirs = _index_by_text(first[name]), _index_by_text(second[name])
         only[0].extend(ours[text].variant.name for text in ours if text not in theirs)
         only[1].extend(theirs[text].variant.name for text in theirs if text not in ours)
     differences = settled([pair.difference for pair in pairs], strictness)
@@ -86,7 +86,7 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisCom
     )
 
 
-def _texts(model: ModelRun) -> Mapping[str, VariantRun]:
+def _index_by_text(model: ModelRun) -> Mapping[str, VariantRun]:
     found = {}
     for variant in model.measured:
         files = variant.configuration.files
@@ -94,19 +94,21 @@ def _texts(model: ModelRun) -> Mapping[str, VariantRun]:
     return found
 
 
-def _same(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator[Pair]:
-    theirs = _texts(after)
-    for text, ours in _texts(before).items():
+def _pair_same_configs(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator[Pair]:
+    theirs = _index_by_text(after)
+    for text, ours in _index_by_text(before).items():
         if text not in theirs:
             continue
         others = {point.load: (theirs[text].variant.name, point) for point in theirs[text].points}
         for point in ours.points:
             if point.load in others:
                 side = ours.variant.name, point
-                yield from _pairs(before.model, str(point.load), (side, others[point.load]), strictness)
+                yield from _pair_figures(
+                    before.model, str(point.load), (side, others[point.load]), strictness
+                )
 
 
-def _recommended(
+def _pair_recommended(
     before: ModelRun, after: ModelRun, first: Run, second: Run, strictness: Strictness
 ) -> Iterator[Pair]:
     best = [judge(model, run.started.goals).best for model, run in ((before, first), (after, second))]
@@ -115,18 +117,18 @@ def _recommended(
     sides = [(ranked.name, ranked.figures) for ranked in best if ranked is not None]
     loads = [str(ranked.figures.load) for ranked in best if ranked is not None]
     shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
-    yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
+    yield from _pair_figures(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
 
 
-def _pairs(
+def _pair_figures(
     model: str, load: str, sides: tuple[_Side, _Side], strictness: Strictness, *, recommended: bool = False
 ) -> Iterator[Pair]:
     (before, ours), (after, theirs) = sides
     for figure, tag, unit in (("throughput", "perf_throughput", 1.0), ("p99", "perf_latency_p99", NS_PER_MS)):
-        first, second = (_sample(METRICS[tag], point) for point in (ours, theirs))
+        first, second = (_summarize_samples(METRICS[tag], point) for point in (ours, theirs))
         if first is None or second is None:
             continue
-        low, high, p_value = _test(first, second, strictness)
+        low, high, p_value = _test_difference(first, second, strictness)
         yield Pair(
             model=model,
             before=before,
@@ -144,7 +146,7 @@ def _pairs(
         )
 
 
-def _sample(metric: MeasuredMetric, point: Measurement) -> _Sample | None:
+def _summarize_samples(metric: MeasuredMetric, point: Measurement) -> _Sample | None:
     samples = point.samples if isinstance(point, Mean) else (point,)
     logs = np.log([v for m in samples if (v := metric.value(m)) is not None and v > 0])
     if not len(logs):
@@ -157,7 +159,7 @@ def _sample(metric: MeasuredMetric, point: Measurement) -> _Sample | None:
     return _Sample(float(logs[0]), math.log(found.high / found.low) / (2 * NORMAL_95), SINGLE_DEGREES)
 
 
-def _test(ours: _Sample, theirs: _Sample, strictness: Strictness) -> tuple[float, float, float]:
+def _test_difference(ours: _Sample, theirs: _Sample, strictness: Strictness) -> tuple[float, float, float]:
     """Return the bounds of the relative difference, and its p-value."""
     change = theirs.mean - ours.mean
     error = math.hypot(ours.error, theirs.error)

@@ -134,9 +134,9 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
     default = next((r for r in finalists if r.run.variant.is_default), None)
     gains: dict[str, Gain] = {}
     if default is not None:
-        gains = {r.name: _gain(r, default, scores, goals) for r in finalists}
-    noise = tuple(_noise(finalists, scores))
-    recommended = min(_worth_taking(tied, default, gains, noise), key=_cost, default=best)
+        gains = {r.name: _compute_gain(r, default, scores, goals) for r in finalists}
+    noise = tuple(_describe_noise(finalists, scores))
+    recommended = min(_filter_worthwhile(tied, default, gains, noise), key=_compute_cost, default=best)
 
     def as_good(ranked: RankedVariant) -> bool:
         return compare_scores(scores[ranked.name], scores[recommended.name]).high >= -TIE_MARGIN
@@ -145,14 +145,14 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
     return Conclusion(
         recommended=recommended,
         tied=tuple(r.name for r in others),
-        passes_over=any(_cost(r) < _cost(recommended) for r in others),
+        passes_over=any(_compute_cost(r) < _compute_cost(recommended) for r in others),
         gains=gains,
         noise=noise,
-        inconclusive="" if recommended is default else _doubt(gains.get(recommended.name), noise),
+        inconclusive="" if recommended is default else _explain_doubt(gains.get(recommended.name), noise),
     )
 
 
-def _gain(
+def _compute_gain(
     ranked: RankedVariant,
     default: RankedVariant,
     scores: Mapping[str, Mapping[int, float]],
@@ -164,7 +164,7 @@ def _gain(
     return paired if percent is None or paired is UNKNOWN else replace(paired, value=percent / 100)
 
 
-def _worth_taking(
+def _filter_worthwhile(
     tied: Sequence[RankedVariant],
     default: RankedVariant | None,
     gains: Mapping[str, Gain],
@@ -175,10 +175,10 @@ def _worth_taking(
     # negative with certainty, or by its estimate
     behind = [r for r, gain in known if gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)]
     kept = [r for r in tied if r is default or r not in behind]
-    return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
+    return kept if default in tied else [r for r in kept if not _explain_doubt(gains.get(r.name), noise)]
 
 
-def _cost(ranked: RankedVariant) -> tuple[float, ...]:
+def _compute_cost(ranked: RankedVariant) -> tuple[float, ...]:
     """Return a configuration's cost as a sort key: instances, memory, p99, then the order of the search."""
     figures = ranked.figures
     number = ranked.name.rpartition("_")[2]
@@ -191,7 +191,7 @@ def _cost(ranked: RankedVariant) -> tuple[float, ...]:
     )
 
 
-def _doubt(gain: Gain | None, noise: Sequence[str]) -> str:
+def _explain_doubt(gain: Gain | None, noise: Sequence[str]) -> str:
     """Return why a gain over the default cannot be trusted; empty if it can, or if there is no evidence."""
     if gain is None or gain is UNKNOWN or gain.rounds < 2:
         return ""
@@ -202,7 +202,9 @@ def _doubt(gain: Gain | None, noise: Sequence[str]) -> str:
     return ""
 
 
-def _noise(finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int, float]]) -> list[str]:
+def _describe_noise(
+    finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int, float]]
+) -> list[str]:
     found = []
     hosts = [m.host for r in finalists for m in r.run.repetitions if m.host is not None]
     if hosts:

@@ -100,20 +100,20 @@ def delta_of(paths: Sequence[Path], values: Sequence[object]) -> dict[str, objec
     """Return JSON with the values at their paths."""
     root: dict[str, object] = {}
     for path, value in zip(paths, values, strict=True):
-        _put(root, path, value)
+        _put_value(root, path, value)
     return root
 
 
 def read_sweep(value: object) -> ConfigSweep:
     """Parse a sweep from a YAML mapping of ModelConfig fields. Raises BadField."""
     if not isinstance(value, Mapping):
-        raise BadField((), f"expected fields of the model configuration, got {_shown(value)}")
+        raise BadField((), f"expected fields of the model configuration, got {_describe_value(value)}")
     from tpx.protocol import messages  # late, as is_repeated: help needs no protobuf
 
-    return ConfigSweep(axes=tuple(_message_axes(value, messages.ModelConfig.DESCRIPTOR, ())))
+    return ConfigSweep(axes=tuple(_iter_message_axes(value, messages.ModelConfig.DESCRIPTOR, ())))
 
 
-def _put(root: dict[str, Any], path: Path, value: Any) -> None:
+def _put_value(root: dict[str, Any], path: Path, value: Any) -> None:
     place: Any = root
     for part, following in itertools.pairwise(path):
         fresh: Any = [] if isinstance(following, int) else {}
@@ -130,12 +130,12 @@ def _put(root: dict[str, Any], path: Path, value: Any) -> None:
         place[last] = value
 
 
-def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
+def _iter_message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
     """Yield the axes of a message's fields; `dynamic_batching:` without a value is the empty message."""
     if value is None and path:
         value = {}
     if not isinstance(value, Mapping):
-        raise BadField(path, f"expected fields of {descriptor.name}, got {_shown(value)}")
+        raise BadField(path, f"expected fields of {descriptor.name}, got {_describe_value(value)}")
     if not value and path:
         yield ConfigAxis(path=path, values=({},))
     for key, item in value.items():
@@ -143,25 +143,25 @@ def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxi
         if field is None:
             names = descriptor.fields_by_name
             raise BadField((*path, str(key)), f"ModelConfig has no such field here{nearest(str(key), names)}")
-        yield from _field_axes(item, field, (*path, field.name))
+        yield from _iter_field_axes(item, field, (*path, field.name))
 
 
-def _field_axes(value: object, field: object, path: Path) -> Iterator[ConfigAxis]:
+def _iter_field_axes(value: object, field: object, path: Path) -> Iterator[ConfigAxis]:
     if _is_map(field):
-        yield from _map_axes(value, field, path)
+        yield from _iter_map_axes(value, field, path)
         return
-    alternatives = _alternatives(value, field, path)
+    alternatives = _list_alternatives(value, field, path)
     if len(alternatives) == 1:
-        yield from _value_axes(alternatives[0], field, path)
+        yield from _iter_value_axes(alternatives[0], field, path)
         return
     yield ConfigAxis(
-        path=path, values=tuple(v for each in alternatives for v in _expanded(each, field, path))
+        path=path, values=tuple(v for each in alternatives for v in _iter_expanded(each, field, path))
     )
 
 
-def _expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
+def _iter_expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
     """Yield every value that one alternative of a sweep expands to."""
-    axes = list(_value_axes(value, field, path))
+    axes = list(_iter_value_axes(value, field, path))
     for values in itertools.product(*(axis.values for axis in axes)):
         found: Any = delta_of([axis.path for axis in axes], values)
         for part in path:
@@ -169,7 +169,7 @@ def _expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
         yield found
 
 
-def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
+def _list_alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
     """Return the values that a field takes in turn."""
     if isinstance(value, Mapping) and set(value) == {"sweep"}:
         value = value["sweep"]
@@ -188,33 +188,35 @@ def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
             raise BadField(path, "an empty list has no value to try")
         return value
     if not isinstance(value, list):
-        raise BadField(path, f"expected a list, or a list of lists to try several, got {_shown(value)}")
+        raise BadField(
+            path, f"expected a list, or a list of lists to try several, got {_describe_value(value)}"
+        )
     return value if value and all(isinstance(each, list) for each in value) else [value]
 
 
-def _value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
+def _iter_value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
     """Yield the axes of one value of a field; a message may still vary at its leaves."""
     if not _is_repeated(field):
         if field.message_type is not None:
-            yield from _message_axes(value, field.message_type, path)
+            yield from _iter_message_axes(value, field.message_type, path)
         else:
-            yield ConfigAxis(path=path, values=(_scalar(value, field, path),))
+            yield ConfigAxis(path=path, values=(_parse_scalar(value, field, path),))
         return
     if not isinstance(value, list):
-        raise BadField(path, f"expected a list, got {_shown(value)}")
+        raise BadField(path, f"expected a list, got {_describe_value(value)}")
     if field.message_type is None or not value:
-        yield ConfigAxis(path=path, values=([_scalar(each, field, path) for each in value],))
+        yield ConfigAxis(path=path, values=([_parse_scalar(each, field, path) for each in value],))
         return
     for place, each in enumerate(value):
-        yield from _message_axes(each, field.message_type, (*path, place))
+        yield from _iter_message_axes(each, field.message_type, (*path, place))
 
 
-def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
+def _iter_map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
     """Yield the axes of a map, whose values vary independently. A parameter may be given as plain text."""
     if value is None:
         value = {}
     if not isinstance(value, Mapping):
-        raise BadField(path, f"expected a mapping, got {_shown(value)}")
+        raise BadField(path, f"expected a mapping, got {_describe_value(value)}")
     item = field.message_type.fields_by_name["value"]
     if not value:
         yield ConfigAxis(path=path, values=({},))
@@ -222,7 +224,7 @@ def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
         bare = not isinstance(each, Mapping) or set(each) == {"sweep"}
         if bare and item.message_type is not None and "string_value" in item.message_type.fields_by_name:
             each = {"string_value": each}
-        yield from _field_axes(each, item, (*path, str(key)))
+        yield from _iter_field_axes(each, item, (*path, str(key)))
 
 
 def _is_repeated(field: "FieldDescriptor") -> bool:
@@ -235,9 +237,9 @@ def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def _scalar(value: Any, field: Any, path: Path) -> Any:
+def _parse_scalar(value: Any, field: Any, path: Path) -> Any:
     if isinstance(value, list | Mapping) or value is None:
-        raise BadField(path, f"expected a single value, got {_shown(value)}")
+        raise BadField(path, f"expected a single value, got {_describe_value(value)}")
     if field.enum_type is not None:
         names = field.enum_type.values_by_name
         if str(value) not in names and value not in field.enum_type.values_by_number:
@@ -247,7 +249,7 @@ def _scalar(value: Any, field: Any, path: Path) -> Any:
     if field.cpp_type == field.CPPTYPE_STRING:
         return str(value).lower() if isinstance(value, bool) else str(value)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise BadField(path, f"expected {_WORDS[kinds]}, got {_shown(value)}")
+        raise BadField(path, f"expected {_WORDS[kinds]}, got {_describe_value(value)}")
     return value
 
 
@@ -259,7 +261,7 @@ _KINDS: Mapping[int, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
     return "a list" if isinstance(value, list) else "nothing" if value is None else repr(value)

@@ -64,14 +64,14 @@ def this_machine() -> MachineType:
     return MachineType(
         name=platform.node(),
         system=f"{platform.system()} {platform.release()} ({platform.machine()})",
-        processor=_processor(),
+        processor=_read_processor_name(),
         cores=f"{usable} usable of {psutil.cpu_count() or usable}",
         memory_bytes=psutil.virtual_memory().total,
         gpus=tuple(gpu_names()),
     )
 
 
-def _processor() -> str:
+def _read_processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -102,7 +102,7 @@ def open_probes(
     return tuple(found)
 
 
-def _family(pid: int | None) -> list[psutil.Process]:
+def _list_process_tree(pid: int | None) -> list[psutil.Process]:
     """Return a process and its children; an empty list if it has ended or is None."""
     if pid is None:
         return []
@@ -115,7 +115,7 @@ def _family(pid: int | None) -> list[psutil.Process]:
 
 def family(pid: int) -> frozenset[int]:
     """Return the ids of a process and its children; empty if it has ended."""
-    return frozenset(process.pid for process in _family(pid))
+    return frozenset(process.pid for process in _list_process_tree(pid))
 
 
 class ProcessProbe:
@@ -133,9 +133,9 @@ class ProcessProbe:
         self._began_ns = self._began_ns or self._looked_ns
         sums: dict[str, int] = {}
         unknown: set[str] = set()
-        for process in _family(self._pid):
+        for process in _list_process_tree(self._pid):
             with contextlib.suppress(psutil.NoSuchProcess):
-                self._look(process, sums, unknown)
+                self._sample_process(process, sums, unknown)
         if not sums.get("rss"):
             return
         for kind in sums.keys() - unknown:
@@ -162,7 +162,7 @@ class ProcessProbe:
     def close(self) -> None:
         return
 
-    def _look(self, process: psutil.Process, sums: dict[str, int], unknown: set[str]) -> None:
+    def _sample_process(self, process: psutil.Process, sums: dict[str, int], unknown: set[str]) -> None:
         times = process.cpu_times()
         used_s = times.user + times.system
         # a process that started after the first sample has used all of its time since
@@ -188,7 +188,7 @@ class HostWatch:
         """`server_pid` is None for a remote server: all but this process then counts as other programs."""
         self._server_pid = server_pid
         self._before = psutil.cpu_times()
-        self._own_before_s = self._own_s()
+        self._own_before_s = self._measure_own_s()
 
     def use(self) -> HostUse | None:
         """Return the activity so far, or None if too little time has passed."""
@@ -199,7 +199,7 @@ class HostWatch:
         steal_s = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
         idle_s = after.idle - before.idle + getattr(after, "iowait", 0.0) - getattr(before, "iowait", 0.0)
         busy_s = total_s - idle_s - steal_s
-        other_s = max(0.0, busy_s - (self._own_s() - self._own_before_s))
+        other_s = max(0.0, busy_s - (self._measure_own_s() - self._own_before_s))
         return HostUse(
             load_average=os.getloadavg()[0],
             cores=psutil.cpu_count() or 1,
@@ -207,10 +207,10 @@ class HostWatch:
             other_percent=other_s / total_s * 100,
         )
 
-    def _own_s(self) -> float:
+    def _measure_own_s(self) -> float:
         """Return the processor time of this process, the server and its children, also of ended ones."""
         total_s = 0.0
-        for process in (psutil.Process(), *_family(self._server_pid)):
+        for process in (psutil.Process(), *_list_process_tree(self._server_pid)):
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 total_s += times.user + times.system
@@ -227,7 +227,7 @@ class RaplProbe:
 
     def __init__(self, packages: list[Path]) -> None:
         self._counters = [
-            (package / "energy_uj", _read(package / "max_energy_range_uj")) for package in packages
+            (package / "energy_uj", _read_counter(package / "max_energy_range_uj")) for package in packages
         ]
         self._last: list[int] = []
         self._total_uj = 0
@@ -235,7 +235,7 @@ class RaplProbe:
 
     def sample(self) -> None:
         self._looked_ns = time.perf_counter_ns()
-        now = [_read(counter) for counter, _ in self._counters]
+        now = [_read_counter(counter) for counter, _ in self._counters]
         if not self._last:
             self._began_ns = self._looked_ns
         for before, after, (_, most) in zip(self._last, now, self._counters, strict=False):
@@ -257,11 +257,11 @@ def open_rapl_probe(root: Path = RAPL_ROOT) -> RaplProbe | None:
     packages = [path for path in sorted(root.glob(RAPL_PACKAGES)) if path.name.count(":") == 1]
     try:
         for package in packages:
-            _read(package / "energy_uj"), _read(package / "max_energy_range_uj")
+            _read_counter(package / "energy_uj"), _read_counter(package / "max_energy_range_uj")
     except (OSError, ValueError):
         return None
     return RaplProbe(packages) if packages else None
 
 
-def _read(path: Path) -> int:
+def _read_counter(path: Path) -> int:
     return int(path.read_text(encoding="ascii"))

@@ -90,31 +90,31 @@ class RayNode:
         except RayTaskError as exc:
             raise exc.cause from exc
         except RayError as exc:
-            raise NodeLost(f"{self.name} does not take part: {_first_line(exc)}") from exc
+            raise NodeLost(f"{self.name} does not take part: {_find_first_line(exc)}") from exc
         return found
 
     async def run(self, configuration: Configuration, trial: Trial) -> TrialResult:
-        found: TrialResult = await self._ask("run", configuration, trial)
+        found: TrialResult = await self._call_actor("run", configuration, trial)
         prepared = found.prepared and msgspec.structs.replace(found.prepared, node=self.name)
         return replace(found, prepared=prepared)
 
     async def default_config(self, model: str) -> dict[str, object]:
-        found: dict[str, object] = await self._ask("default_config", model)
+        found: dict[str, object] = await self._call_actor("default_config", model)
         return found
 
     async def server_only(self, duration_s: float) -> ServerOnly | None:
-        found: ServerOnly | None = await self._ask("server_only", duration_s)
+        found: ServerOnly | None = await self._call_actor("server_only", duration_s)
         return found
 
     async def log_tail(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = await self._ask("log_tail")
+        found: tuple[str, ...] = await self._call_actor("log_tail")
         return found
 
     async def close(self) -> None:
         """Stop the node's server and kill the actor."""
         with suppress(TpxError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await self._ask("close")
+                await self._call_actor("close")
         self.release()
 
     def release(self) -> None:
@@ -123,7 +123,7 @@ class RayNode:
 
         ray.kill(self._actor)
 
-    async def _ask(self, method: str, *given: object) -> JsonValue:
+    async def _call_actor(self, method: str, *given: object) -> JsonValue:
         from ray.exceptions import RayError, RayTaskError
 
         try:
@@ -131,7 +131,7 @@ class RayNode:
         except RayTaskError as exc:
             raise exc.cause from exc
         except RayError as exc:
-            raise NodeLost(_first_line(exc)) from exc
+            raise NodeLost(_find_first_line(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,14 +150,16 @@ def nodes_of(
 ) -> Iterator[SideBySide]:
     """Connect to Ray and reserve its idle nodes. Raises UsageError if none is idle."""
     with connected(config.server.ray_address):
-        started = [_started(slot, config, open_trials) for slot in _slots(config.server.ray_trial, say)]
+        started = [
+            _start_node(slot, config, open_trials) for slot in _iter_slots(config.server.ray_trial, say)
+        ]
         if not started:
             raise UsageError(f"no {config.server.ray_trial} of Ray is free; `ray status` shows who uses them")
-        nodes, machine = _of_one_type(started, say)
+        nodes, machine = _select_one_type(started, say)
         yield SideBySide(nodes, machine, repository, say)
 
 
-def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], MachineType]:
+def _select_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], MachineType]:
     """Return the largest group of nodes of one type, and that type; release the others and report them."""
     types: list[tuple[MachineType, list[RayNode]]] = []
     for node in started:
@@ -184,7 +186,7 @@ def _of_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode], M
     return chosen, replace(machine, name=f"{len(chosen)} side by side: {names}")
 
 
-def _slots(what: str, say: Say) -> Iterator[_Reservation]:
+def _iter_slots(what: str, say: Say) -> Iterator[_Reservation]:
     """Yield the idle nodes, or with `gpu` each GPU of an idle node."""
     import ray
     from ray._private.state import available_resources_per_node  # no public per-node equivalent
@@ -209,7 +211,7 @@ def _slots(what: str, say: Say) -> Iterator[_Reservation]:
             yield _Reservation(name=address, node=id_, cpus=cpus, gpus=gpus)
 
 
-def _started(slot: _Reservation, config: ProfileSpec, open_trials: OpenTrials) -> RayNode:
+def _start_node(slot: _Reservation, config: ProfileSpec, open_trials: OpenTrials) -> RayNode:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -225,5 +227,5 @@ def _started(slot: _Reservation, config: ProfileSpec, open_trials: OpenTrials) -
     return RayNode(slot.name, actor)
 
 
-def _first_line(error: Exception) -> str:
+def _find_first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

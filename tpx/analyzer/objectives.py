@@ -52,14 +52,14 @@ class MeasuredMetric:
         if self.tag == "perf_throughput":
             return measurement.throughput_range
         found = measurement.p99_range if self.tag == "perf_latency_p99" else None
-        return found and Range(low=found.low / NS_PER_MS, high=_ms(found.high))
+        return found and Range(low=found.low / NS_PER_MS, high=_to_ms(found.high))
 
 
-def _ms(value_ns: float | None) -> float | None:
+def _to_ms(value_ns: float | None) -> float | None:
     return None if value_ns is None else value_ns / NS_PER_MS
 
 
-def _mb(size_bytes: int | None) -> float | None:
+def _to_mb(size_bytes: int | None) -> float | None:
     return None if size_bytes is None else size_bytes / BYTES_PER_MB
 
 
@@ -67,7 +67,7 @@ def ram_mb(memory: MemoryUse | None) -> float | None:
     """Return the server's private memory (USS), or its resident memory (RSS) if that is unknown."""
     if memory is None:
         return None
-    return _mb(memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes)
+    return _to_mb(memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes)
 
 
 def gpu_mb(measurement: Measurement) -> float | None:
@@ -85,7 +85,7 @@ def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None
     return watts / measurement.throughput
 
 
-def _gpu_mean(name: str) -> Callable[[Measurement], float | None]:
+def _read_gpu(name: str) -> Callable[[Measurement], float | None]:
     """Return a reader that averages a figure over the GPUs that report it."""
 
     def value(measurement: Measurement) -> float | None:
@@ -95,20 +95,20 @@ def _gpu_mean(name: str) -> Callable[[Measurement], float | None]:
     return value
 
 
-def _latency(name: str) -> Callable[[Measurement], float | None]:
-    return lambda m: _ms(getattr(m.latency, f"{name}_ns"))
+def _read_latency(name: str) -> Callable[[Measurement], float | None]:
+    return lambda m: _to_ms(getattr(m.latency, f"{name}_ns"))
 
 
-def _part(name: str) -> Callable[[Measurement], float | None]:
-    return lambda m: _ms(getattr(m.breakdown, f"{name}_ns"))
+def _read_part(name: str) -> Callable[[Measurement], float | None]:
+    return lambda m: _to_ms(getattr(m.breakdown, f"{name}_ns"))
 
 
-def _between_answers(kind: str, statistic: str) -> Callable[[Measurement], float | None]:
+def _read_response(kind: str, statistic: str) -> Callable[[Measurement], float | None]:
     """Return a reader of one statistic of the times between responses, or of the time to the first."""
 
     def value(measurement: Measurement) -> float | None:
         found = None if measurement.answers is None else getattr(measurement.answers, kind)
-        return None if found is None else _ms(getattr(found, f"{statistic}_ns"))
+        return None if found is None else _to_ms(getattr(found, f"{statistic}_ns"))
 
     return value
 
@@ -116,16 +116,19 @@ def _between_answers(kind: str, statistic: str) -> Callable[[Measurement], float
 _STATISTICS = ("min", "max", "avg", "p25", "p50", "p75", "p90", "p95", "p99")
 _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement], float | None]], ...] = (
     ("perf_throughput", "Throughput (infer/sec)", "higher", lambda m: m.throughput),
-    ("perf_latency_avg", "Avg Latency (ms)", "lower", _latency("avg")),
-    *((f"perf_latency_{p}", f"{p} Latency (ms)", "lower", _latency(p)) for p in ("p50", "p90", "p95", "p99")),
-    ("perf_client_send_recv", "Client Send/Recv (ms)", "lower", _part("client_send_recv")),
-    ("perf_client_response_wait", "Response Wait Time (ms)", "lower", _part("client_response_wait")),
-    ("perf_server_queue", "Server Queue time (ms)", "lower", _part("queue")),
-    ("perf_server_compute_input", "Server Compute Input time (ms)", "lower", _part("compute_input")),
-    ("perf_server_compute_infer", "Server Compute Infer time (ms)", "lower", _part("compute_infer")),
-    ("perf_server_compute_output", "Server Compute Output time (ms)", "lower", _part("compute_output")),
+    ("perf_latency_avg", "Avg Latency (ms)", "lower", _read_latency("avg")),
     *(
-        (f"{tag}_{each}", f"{each} {header} (ms)", "lower", _between_answers(kind, each))
+        (f"perf_latency_{p}", f"{p} Latency (ms)", "lower", _read_latency(p))
+        for p in ("p50", "p90", "p95", "p99")
+    ),
+    ("perf_client_send_recv", "Client Send/Recv (ms)", "lower", _read_part("client_send_recv")),
+    ("perf_client_response_wait", "Response Wait Time (ms)", "lower", _read_part("client_response_wait")),
+    ("perf_server_queue", "Server Queue time (ms)", "lower", _read_part("queue")),
+    ("perf_server_compute_input", "Server Compute Input time (ms)", "lower", _read_part("compute_input")),
+    ("perf_server_compute_infer", "Server Compute Infer time (ms)", "lower", _read_part("compute_infer")),
+    ("perf_server_compute_output", "Server Compute Output time (ms)", "lower", _read_part("compute_output")),
+    *(
+        (f"{tag}_{each}", f"{each} {header} (ms)", "lower", _read_response(kind, each))
         for tag, header, kind in (
             ("inter_token_latency", "Inter Token Latency", "between"),
             ("time_to_first_token", "Time To First Token", "first"),
@@ -141,15 +144,15 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
     ("cpu_used_ram", "RAM Usage (MB)", "lower", lambda m: ram_mb(m.memory)),
     (
         *("cpu_available_ram", "RAM Available (MB)", "higher"),
-        lambda m: None if m.memory is None else _mb(m.memory.host_available_bytes),
+        lambda m: None if m.memory is None else _to_mb(m.memory.host_available_bytes),
     ),
     ("gpu_used_memory", "GPU Memory Usage (MB)", "lower", gpu_mb),
     (
         *("gpu_free_memory", "GPU Memory Available (MB)", "higher"),
-        lambda m: _mb(sum(gpu.total_bytes - gpu.used_bytes for gpu in m.gpus)) if m.gpus else None,
+        lambda m: _to_mb(sum(gpu.total_bytes - gpu.used_bytes for gpu in m.gpus)) if m.gpus else None,
     ),
-    ("gpu_utilization", "GPU Utilization (%)", "higher", _gpu_mean("utilization_percent")),
-    ("gpu_power_usage", "GPU Power Usage (W)", "lower", _gpu_mean("power_w")),
+    ("gpu_utilization", "GPU Utilization (%)", "higher", _read_gpu("utilization_percent")),
+    ("gpu_power_usage", "GPU Power Usage (W)", "lower", _read_gpu("power_w")),
 )
 METRICS = {
     tag: MeasuredMetric(tag=tag, header=header, better=better, value=value)
@@ -191,7 +194,7 @@ def score(measurement: Measurement, goals: Goals) -> float:
     """
     if measurement.members:
         weights = [goals.weight_of(model_of(member)) for member in measurement.members]
-        scores = [score(member, own) for member, own in _parts(measurement, goals)]
+        scores = [score(member, own) for member, own in _split_by_model(measurement, goals)]
         return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
     total = 0.0
     for objective in goals.objectives:
@@ -208,7 +211,7 @@ def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
     """Return the tags of objectives that were not measured, which leaves the measurement without a score."""
     lacking = (
         objective.tag
-        for part, own in _parts(measurement, goals)
+        for part, own in _split_by_model(measurement, goals)
         for objective in own.objectives
         if metric(objective.tag).value(part) is None
     )
@@ -225,7 +228,7 @@ def failure_percent(measurement: Measurement, goals: Goals) -> float:
     """Return by how many percent all constraints, of every model, are missed in total; 0 if none is."""
     return sum(
         constraint.failure_percent(metric(constraint.tag).value(part))
-        for part, own in _parts(measurement, goals)
+        for part, own in _split_by_model(measurement, goals)
         for constraint in own.constraints
     )
 
@@ -238,14 +241,14 @@ def satisfies(measurement: Measurement, goals: Goals) -> bool:
 def standing(measurement: Measurement, goals: Goals) -> Standing:
     """Return the combined status of all constraints: `missed` and `borderline` take precedence over `met`."""
     found = set()
-    for part, own in _parts(measurement, goals):
+    for part, own in _split_by_model(measurement, goals):
         for constraint in own.constraints:
             measured = metric(constraint.tag)
             found.add(constraint.standing(measured.value(part), measured.interval(part)))
     return "missed" if "missed" in found else "borderline" if "borderline" in found else "met"
 
 
-def _parts(measurement: Measurement, goals: Goals) -> list[tuple[Measurement, Goals]]:
+def _split_by_model(measurement: Measurement, goals: Goals) -> list[tuple[Measurement, Goals]]:
     """Return the measurements judged separately, each with its goals: one per model measured together."""
     members = [(member, goals.of(model_of(member))) for member in measurement.members]
     return members or [(measurement, goals)]
@@ -291,7 +294,7 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     measurements is biased upward.
     """
     goals = goals.of(model.model)
-    ranked = [_order(variant, goals) for variant in model.measured]
+    ranked = [_rank_points(variant, goals) for variant in model.measured]
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
     finalists = [score(r.figures, goals) for r in passing if r.settled and not r.run.variant.is_default]
@@ -307,7 +310,7 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     return tuple(passing + failing)
 
 
-def _order(variant: "VariantRun", goals: Goals) -> RankedVariant:
+def _rank_points(variant: "VariantRun", goals: Goals) -> RankedVariant:
     points = variant.points
     settled = next((m for m in points if isinstance(m, Mean) and m.rounds), None)
     passing = [m for m in points if satisfies(m, goals)]
@@ -335,14 +338,14 @@ class ModelConstraint:
 
     def value(self, measurement: Measurement) -> float | None:
         """Return the constrained figure, or None if it was not measured."""
-        return metric(self.constraint.tag).value(self._part(measurement))
+        return metric(self.constraint.tag).value(self._select_member(measurement))
 
-    def _part(self, measurement: Measurement) -> Measurement:
+    def _select_member(self, measurement: Measurement) -> Measurement:
         return next((m for m in measurement.members if model_of(m) == self.model), measurement)
 
     def standing(self, measurement: Measurement) -> Standing:
         """Return whether the limit is met; `borderline` if the confidence interval contains it."""
-        part, measured = self._part(measurement), metric(self.constraint.tag)
+        part, measured = self._select_member(measurement), metric(self.constraint.tag)
         return self.constraint.standing(measured.value(part), measured.interval(part))
 
     def __str__(self) -> str:

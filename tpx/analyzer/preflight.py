@@ -55,28 +55,28 @@ class Reader(Protocol):
     async def default_config(self, model: str) -> dict[str, object]: ...
 
 
-def _ok(what: str, found: str) -> Check:
+def _report_ok(what: str, found: str) -> Check:
     return Check(what=what, state=CheckState.OK, found=found)
 
 
-def _doubtful(what: str, found: str, remedy: str) -> Check:
+def _report_doubt(what: str, found: str, remedy: str) -> Check:
     return Check(what=what, state=CheckState.DOUBTFUL, found=found, remedy=remedy)
 
 
-def _failed(what: str, found: str, remedy: str = "") -> Check:
+def _report_failure(what: str, found: str, remedy: str = "") -> Check:
     return Check(what=what, state=CheckState.FAILED, found=found, remedy=remedy)
 
 
 def check_machine(config: ProfileSpec) -> Iterator[Check]:
     """Check models, directories, programs, packages, and the machine's load."""
-    yield from _repository(config)
-    yield from _directories(config)
-    yield from _programs(config)
+    yield from _check_repository(config)
+    yield from _check_directories(config)
+    yield from _check_programs(config)
     cores, load = schedulable_processors(), os.getloadavg()[0]
     found = f"load average {load:.1f} on {cores} processor{'s' if cores != 1 else ''}"
     remedy = "figures will vary: wait until the machine is idle, or measure longer"
     busy = load > cores * BUSY_SHARE
-    yield _doubtful("quiet machine", found, remedy) if busy else _ok("quiet machine", found)
+    yield _report_doubt("quiet machine", found, remedy) if busy else _report_ok("quiet machine", found)
 
 
 async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
@@ -87,9 +87,9 @@ async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
         try:
             batch = (await reader.default_config(model)).get("max_batch_size", 0)
         except TpxError as exc:
-            checks.append(_failed(what, exc.message))
+            checks.append(_report_failure(what, exc.message))
             continue
-        checks.append(_ok(what, f"max_batch_size {batch}" if batch else "without batches"))
+        checks.append(_report_ok(what, f"max_batch_size {batch}" if batch else "without batches"))
     return checks
 
 
@@ -100,68 +100,68 @@ async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check
         address = config.server.triton_http_endpoint
     if not await control.live():
         remedy = "start it, or say where it is with --triton-http-endpoint and --triton-grpc-endpoint"
-        return [_failed("server", f"nothing answers at {address}", remedy)]
+        return [_report_failure("server", f"nothing answers at {address}", remedy)]
     served = [state.name for state in await control.index() if state.state == "READY"]
     others = ", ".join(name for name in served if name not in config.models.names)
     remedy = "their work and memory are in the figures: unload them where that is possible"
     what = "other models on the server"
     return [
-        _ok("server", f"answers at {address}"),
-        await _control_mode(config, control),
-        _doubtful(what, others, remedy) if others else _ok(what, "none"),
-        _metrics(config.server.triton_metrics_url),
+        _report_ok("server", f"answers at {address}"),
+        await _check_control_mode(config, control),
+        _report_doubt(what, others, remedy) if others else _report_ok(what, "none"),
+        _check_metrics(config.server.triton_metrics_url),
     ]
 
 
-async def _control_mode(config: ProfileSpec, control: ModelControl) -> Check:
+async def _check_control_mode(config: ProfileSpec, control: ModelControl) -> Check:
     what = "models are loaded by request"
     if config.server.reload_model_disable:
-        return _ok(what, "not needed with --reload-model-disable")
+        return _report_ok(what, "not needed with --reload-model-disable")
     try:
         await control.load(NOBODY, None, METRICS_TIMEOUT_S)
     except MeasurementError as exc:
         if "polling is enabled" in exc.message:
             remedy = "start the server with --model-control-mode=explicit, or use --reload-model-disable"
-            return _failed(what, exc.message, remedy)
-    return _ok(what, "explicit model control")
+            return _report_failure(what, exc.message, remedy)
+    return _report_ok(what, "explicit model control")
 
 
-def _metrics(url: str) -> Check:
+def _check_metrics(url: str) -> Check:
     try:
         with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
             count = sum(not line.startswith(b"#") for line in answer)
     except (OSError, HTTPException) as exc:
         remedy = "give its address with --triton-metrics-url; without it there are no GPU figures"
         why = "no page of metrics" if isinstance(exc, HTTPException) else exc
-        return _doubtful("metrics", f"{url}: {why}", remedy)
-    return _ok("metrics", f"{count} figures at {url}")
+        return _report_doubt("metrics", f"{url}: {why}", remedy)
+    return _report_ok("metrics", f"{count} figures at {url}")
 
 
-def _repository(config: ProfileSpec) -> Iterator[Check]:
+def _check_repository(config: ProfileSpec) -> Iterator[Check]:
     repository = config.models.model_repository
     if repository is None:
         return
     if not repository.is_dir():
-        yield _failed("model repository", f"{repository}: no such directory")
+        yield _report_failure("model repository", f"{repository}: no such directory")
         return
     models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
     for model in config.models.names:
         path = repository / model / "config.pbtxt"
         what = f"configuration of {model}"
         if model not in models:
-            yield _failed(what, f"{repository} has no model '{model}'{nearest(model, models)}")
+            yield _report_failure(what, f"{repository} has no model '{model}'{nearest(model, models)}")
         elif not path.exists():
-            yield _ok(what, "none: the server completes it")
+            yield _report_ok(what, "none: the server completes it")
         else:
             try:
                 model_config.read(path)
             except TpxError as exc:
-                yield _failed(what, exc.message)
+                yield _report_failure(what, exc.message)
             else:
-                yield _ok(what, str(path))
+                yield _report_ok(what, str(path))
 
 
-def _directories(config: ProfileSpec) -> Iterator[Check]:
+def _check_directories(config: ProfileSpec) -> Iterator[Check]:
     output = config.models.output_model_repository_path
     for what, path in (
         ("export path", config.output.export_path),
@@ -170,25 +170,25 @@ def _directories(config: ProfileSpec) -> Iterator[Check]:
     ):
         replaced = config.models.override_output_model_repository
         if path is output and output.is_dir() and any(output.iterdir()) and not replaced:
-            yield _failed(
+            yield _report_failure(
                 what,
                 f"{output} is not empty",
                 "name another with --output-model-repository-path, or replace it with "
                 "--override-output-model-repository",
             )
         elif fault := unwritable(path):
-            yield _failed(what, fault)
+            yield _report_failure(what, fault)
         else:
             there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
             free = shutil.disk_usage(there).free
             if free < ROOM_BYTES:
                 found = f"{path}: {free >> 20} MiB are free"
-                yield _doubtful(what, found, "make room, or choose another place")
+                yield _report_doubt(what, found, "make room, or choose another place")
             else:
-                yield _ok(what, str(path.absolute()))
+                yield _report_ok(what, str(path.absolute()))
 
 
-def _programs(config: ProfileSpec) -> Iterator[Check]:
+def _check_programs(config: ProfileSpec) -> Iterator[Check]:
     mode, server = config.server.triton_launch_mode, config.server.triton_server_path
     needed = []
     if mode == "local" and server:
@@ -197,14 +197,16 @@ def _programs(config: ProfileSpec) -> Iterator[Check]:
         needed.append(("docker", "docker", "install it: https://docs.docker.com/engine/install"))
     for what, name, remedy in needed:
         path = shutil.which(name)
-        yield _ok(what, path) if path else _failed(what, f"no '{name}' on the PATH", remedy)
+        yield _report_ok(what, path) if path else _report_failure(what, f"no '{name}' on the PATH", remedy)
     if config.strategy.run_config_search_mode == "optuna":
         there = find_spec("optuna") is not None
         yield (
-            _ok("optuna", "installed") if there else _failed("optuna", "not installed", "pip install optuna")
+            _report_ok("optuna", "installed")
+            if there
+            else _report_failure("optuna", "not installed", "pip install optuna")
         )
     try:
         require_typst()
-        yield _ok("PDF", "typst")
+        yield _report_ok("PDF", "typst")
     except Unsupported as exc:
-        yield (_doubtful if config.output.pdf is None else _failed)("PDF", exc.message, "")
+        yield (_report_doubt if config.output.pdf is None else _report_failure)("PDF", exc.message, "")

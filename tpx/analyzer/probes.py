@@ -54,12 +54,12 @@ class Watch:
             memory=next((u.memory for u in seen if u.memory is not None), None),
             gpus=next((u.gpus for u in seen if u.gpus), ()),
             cpu_percent=next((u.cpu_percent for u in seen if u.cpu_percent is not None), None),
-            energy=_together([u.energy for u in seen if u.energy is not None]),
+            energy=_combine_energy([u.energy for u in seen if u.energy is not None]),
         )
 
     async def __aenter__(self) -> Self:
         await self._sample()
-        self._task = asyncio.create_task(self._watch())
+        self._task = asyncio.create_task(self._sample_periodically())
         return self
 
     async def __aexit__(
@@ -74,7 +74,7 @@ class Watch:
         for probe in self._probes:
             probe.close()
 
-    async def _watch(self) -> None:
+    async def _sample_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
             await self._sample()
@@ -85,7 +85,7 @@ class Watch:
             await asyncio.to_thread(probe.sample)
 
 
-def _together(parts: Sequence[EnergyUse]) -> EnergyUse | None:
+def _combine_energy(parts: Sequence[EnergyUse]) -> EnergyUse | None:
     if not parts:
         return None
     return EnergyUse(
@@ -210,7 +210,7 @@ class PageProbe:
 
     def usage(self) -> Usage:
         uuids = dict.fromkeys(uuid for scrape in self._scrapes for uuid in scrape.gpus)
-        gpus = tuple(self._gpu(uuid) for uuid in uuids)
+        gpus = tuple(self._summarize_gpu(uuid) for uuid in uuids)
         powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
         took_ns = self._scrapes[-1].time_ns - self._scrapes[0].time_ns if self._scrapes else 0
         if not took_ns or len(powers) < len(gpus) or not gpus:
@@ -220,19 +220,19 @@ class PageProbe:
     def close(self) -> None:
         return
 
-    def _gpu(self, uuid: str) -> GpuUse:
-        share = self._values(uuid, "utilization")
-        power = self._values(uuid, "power_w")
+    def _summarize_gpu(self, uuid: str) -> GpuUse:
+        share = self._list_values(uuid, "utilization")
+        power = self._list_values(uuid, "power_w")
         return GpuUse(
             uuid=uuid,
-            used_bytes=int(max(self._values(uuid, "memory_used_bytes"), default=0)),
-            total_bytes=int(max(self._values(uuid, "memory_total_bytes"), default=0)),
+            used_bytes=int(max(self._list_values(uuid, "memory_used_bytes"), default=0)),
+            total_bytes=int(max(self._list_values(uuid, "memory_total_bytes"), default=0)),
             utilization_percent=sum(share) / len(share) * 100 if share else None,
             power_w=sum(power) / len(power) if power else None,
             source="metrics",
         )
 
-    def _values(self, uuid: str, name: str) -> list[float]:
+    def _list_values(self, uuid: str, name: str) -> list[float]:
         found = (scrape.gpus.get(uuid, {}).get(name) for scrape in self._scrapes)
         return [value for value in found if value is not None]
 

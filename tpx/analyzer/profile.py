@@ -124,12 +124,12 @@ class Profile:
         """Search every model. Raises UsageError and the journal's errors; all other errors are recorded."""
         reason = ""
         try:
-            self._journal.append(self._start(command))
+            self._journal.append(self._make_start_record(command))
             await self._measure_server()
             for number, group in enumerate(self._groups, 1):
                 if not self._stop.is_set() and not self._earlier.models[group.name].unavailable:
                     self._progress.model_number = number
-                    await self._profile(group)
+                    await self._profile_group(group)
         except ServerLost as exc:
             reason = exc.message
             self._observe(Remark(text=f"the run ends here: {reason}"))
@@ -143,7 +143,7 @@ class Profile:
             )
         )
 
-    def _start(self, command: tuple[str, ...]) -> records.RunStarted | records.RunResumed:
+    def _make_start_record(self, command: tuple[str, ...]) -> records.RunStarted | records.RunResumed:
         config = self._config
         if self._earlier.started is not None:
             return records.RunResumed(
@@ -173,16 +173,16 @@ class Profile:
         if server is not None:
             self._journal.append(records.ServerMeasured(server=server))
 
-    async def _profile(self, group: ModelGroup) -> None:
+    async def _profile_group(self, group: ModelGroup) -> None:
         """Search one group; if its models cannot be read or do not fit, go on with the next group."""
         read: Read = {}
         try:
-            read = await self._read_all(group)
+            read = await self._read_group(group)
             mode, spec = spec_of(self._config, group, read)
             spec = replace(spec, named=(*self._earlier.named, *self._named))
             if not self._rehearsal and self._earlier.started is None:
                 self._observe(ModelPlanned(model=group.name, mode=mode, spec=spec))
-            await self._search(group, SearchDriver(mode, spec), read)
+            await self._search_group(group, SearchDriver(mode, spec), read)
         except TpxError as exc:
             unreadable = not read and not isinstance(exc, UsageError | ServerLost)
             if not unreadable and not (isinstance(exc, UsageError) and self._measured):
@@ -193,13 +193,13 @@ class Profile:
             self._journal.append(failed)
             self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {exc.message}"))
 
-    async def _read_all(self, group: ModelGroup) -> Read:
+    async def _read_group(self, group: ModelGroup) -> Read:
         """Read the facts and default of every model in a search, and of the models they are composed of."""
         found: Read = {}
         names = [model.name for model in group.models]
         while names:
             name = names.pop(0)
-            read = await self._read(name)
+            read = await self._read_model(name)
             configure(Variant(model=name, name=name), read.config)
             found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
             if len(found) == 1:
@@ -207,7 +207,7 @@ class Profile:
             names = [each for each in names if each not in found]
         return found
 
-    async def _read(self, model: str) -> records.ModelRead:
+    async def _read_model(self, model: str) -> records.ModelRead:
         """Return the model's own configuration, from the journal or from a server."""
         known = self._earlier.models[model].read
         if known is not None:
@@ -224,7 +224,7 @@ class Profile:
         self._journal.append(read)
         return read
 
-    async def _search(self, group: ModelGroup, search: SearchDriver, read: Read) -> None:
+    async def _search_group(self, group: ModelGroup, search: SearchDriver, read: Read) -> None:
         defaults = {name: default for name, (_, default) in read.items()}
         configurations: dict[str, Configuration] = {}
         decided = 0
@@ -249,14 +249,14 @@ class Profile:
             if outcome is None:
                 event = self._progress.started(trial, len(configurations), search.configurations_at_most)
                 self._observe(event)
-                outcome = await self._measure(configuration, trial, ahead)
+                outcome = await self._measure_trial(configuration, trial, ahead)
             self._check_objectives(group.name, outcome)
             self._measured = self._measured or isinstance(outcome, Measurement)
             search.tell(trial, outcome)
-            decided = self._keep_decisions(group.name, search, decided)
-        self._keep_decisions(group.name, search, decided)
+            decided = self._record_decisions(group.name, search, decided)
+        self._record_decisions(group.name, search, decided)
 
-    def _keep_decisions(self, model: str, search: SearchDriver, kept: int) -> int:
+    def _record_decisions(self, model: str, search: SearchDriver, kept: int) -> int:
         """Record the decisions from `kept` on that the journal lacks; return the total number."""
         for decision in search.decisions[kept:]:
             if not self._earlier.skips_decision(model):
@@ -274,7 +274,7 @@ class Profile:
                 f"objective {lacking[0]} of model '{model}': nothing measured it{why}; leave it out"
             )
 
-    async def _measure(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
+    async def _measure_trial(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
         outcome = await self._trials.run(configuration, trial, ahead)
         if self._trials.prepared is not None:
             self._journal.append(self._trials.prepared)

@@ -88,28 +88,28 @@ class SideBySide:
         self._ended: dict[Key, TrialResult | TpxError] = {}
 
     async def default_config(self, model: str) -> dict[str, object]:
-        return await self._on_one(lambda node: node.default_config(model))
+        return await self._call_first_node(lambda node: node.default_config(model))
 
     async def server_only(self, duration_s: float) -> ServerOnly | None:
-        return await self._on_one(lambda node: node.server_only(duration_s))
+        return await self._call_first_node(lambda node: node.server_only(duration_s))
 
     async def run(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
         self._repository.write(configuration)
-        key = _key(trial)
+        key = _make_trial_key(trial)
         while key not in self._ended:
-            if key not in self._keys and (node := self._node_for(trial)):
-                self._start(node, configuration, trial)
+            if key not in self._running_keys and (node := self._choose_node(trial)):
+                self._start_trial(node, configuration, trial)
             # the requested trial goes first; nothing is speculated during final rounds
-            if key in self._keys and not trial.round:
+            if key in self._running_keys and not trial.round:
                 self._start_expected(ahead)
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            self._collect()
+            self._collect_ended()
         result = self._ended.pop(key)
         if isinstance(result, TpxError):
             raise result
         named = trial.variant
         self.prepared = result.prepared and msgspec.structs.replace(result.prepared, variant=named.name)
-        return _renamed(result.outcome, named)
+        return _restore_names(result.outcome, named)
 
     def log_tail(self) -> tuple[str, ...]:
         return self._tail
@@ -122,63 +122,67 @@ class SideBySide:
         await asyncio.gather(*(node.close() for node in self._nodes))
 
     @property
-    def _keys(self) -> set[Key]:
+    def _running_keys(self) -> set[Key]:
         """Keys of the trials being measured."""
         return {key for _, key in self._running.values()}
 
     @property
-    def _idle(self) -> list[TrialNode]:
+    def _idle_nodes(self) -> list[TrialNode]:
         busy = {node.name for node, _ in self._running.values()}
         return [node for node in self._nodes if node.name not in busy]
 
-    def _node_for(self, trial: Trial) -> TrialNode | None:
+    def _choose_node(self, trial: Trial) -> TrialNode | None:
         """Return an idle node, preferably with the variant loaded, or None; final rounds use the first."""
-        idle = self._idle
+        idle = self._idle_nodes
         if trial.round:
             return self._nodes[0] if self._nodes[0] in idle else None
-        content = _content(trial.variant)
+        content = _make_content_key(trial.variant)
         return next((node for node in idle if self._served.get(node.name) == content), next(iter(idle), None))
 
-    def _start(self, node: TrialNode, configuration: Configuration, trial: Trial) -> None:
-        self._served[node.name] = _content(trial.variant)
-        named = self._on_nodes(configuration)
+    def _start_trial(self, node: TrialNode, configuration: Configuration, trial: Trial) -> None:
+        self._served[node.name] = _make_content_key(trial.variant)
+        named = self._rename_configuration(configuration)
         task = asyncio.ensure_future(node.run(named, replace(trial, variant=named.variant)))
-        self._running[task] = node, _key(trial)
+        self._running[task] = node, _make_trial_key(trial)
 
     def _start_expected(self, ahead: Ahead) -> None:
         """Start an expected trial on idle nodes: of the loaded variant, or of one that no other node has."""
-        if not self._idle:
+        if not self._idle_nodes:
             return
-        taken = self._keys
-        expected = [each for each in islice(ahead(self._known), LOOKED_AHEAD) if _key(each[1]) not in taken]
-        for node in self._idle:
+        taken = self._running_keys
+        expected = [
+            each
+            for each in islice(ahead(self._find_outcome), LOOKED_AHEAD)
+            if _make_trial_key(each[1]) not in taken
+        ]
+        for node in self._idle_nodes:
             if expected:
-                chosen = min(expected, key=partial(self._distance, node.name))
+                chosen = min(expected, key=partial(self._compute_distance, node.name))
                 expected.remove(chosen)
-                self._start(node, *chosen)
+                self._start_trial(node, *chosen)
 
-    def _distance(self, node: str, expected: tuple[Configuration, Trial]) -> int:
-        content = _content(expected[1].variant)
+    def _compute_distance(self, node: str, expected: tuple[Configuration, Trial]) -> int:
+        content = _make_content_key(expected[1].variant)
         if self._served.get(node) == content:
             return 0
         return 2 if content in self._served.values() else 1
 
-    def _known(self, trial: Trial) -> Outcome | None:
-        result = self._ended.get(_key(trial))
-        return _renamed(result.outcome, trial.variant) if isinstance(result, TrialResult) else None
+    def _find_outcome(self, trial: Trial) -> Outcome | None:
+        result = self._ended.get(_make_trial_key(trial))
+        return _restore_names(result.outcome, trial.variant) if isinstance(result, TrialResult) else None
 
-    def _collect(self) -> None:
+    def _collect_ended(self) -> None:
         """Collect the trials that have ended; a trial whose node was lost is measured again."""
         for task in [task for task in self._running if task.done()]:
             node, key = self._running.pop(task)
             try:
                 self._ended[key] = task.result()
             except NodeLost as exc:
-                self._lose(node, exc)
+                self._drop_node(node, exc)
             except TpxError as exc:
                 self._ended[key] = exc
 
-    def _lose(self, node: TrialNode, why: NodeLost) -> None:
+    def _drop_node(self, node: TrialNode, why: NodeLost) -> None:
         """Drop a lost node. Raises ServerLost if it was the last."""
         self._nodes.remove(node)
         self._served.pop(node.name, None)
@@ -186,7 +190,7 @@ class SideBySide:
         if not self._nodes:
             raise ServerLost(f"no node is left: {node.name} was the last")
 
-    async def _on_one(self, call: Callable[[TrialNode], Awaitable[T]]) -> T:
+    async def _call_first_node(self, call: Callable[[TrialNode], Awaitable[T]]) -> T:
         """Return the result from the first node, moving to the next if it is lost."""
         while True:
             node = self._nodes[0]
@@ -194,37 +198,41 @@ class SideBySide:
             try:
                 return await call(node)
             except NodeLost as exc:
-                self._lose(node, exc)
+                self._drop_node(node, exc)
             except TpxError:
                 self._tail = await node.log_tail()
                 raise
 
-    def _on_nodes(self, configuration: Configuration) -> Configuration:
+    def _rename_configuration(self, configuration: Configuration) -> Configuration:
         """Return the configuration with names that identify its content, unlike the search's names."""
         return replace(
             configuration,
-            variant=self._named(configuration.variant),
-            members=tuple(map(self._on_nodes, configuration.members)),
+            variant=self._rename_variant(configuration.variant),
+            members=tuple(map(self._rename_configuration, configuration.members)),
         )
 
-    def _named(self, variant: Variant) -> Variant:
-        content = _content(variant)
+    def _rename_variant(self, variant: Variant) -> Variant:
+        content = _make_content_key(variant)
         if content not in self._names:
             taken = variant.name in self._names.values()
             self._names[content] = f"{variant.name}.{len(self._names)}" if taken else variant.name
-        members = tuple(map(self._named, variant.members))
+        members = tuple(map(self._rename_variant, variant.members))
         return replace(variant, name=self._names[content], members=members)
 
 
-def _content(variant: Variant) -> Content:
-    return variant.model, json.dumps(variant.delta, sort_keys=True), tuple(map(_content, variant.members))
+def _make_content_key(variant: Variant) -> Content:
+    return (
+        variant.model,
+        json.dumps(variant.delta, sort_keys=True),
+        tuple(map(_make_content_key, variant.members)),
+    )
 
 
-def _key(trial: Trial) -> Key:
-    return _content(trial.variant), trial.load, trial.round
+def _make_trial_key(trial: Trial) -> Key:
+    return _make_content_key(trial.variant), trial.load, trial.round
 
 
-def _renamed(outcome: Outcome, variant: Variant) -> Outcome:
+def _restore_names(outcome: Outcome, variant: Variant) -> Outcome:
     """Return the outcome under the search's name for its variant."""
     if isinstance(outcome, Measurement) and outcome.members:
         pairs = zip(outcome.members, variant.members, strict=True)

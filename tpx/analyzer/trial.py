@@ -83,10 +83,12 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
 
 async def ask(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> Answers:
     """Return the model's outputs over HTTP from host:port. Raises MeasurementError with its message."""
-    return await asyncio.to_thread(lambda: [_outputs(address, model, request) for request in requests])
+    return await asyncio.to_thread(
+        lambda: [_request_outputs(address, model, request) for request in requests]
+    )
 
 
-def _outputs(address: str, model: str, request: Mapping[str, Any]) -> dict[str, Array]:
+def _request_outputs(address: str, model: str, request: Mapping[str, Any]) -> dict[str, Array]:
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
     try:
@@ -116,13 +118,13 @@ def difference(reference: Answers, answers: Answers, gate: Gate) -> str:
             found = ours[name]
             if found.shape != wanted.shape:
                 return f"output '{name}' has shape {list(found.shape)}, the default's {list(wanted.shape)}"
-            reason = _differs(wanted, found, gate.tolerance)
+            reason = _describe_difference(wanted, found, gate.tolerance)
             if reason:
                 return f"output '{name}' {reason}"
     return ""
 
 
-def _differs(wanted: Array, found: Array, tolerance: float) -> str:
+def _describe_difference(wanted: Array, found: Array, tolerance: float) -> str:
     if not np.issubdtype(wanted.dtype, np.floating):
         differing = int((wanted != found).sum())
         return f"differs from the default's in {differing} of {wanted.size} elements" if differing else ""
@@ -210,7 +212,7 @@ class TrialRunner:
         variant, load = configuration.variant.name, trial.load
         try:
             await self._serve(configuration)
-            await self._compare(configuration)
+            await self._compare_outputs(configuration)
             server = self._runner.server
             host = HostWatch(server.pid if server else None)
             measured_ns = time.perf_counter_ns()
@@ -274,7 +276,7 @@ class TrialRunner:
                 duration_ns=time.perf_counter_ns() - started_ns,
             )
 
-    async def _compare(self, configuration: Configuration) -> None:
+    async def _compare_outputs(self, configuration: Configuration) -> None:
         """Raise MeasurementError if the variant's outputs differ from the default's."""
         variant = configuration.variant
         if not may_answer_otherwise(variant) or not self._http_address:

@@ -131,25 +131,27 @@ def environment(value: object) -> Mapping[str, str]:
 def read_objectives(value: object) -> tuple[WeightedObjective, ...]:
     """Parse `[perf_throughput, perf_latency_p99]`, or a map from tag to weight."""
     if isinstance(value, Mapping):
-        return tuple(_objective(str(tag), weight) for tag, weight in value.items())
-    return tuple(_objective(tag, LISTED_WEIGHT) for tag in words(value))
+        return tuple(_parse_objective(str(tag), weight) for tag, weight in value.items())
+    return tuple(_parse_objective(tag, LISTED_WEIGHT) for tag in words(value))
 
 
 def read_constraints(value: object) -> tuple[Constraint, ...]:
     """Parse `{perf_latency_p99: {max: 10}}`, or `perf_latency_p99<=10,perf_throughput>=100`."""
     if isinstance(value, str):
-        return tuple(_compared(part) for part in value.split(",") if part.strip())
+        return tuple(_parse_comparison(part) for part in value.split(",") if part.strip())
     found = []
     for tag, bounds in mapping(value, "constraints").items():
         with within(tag):
             limits = mapping(bounds, "min or max")
             if not limits or set(limits) - {"min", "max"}:
                 raise ValueError(f"expected min or max, got {', '.join(limits) or 'nothing'}")
-            found += [_constraint(tag, "max" if b == "max" else "min", limit) for b, limit in limits.items()]
+            found += [
+                _build_constraint(tag, "max" if b == "max" else "min", limit) for b, limit in limits.items()
+            ]
     return tuple(found)
 
 
-def _objective(tag: str, weight: object) -> WeightedObjective:
+def _parse_objective(tag: str, weight: object) -> WeightedObjective:
     with within(tag):
         share = number(weight)
         if not share > 0:
@@ -157,16 +159,16 @@ def _objective(tag: str, weight: object) -> WeightedObjective:
         return WeightedObjective(tag=metric(_RENAMED.get(tag, tag)).tag, weight=share)
 
 
-def _compared(text: str) -> Constraint:
+def _parse_comparison(text: str) -> Constraint:
     found = _COMPARISON.fullmatch(text)
     if found is None:
         raise ValueError(f"expected METRIC<=LIMIT or METRIC>=LIMIT, got '{text.strip()}'")
     tag, sign, limit = found.groups()
     with within(tag):
-        return _constraint(tag, "max" if sign == "<=" else "min", limit)
+        return _build_constraint(tag, "max" if sign == "<=" else "min", limit)
 
 
-def _constraint(tag: str, bound: Bound, limit: object) -> Constraint:
+def _build_constraint(tag: str, bound: Bound, limit: object) -> Constraint:
     measured = metric(_RENAMED.get(tag, tag))
     sensible = "min" if measured.better == "higher" else "max"
     if bound != sensible and measured.unit != "%":  # percentages may be bounded on either side

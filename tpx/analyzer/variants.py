@@ -221,7 +221,7 @@ class OutputRepository:
                 )
         try:
             if not keep:
-                self._empty(override=override)
+                self._empty_directory(override=override)
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise UsageError(f"cannot make the output model repository {path}: {exc.strerror}") from exc
@@ -242,13 +242,13 @@ class OutputRepository:
             (directory / CONFIG_FILE).write_text(configuration.text, encoding="utf-8")
             for entry in sorted((self._source / variant.model).iterdir()) if self._source else ():
                 if entry.name != CONFIG_FILE:
-                    _link(entry, directory / entry.name)
+                    _link_tree(entry, directory / entry.name)
         except OSError as exc:
             raise MeasurementError(f"cannot write {directory}: {exc.strerror}") from exc
         self._written.add(variant.name)
         return directory
 
-    def _empty(self, *, override: bool) -> None:
+    def _empty_directory(self, *, override: bool) -> None:
         """Empty the directory; only directories written by an earlier run are ever removed."""
         entries = sorted(self.path.iterdir()) if self.path.exists() else []
         if entries and not override:
@@ -270,11 +270,11 @@ class OutputRepository:
             shutil.rmtree(entry)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_tree(source: Path, target: Path) -> None:
     if source.is_dir():
         target.mkdir()
         for entry in sorted(source.iterdir()):
-            _link(entry, target / entry.name)
+            _link_tree(entry, target / entry.name)
         return
     try:
         os.link(source, target)

@@ -125,9 +125,9 @@ class ModelVerdict:
             return f"`{self.model}` cannot be profiled"
         if self.best is None:
             return f"No configuration of `{self.model}` could be measured"
-        return f"In {counts(self.run)}, {self._found(self.best)}"
+        return f"In {counts(self.run)}, {self._describe_finding(self.best)}"
 
-    def _found(self, best: RankedVariant) -> str:
+    def _describe_finding(self, best: RankedVariant) -> str:
         finding, default, asked = self.finding, self.default, self.limits
         limits = describe_limits(asked)
         under = f", with a {limits}" if limits else ""
@@ -141,24 +141,25 @@ class ModelVerdict:
             )
         if finding is Finding.DEFAULT:
             better = "best" if self.conclusion is None or not self.conclusion.tied else "as good as the best"
-            return f"the default configuration is {better}: {self._figures(best)}{under}"
+            return f"the default configuration is {better}: {self._describe_figures(best)}{under}"
         if default is None:
             missing = "the default configuration could not be measured"
-            return f"`{best.name}` gives {self._figures(best)}{under}; {missing}"
+            return f"`{best.name}` gives {self._describe_figures(best)}{under}; {missing}"
         if not default.satisfies:
             missed = f"the default configuration misses it ({describe_misses(default.figures, asked)})"
-            return f"`{best.name}` gives {self._figures(best)}{under}; {missed}"
+            return f"`{best.name}` gives {self._describe_figures(best)}{under}; {missed}"
         apart = best.figures.load != default.figures.load
         ours, theirs = (
-            f"{self._figures(r)} at {r.figures.load}" if apart else self._figures(r) for r in (best, default)
+            f"{self._describe_figures(r)} at {r.figures.load}" if apart else self._describe_figures(r)
+            for r in (best, default)
         )
         if finding is Finding.TIED:
             within = f"{EQUIVALENCE * 100 if self.conclusion else self.run.tolerance_percent:g}%"
             both = f"`{best.name}` and the default configuration are tied within {within}"
             return f"{both}: {ours} and {theirs}{under}"
-        return f"`{best.name}` gives {ours}, {self._gain()} ({theirs}){under}"
+        return f"`{best.name}` gives {ours}, {self._describe_gain()} ({theirs}){under}"
 
-    def _figures(self, ranked: RankedVariant) -> str:
+    def _describe_figures(self, ranked: RankedVariant) -> str:
         """Return the throughput, and a single model's other objectives."""
         parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
         for objective in self.goals.objectives if "," not in self.model else ():
@@ -168,7 +169,7 @@ class ModelVerdict:
                 parts.append(f"{in_words(measured.tag)} {shown(measured, value)}")
         return " and ".join(parts)
 
-    def _gain(self) -> str:
+    def _describe_gain(self) -> str:
         """Return `a 67% gain [64, 70] over the default configuration`, with the interval if known."""
         gained, found = self.gain_percent or 0.0, self.gain
         interval = "" if found is None else found.interval
@@ -219,9 +220,9 @@ class ModelVerdict:
         if conclusion is not None and conclusion.noise:
             parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
         if best.satisfies:
-            parts += self._borderline(best, "keeps")
+            parts += self._describe_borderline(best, "keeps")
         if self.default is not None and not self.default.satisfies:
-            parts += self._borderline(self.default, "misses")
+            parts += self._describe_borderline(self.default, "misses")
         if not best.figures.stable:
             why = best.figures.note or "its windows differ"
             parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
@@ -229,7 +230,7 @@ class ModelVerdict:
             parts.append(f"{plural(len(self.run.failures), 'trial')} failed, with the reasons in the report.")
         return " ".join(parts)
 
-    def _borderline(self, ranked: RankedVariant, verb: str) -> Sequence[str]:
+    def _describe_borderline(self, ranked: RankedVariant, verb: str) -> Sequence[str]:
         whose = "the default" if ranked is self.default else f"`{ranked.name}`"
         return [
             f"Borderline: it is not certain that {whose} {verb} {limit}."
@@ -250,7 +251,7 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
     gain = None
     if default is not None and best.satisfies and default.satisfies:
         gain = gain_percent(best.figures, default.figures, goals)
-    finding, inconclusive = _finding(model, best, default, conclusion, gain), ""
+    finding, inconclusive = _choose_finding(model, best, default, conclusion, gain), ""
     if finding is Finding.BETTER:
         rounds = {m.round for m in best.run.repetitions}
         made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
@@ -289,7 +290,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _finding(
+def _choose_finding(
     model: ModelRun,
     best: RankedVariant,
     default: RankedVariant | None,

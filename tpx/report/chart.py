@@ -30,7 +30,7 @@ class Scale:
 
 def linear_scale(values: Sequence[float], *, count: int = 5) -> Scale:
     """Return a scale from zero to a round value above the maximum, with about `count` round steps."""
-    step = _round_step(max(values, default=1.0) or 1.0, count)
+    step = _choose_step(max(values, default=1.0) or 1.0, count)
     steps = max(1, math.ceil(max(values, default=1.0) / step - 1e-9))
     marks = tuple(step * i for i in range(steps + 1))
     return Scale(low=0.0, high=marks[-1], logarithmic=False, marks=marks)
@@ -78,7 +78,7 @@ def format_mark(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:.6f}".rstrip("0")
 
 
-def _round_step(span: float, count: int) -> float:
+def _choose_step(span: float, count: int) -> float:
     rough = span / count
     magnitude = 10.0 ** math.floor(math.log10(rough))
     return next(

@@ -28,43 +28,43 @@ _FLAGS = {"": "", "ok": "\u2705 ", "warn": "\u26a0\ufe0f ", "bad": "\u274c "}
 
 def to_markdown(document: Document, link: str = "") -> str:
     """Return the document as Markdown; `link` is the URL of the complete report."""
-    lines = [line for section in document.sections for line in _section(section)]
+    lines = [line for section in document.sections for line in _yield_section(section)]
     if document.notice:
         lines += [f"> {escaped(document.notice)}", ""]
     report = f" \u00b7 [report]({link})" if link else ""
     return "\n".join([*lines, f"<sub>{escaped(document.subtitle)}{report}</sub>"]) + "\n"
 
 
-def _section(section: Section) -> Iterator[str]:
+def _yield_section(section: Section) -> Iterator[str]:
     title = escaped(section.title)
     for block in section.blocks:
         if isinstance(block, Statement):
-            yield from _statement(block, title)
+            yield from _yield_statement(block, title)
             title = ""
     if title:
         yield from (f"**{title}**", "")
     if section.lead:
-        yield from (_prose(section.lead), "")
+        yield from (_format_prose(section.lead), "")
     for block in section.blocks:
-        yield from _block(block)
+        yield from _yield_block(block)
 
 
-def _statement(statement: Statement, title: str) -> Iterator[str]:
+def _yield_statement(statement: Statement, title: str) -> Iterator[str]:
     subject = f"{title}: " if title else ""
-    yield from (f"### {_SIGNS[statement.tone]} {subject}{_prose(statement.sentence)}", "")
+    yield from (f"### {_SIGNS[statement.tone]} {subject}{_format_prose(statement.sentence)}", "")
     for text in (statement.detail, statement.caution):
         if text:
-            yield from (_prose(text), "")
+            yield from (_format_prose(text), "")
 
 
-def _block(block: Block) -> Iterator[str]:
+def _yield_block(block: Block) -> Iterator[str]:
     match block:
         case DataTable():
-            yield from _table(block)
+            yield from _yield_table(block)
         case Note():
-            yield _prose(block.text)
+            yield _format_prose(block.text)
         case Bullets():
-            yield from (f"- {_prose(item)}" for item in block.items)
+            yield from (f"- {_format_prose(item)}" for item in block.items)
         case Facts():
             yield from (f"- {escaped(fact.label)}: {escaped(fact.value)}" for fact in block.facts)
         case CodeBlock():
@@ -74,20 +74,20 @@ def _block(block: Block) -> Iterator[str]:
     yield ""
 
 
-def _table(grid: DataTable) -> Iterator[str]:
+def _yield_table(grid: DataTable) -> Iterator[str]:
     """Yield a table of the first rows, without minor columns."""
     kept = [i for i, column in enumerate(grid.columns) if not column.minor]
     columns = [grid.columns[i] for i in kept]
     yield "| " + " | ".join(escaped(column.header) for column in columns) + " |"
     yield "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|"
-    rows = _first_rows(grid)
+    rows = _select_first_rows(grid)
     for row in rows:
-        yield "| " + " | ".join(_cell(row.cells[i], grid.columns[i]) for i in kept) + " |"
+        yield "| " + " | ".join(_format_cell(row.cells[i], grid.columns[i]) for i in kept) + " |"
     if len(rows) < len(grid.rows):
         yield from ("", f"{len(grid.rows) - len(rows)} more in the report.")
 
 
-def _first_rows(grid: DataTable) -> list[TableRow]:
+def _select_first_rows(grid: DataTable) -> list[TableRow]:
     """Return the first rows; the last is replaced by the default if it would be missing."""
     most = MOST_FILTERED_ROWS if grid.filtered else MOST_ROWS
     rows = list(grid.rows[:most])
@@ -95,11 +95,11 @@ def _first_rows(grid: DataTable) -> list[TableRow]:
     return rows
 
 
-def _cell(cell: Cell, column: Column) -> str:
+def _format_cell(cell: Cell, column: Column) -> str:
     return _FLAGS[cell.flag] + (f"`{cell.text}`" if column.marked else escaped(cell.with_note))
 
 
-def _prose(text: str) -> str:
+def _format_prose(text: str) -> str:
     """Return a text with its words in backticks as code."""
     parts = text.split("`")
     return "".join(f"`{part}`" if i % 2 else escaped(part, keep_ends=True) for i, part in enumerate(parts))
@@ -143,24 +143,26 @@ def to_junit(name: str, cases: Sequence[Case], *, started: str = "", error: str 
     if started:
         suite.set("timestamp", started.partition("+")[0].partition(".")[0])
     suite.set("time", f"{sum(case.time_s for case in cases):.3f}")
-    suite.extend(map(_element, cases))
+    suite.extend(map(_build_element, cases))
     if error:
-        SubElement(suite, "system-err").text = _clean(error)
+        SubElement(suite, "system-err").text = _replace_invalid(error)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _element(case: Case) -> Element:
-    made = Element("testcase", classname=case.suite, name=_clean(case.name), time=f"{case.time_s:.3f}")
+def _build_element(case: Case) -> Element:
+    made = Element(
+        "testcase", classname=case.suite, name=_replace_invalid(case.name), time=f"{case.time_s:.3f}"
+    )
     if case.outcome != "passed":
-        said = SubElement(made, case.outcome, message=_clean(case.message))
+        said = SubElement(made, case.outcome, message=_replace_invalid(case.message))
         if case.kind:
             said.set("type", case.kind)
     if case.output:
-        SubElement(made, "system-out").text = _clean(case.output)
+        SubElement(made, "system-out").text = _replace_invalid(case.output)
     return made
 
 
-def _clean(text: str) -> str:
+def _replace_invalid(text: str) -> str:
     """Replace characters that are invalid in XML, which a server's messages may contain."""
     return text.translate(_NO_XML)

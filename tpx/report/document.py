@@ -233,14 +233,14 @@ class Document:
     def blocks(self) -> Iterator[Block]:
         """Yield every block, parents before their children."""
         for section in self.sections:
-            yield from _nested(section.blocks)
+            yield from _iter_nested(section.blocks)
 
 
-def _nested(blocks: Sequence[Block]) -> Iterator[Block]:
+def _iter_nested(blocks: Sequence[Block]) -> Iterator[Block]:
     for block in blocks:
         yield block
         if isinstance(block, Group | Details):
-            yield from _nested(block.blocks)
+            yield from _iter_nested(block.blocks)
 
 
 def section(title: str, *blocks: Block | None, lead: str = "") -> list[Section]:

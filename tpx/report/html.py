@@ -24,7 +24,7 @@ NARROW_PX = 560
 def render(document: Document) -> str:
     """Return the document as an HTML page."""
     markers = [marker(style, 7, 7) for style in range(STYLES)]
-    template = _environment().get_template("report.html.j2")
+    template = _load_environment().get_template("report.html.j2")
     return template.render(
         page=document, colors=COLORS, markers=markers, rows=rows, columns=columns, narrow_px=NARROW_PX
     )
@@ -32,7 +32,7 @@ def render(document: Document) -> str:
 
 def render_svg(template: str, **values: object) -> str:
     """Render a drawing as SVG for a page; `standalone` turns it into a file."""
-    return _environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
+    return _load_environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
 
 
 def standalone(svg: str) -> str:
@@ -47,22 +47,22 @@ def rows(sections: tuple[Section, ...]) -> Iterator[tuple[Section, ...]]:
         first, *others = found.blocks
         return isinstance(first, Picture) and first.width_px <= NARROW_PX and not others and not found.chapter
 
-    return _runs(sections, is_narrow)
+    return _iter_runs(sections, is_narrow)
 
 
 def columns(blocks: tuple[Block, ...]) -> Iterator[tuple[Block, ...]]:
     """Yield blocks to place side by side: consecutive groups together, all others alone."""
-    return _runs(blocks, lambda block: isinstance(block, Group))
+    return _iter_runs(blocks, lambda block: isinstance(block, Group))
 
 
-def _runs(items: Iterable[T], joins: Callable[[T], bool]) -> Iterator[tuple[T, ...]]:
+def _iter_runs(items: Iterable[T], joins: Callable[[T], bool]) -> Iterator[tuple[T, ...]]:
     for joined, run in groupby(items, key=joins):
         together = tuple(run)
         yield from (together,) if joined else ((alone,) for alone in together)
 
 
 @cache
-def _environment() -> "Environment":
+def _load_environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -80,7 +80,7 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
         return None
     drawing, compact = lay_out(chart), lay_out(chart, compact=True)
     entries = [
-        _entry(
+        _build_legend_entry(
             series.name,
             style=series.style,
             line=bool(series.path),
@@ -90,11 +90,11 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
         for series in drawing.series
     ]
     if chart.background:
-        entries.append(_entry(f"{len(chart.background)} other configurations", kind="back"))
+        entries.append(_build_legend_entry(f"{len(chart.background)} other configurations", kind="back"))
     if any(not point.stable for series in drawing.series for point in series.points):
-        entries.append(_entry("hollow: not stable", kind="hollow"))
+        entries.append(_build_legend_entry("hollow: not stable", kind="hollow"))
     if any(series.context for series in drawing.series):
-        entries.append(_entry(chart.context_name, kind="context"))
+        entries.append(_build_legend_entry(chart.context_name, kind="context"))
     return Picture(
         svg=render_svg("chart.svg.j2", drawing=drawing),
         compact_svg=render_svg("chart.svg.j2", drawing=compact),
@@ -106,8 +106,8 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
 
 def part_entry(kind: str, name: str, color: str) -> LegendEntry:
     """Return the legend entry for a segment of stacked bars."""
-    return _entry(name, kind=f"part {kind}", color=color)
+    return _build_legend_entry(name, kind=f"part {kind}", color=color)
 
 
-def _entry(name: str, **swatch: object) -> LegendEntry:
+def _build_legend_entry(name: str, **swatch: object) -> LegendEntry:
     return LegendEntry(name=name, swatch=render_svg("swatch.svg.j2", **{"kind": "series", **swatch}))

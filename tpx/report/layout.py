@@ -61,7 +61,7 @@ class LabelPlacer:
         for anchor, dx, dy in _LABEL_PLACES:
             left = x + dx - {"start": 0, "middle": width / 2, "end": width}[anchor]
             box = (left, y + dy - HEIGHT_PX + 2, left + width, y + dy + 1)
-            if self._within(box) and not any(
+            if self._is_within(box) and not any(
                 box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
                 for other in self._taken
             ):
@@ -69,7 +69,7 @@ class LabelPlacer:
                 return PlacedLabel(x=round(x + dx, 1), y=round(y + dy, 1), anchor=anchor, text=text)
         return None
 
-    def _within(self, box: _Box) -> bool:
+    def _is_within(self, box: _Box) -> bool:
         left, top, right, bottom = self._edges
         return box[0] >= left and box[1] >= top and box[2] <= right and box[3] <= bottom
 
@@ -200,62 +200,62 @@ class _Layout:
         chart, frame = self._chart, self._frame
         across, up = chart.scales
         for line in chart.lines:
-            self._reserve(line)
+            self._reserve_line(line)
         return Drawing(
             chart=chart,
             key=f"{chart.key}-compact" if frame.compact else chart.key,
             frame=frame,
             x_title=chart.x.title + (", logarithmic scale" if across.logarithmic else ""),
             y_title=chart.y.title + (", logarithmic scale" if up.logarithmic else ""),
-            x_ticks=_thinned([Tick(self._x(value), text) for value, text in across.named_marks()]),
-            y_ticks=tuple(Tick(self._y(value), text) for value, text in up.named_marks()),
-            series=tuple(self._series(number, line) for number, line in enumerate(chart.lines)),
-            background=tuple(self._path(line) for line in chart.background),
-            bars=tuple(self._boxes()),
-            rules=tuple(self._rules()),
+            x_ticks=_thin_labels([Tick(self._scale_x(value), text) for value, text in across.named_marks()]),
+            y_ticks=tuple(Tick(self._scale_y(value), text) for value, text in up.named_marks()),
+            series=tuple(self._build_series(number, line) for number, line in enumerate(chart.lines)),
+            background=tuple(self._build_path(line) for line in chart.background),
+            bars=tuple(self._iter_boxes()),
+            rules=tuple(self._iter_marks()),
         )
 
-    def _x(self, value: float) -> float:
-        return self._between(self._chart.scales[0].share(value), self._frame.left, self._frame.right)
+    def _scale_x(self, value: float) -> float:
+        return self._interpolate(self._chart.scales[0].share(value), self._frame.left, self._frame.right)
 
-    def _y(self, value: float) -> float:
-        return self._between(self._chart.scales[1].share(value), self._frame.bottom, self._frame.top)
+    def _scale_y(self, value: float) -> float:
+        return self._interpolate(self._chart.scales[1].share(value), self._frame.bottom, self._frame.top)
 
     @staticmethod
-    def _between(share: float, start: float, end: float) -> float:
+    def _interpolate(share: float, start: float, end: float) -> float:
         return round(start + share * (end - start), 1)
 
-    def _place(self, dot: Dot) -> Place:
-        return self._x(dot.x), self._y(dot.y)
+    def _place_dot(self, dot: Dot) -> Place:
+        return self._scale_x(dot.x), self._scale_y(dot.y)
 
-    def _reserve(self, line: Line) -> None:
+    def _reserve_line(self, line: Line) -> None:
         for dot in line.dots:
-            self._labels.reserve_point(self._place(dot), dot.radius_px or 6)
+            self._labels.reserve_point(self._place_dot(dot), dot.radius_px or 6)
         for dot, ends in zip(line.dots, line.spread, strict=False):
-            self._labels.reserve_line(*((self._x(dot.x), self._y(end)) for end in ends))
+            self._labels.reserve_line(*((self._scale_x(dot.x), self._scale_y(end)) for end in ends))
         for before, after in pairwise(line.dots):
-            start, end = self._place(before), self._place(after)
+            start, end = self._place_dot(before), self._place_dot(after)
             if line.shape == "steps":
                 self._labels.reserve_line(start, (end[0], start[1]))
                 self._labels.reserve_line((end[0], start[1]), end)
             elif line.shape == "joined" and not after.apart:
                 self._labels.reserve_line(start, end)
 
-    def _series(self, number: int, line: Line) -> Series:
+    def _build_series(self, number: int, line: Line) -> Series:
         style = STYLES - 1 if line.faint else number % STYLES
         ends = [
-            (self._x(dot.x), self._y(low), self._y(high))
+            (self._scale_x(dot.x), self._scale_y(low), self._scale_y(high))
             for dot, (low, high) in zip(line.dots, line.spread, strict=False)
         ]
         return Series(
             name=line.name,
             style=style,
-            path=self._path(line),
-            points=tuple(self._point(style, dot) for dot in line.dots) if line.marked else (),
+            path=self._build_path(line),
+            points=tuple(self._build_point(style, dot) for dot in line.dots) if line.marked else (),
             labels=tuple(
                 label
                 for dot in line.dots
-                if dot.label and (label := self._labels.place(self._place(dot), dot.label))
+                if dot.label and (label := self._labels.place(self._place_dot(dot), dot.label))
             ),
             dashed=number >= STYLES,
             round=any(dot.radius_px for dot in line.dots),
@@ -264,47 +264,47 @@ class _Layout:
             faint=line.faint,
         )
 
-    def _point(self, style: int, dot: Dot) -> Point:
-        x, y = self._place(dot)
+    def _build_point(self, style: int, dot: Dot) -> Point:
+        x, y = self._place_dot(dot)
         radius = CONTEXT_RADIUS_PX if dot.context else dot.radius_px
-        path = _circle(x, y, radius) if radius else marker(style, x, y)
+        path = _draw_circle(x, y, radius) if radius else marker(style, x, y)
         return Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable, context=dot.context)
 
-    def _path(self, line: Line) -> str:
+    def _build_path(self, line: Line) -> str:
         if line.shape == "dots":
             return ""
         if line.shape == "steps":
             first, *others = line.dots
-            path = f"M{self._x(first.x):g},{self._y(first.y):g}"
-            path += "".join(f" H{self._x(dot.x):g} V{self._y(dot.y):g}" for dot in others)
+            path = f"M{self._scale_x(first.x):g},{self._scale_y(first.y):g}"
+            path += "".join(f" H{self._scale_x(dot.x):g} V{self._scale_y(dot.y):g}" for dot in others)
             return f"{path} H{self._frame.right:g}"
         joined: list[list[Place]] = []
         for dot in line.dots:
             if dot.apart or not joined:
                 joined.append([])
-            joined[-1].append(self._place(dot))
+            joined[-1].append(self._place_dot(dot))
         return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in places) for places in joined)
 
-    def _boxes(self) -> Iterator[Box]:
+    def _iter_boxes(self) -> Iterator[Box]:
         for bar in self._chart.bars:
-            left, top = self._x(bar.low), self._y(bar.value)
+            left, top = self._scale_x(bar.low), self._scale_y(bar.value)
             yield Box(
                 x=left,
                 y=top,
-                width=round(max(0.5, self._x(bar.high) - left - 1), 1),
+                width=round(max(0.5, self._scale_x(bar.high) - left - 1), 1),
                 height=round(self._frame.bottom - top, 1),
                 title=bar.title,
             )
 
-    def _rules(self) -> Iterator[MarkLine]:
+    def _iter_marks(self) -> Iterator[MarkLine]:
         middle = (self._frame.left + self._frame.right) / 2
         for mark in self._chart.marks:
-            at = self._x(mark.value) if mark.upright else self._y(mark.value)
+            at = self._scale_x(mark.value) if mark.upright else self._scale_y(mark.value)
             anchor = "end" if mark.upright and at > middle else "start"
             yield MarkLine(at=at, text=mark.text, upright=mark.upright, anchor=anchor)
 
 
-def _thinned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
+def _thin_labels(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
     """Remove labels that would touch the previous one."""
     kept: list[Tick] = []
     end = float("-inf")
@@ -316,7 +316,7 @@ def _thinned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
     return tuple(kept)
 
 
-def _circle(x: float, y: float, radius: float) -> str:
+def _draw_circle(x: float, y: float, radius: float) -> str:
     return (
         f"M{x - radius:g},{y:g} a{radius:g},{radius:g} 0 1,0 {2 * radius:g},0 "
         f"a{radius:g},{radius:g} 0 1,0 {-2 * radius:g},0 Z"

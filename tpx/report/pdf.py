@@ -33,11 +33,11 @@ def write_pdf(document: Document, path: Path) -> None:
         "title": document.title,
         "subtitle": document.subtitle,
         "notice": document.notice,
-        "rows": [[_section(found) for found in run] for run in rows(document.sections)],
+        "rows": [[_encode_section(found) for found in run] for run in rows(document.sections)],
     }
     content = typst.compile(
         TEMPLATES / "report.typ",
-        font_paths=_font_paths(),
+        font_paths=_find_font_paths(),
         sys_inputs={"document": msgspec.json.encode(data).decode()},
     )
     try:
@@ -47,7 +47,7 @@ def write_pdf(document: Document, path: Path) -> None:
         raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
-def _font_paths() -> list[Path]:
+def _find_font_paths() -> list[Path]:
     """Return the directory of the sans-serif font; without it typst uses its own serif font."""
     package = importlib.util.find_spec(FONT_PACKAGE)
     if package is None or package.origin is None:
@@ -55,22 +55,22 @@ def _font_paths() -> list[Path]:
     return [Path(package.origin).parent / "files"]
 
 
-def _section(found: Section) -> Mapping[str, object]:
+def _encode_section(found: Section) -> Mapping[str, object]:
     return {
         "title": found.title,
         "chapter": bool(found.chapter),
-        "runs": [[_block(block) for block in run] for run in columns(_printed(found.blocks))],
+        "runs": [[_encode_block(block) for block in run] for run in columns(_select_printed(found.blocks))],
     }
 
 
-def _printed(blocks: Sequence[Block]) -> tuple[Block, ...]:
+def _select_printed(blocks: Sequence[Block]) -> tuple[Block, ...]:
     return tuple(block for block in blocks if not isinstance(block, Details) or block.printed)
 
 
-def _block(block: Block) -> Mapping[str, object]:
+def _encode_block(block: Block) -> Mapping[str, object]:
     values: Mapping[str, object]
     if isinstance(block, DataTable):
-        values = _table(block)
+        values = _encode_table(block)
     elif isinstance(block, Picture):
         values = {
             "svg": standalone(block.svg),
@@ -80,13 +80,13 @@ def _block(block: Block) -> Mapping[str, object]:
         }
     elif isinstance(block, Group | Details):
         title = block.title if isinstance(block, Group) else ""
-        values = {"title": title, "blocks": [_block(inner) for inner in _printed(block.blocks)]}
+        values = {"title": title, "blocks": [_encode_block(inner) for inner in _select_printed(block.blocks)]}
     else:
         values = asdict(block)
     return {"kind": block.kind, **values}
 
 
-def _table(grid: DataTable) -> Mapping[str, object]:
+def _encode_table(grid: DataTable) -> Mapping[str, object]:
     shown = columns_shown(grid.columns)
     left_out = [c.header for i, c in enumerate(grid.columns) if i not in shown]
     notes = [f"Only in the HTML report: {', '.join(left_out)}."] if left_out else []

@@ -35,17 +35,17 @@ def words(text: str, flag: str = "") -> Cell:
 
 def quantity(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
     """Return a column of a measured figure, rounded for display."""
-    return _numeric(header, value, rounded, hint, minor=minor)
+    return _make_numeric_field(header, value, rounded, hint, minor=minor)
 
 
 def count(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
     """Return a column of exact counts or settings."""
-    return _numeric(header, value, lambda found: f"{found:,.10g}", hint, minor=minor)
+    return _make_numeric_field(header, value, lambda found: f"{found:,.10g}", hint, minor=minor)
 
 
 def duration(header: str, value_ns: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
     """Return a column of durations, each in us or ms."""
-    return _numeric(header, value_ns, latency, hint, minor=minor)
+    return _make_numeric_field(header, value_ns, latency, hint, minor=minor)
 
 
 def text(
@@ -57,7 +57,7 @@ def text(
     )
 
 
-def _numeric(
+def _make_numeric_field(
     header: str, value: Value[R], written: Callable[[float], str], hint: str, *, minor: bool
 ) -> TableField[R]:
     return TableField(

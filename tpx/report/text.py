@@ -42,12 +42,12 @@ class Table:
         If wider than `width`: headers get several lines, columns of one value go, then minor ones, then
         long cells are broken.
         """
-        lines = self._aligned([self.headers, *self.rows], self.padding)
+        lines = self._align_rows([self.headers, *self.rows], self.padding)
         if width is None or not self.rows or max(map(len, lines)) <= width:
-            return "\n".join((*self._heading(None), *lines))
-        return self._without_alike()._narrow(width)
+            return "\n".join((*self._format_heading(None), *lines))
+        return self._drop_uniform_columns()._fit_width(width)
 
-    def _without_alike(self) -> "Table":
+    def _drop_uniform_columns(self) -> "Table":
         """Return the table without columns of one value in all rows, which the title states instead."""
         alike = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
         if len(alike) == len(self.headers):
@@ -55,9 +55,9 @@ class Table:
         same = [f"{self.headers[i]} {self.rows[0][i]}" for i in sorted(alike) if self.rows[0][i]]
         lead = f"{self.title}, all with" if self.title else "All with"
         title = f"{lead} {', '.join(same)}" if same else self.title
-        return replace(self._without(alike), title=title)
+        return replace(self._drop_columns(alike), title=title)
 
-    def _without(self, left_out: set[int]) -> "Table":
+    def _drop_columns(self, left_out: set[int]) -> "Table":
         kept = [i for i in range(len(self.headers)) if i not in left_out]
         return replace(
             self,
@@ -67,27 +67,27 @@ class Table:
             minor=frozenset(place for place, i in enumerate(kept) if i in self.minor),
         )
 
-    def _narrow(self, width: int) -> str:
+    def _fit_width(self, width: int) -> str:
         columns = list(zip(self.headers, zip(*self.rows, strict=True), strict=True))
         widths = [max(max(map(len, h.split()), default=0), *map(len, cells)) for h, cells in columns]
-        if _total(widths) > width and self.minor:
-            return self._without({max(self.minor)})._narrow(width)
-        least = [max(_longest_part(h), *map(_longest_part, cells)) for h, cells in columns]
-        while _total(widths) > width and widths > least:
+        if _sum_widths(widths) > width and self.minor:
+            return self._drop_columns({max(self.minor)})._fit_width(width)
+        least = [max(_measure_longest_part(h), *map(_measure_longest_part, cells)) for h, cells in columns]
+        while _sum_widths(widths) > width and widths > least:
             widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
             widths[widest] -= 1
         lines: list[Sequence[str]] = []
         for cells in (self.headers, *self.rows):
-            broken = [_broken(cell, widths[i]) for i, cell in enumerate(cells)]
+            broken = [_break_lines(cell, widths[i]) for i, cell in enumerate(cells)]
             lines += itertools.zip_longest(*broken, fillvalue="")
-        return "\n".join((*self._heading(width), *self._aligned(lines, 1)))
+        return "\n".join((*self._format_heading(width), *self._align_rows(lines, 1)))
 
-    def _heading(self, width: int | None) -> list[str]:
+    def _format_heading(self, width: int | None) -> list[str]:
         if not self.title:
             return []
         return textwrap.wrap(f"{self.title}:", width) if width else [f"{self.title}:"]
 
-    def _aligned(self, rows: Sequence[Sequence[str]], padding: int) -> list[str]:
+    def _align_rows(self, rows: Sequence[Sequence[str]], padding: int) -> list[str]:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         gap = " " * (padding + 1)
         return [
@@ -99,15 +99,15 @@ class Table:
         ]
 
 
-def _total(widths: Sequence[int]) -> int:
+def _sum_widths(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
-def _longest_part(text: str) -> int:
+def _measure_longest_part(text: str) -> int:
     return max((len(part.rstrip()) for part in _BREAKS.split(text)), default=0)
 
 
-def _broken(text: str, width: int) -> list[str]:
+def _break_lines(text: str, width: int) -> list[str]:
     """Break a text into lines of at most `width` between words; longer words break after separators."""
     lines = [""]
     for word in re.split(r"(?<= )", text):
@@ -136,12 +136,12 @@ def render(document: Document, width: int | None = None) -> str:
     lines = [wrapped(document.notice, width)] if document.notice else []
     for section in document.sections:
         lines += [f"{section.title}:"] if section.title else []
-        lines += [text for block in section.blocks if (text := _block(block, width))]
+        lines += [text for block in section.blocks if (text := _format_block(block, width))]
     lines += [wrapped(document.subtitle, width)] if document.subtitle else []
     return "\n".join(lines) + "\n"
 
 
-def _block(block: Block, width: int | None) -> str:
+def _format_block(block: Block, width: int | None) -> str:
     match block:
         case DataTable():
             return table_of(block).to_console(width)

@@ -29,15 +29,15 @@ MODELS_SHOWN = 20
 
 def read_options(argv: Sequence[str]) -> ProfileSpec:
     """Return the options of a command line over those of its YAML file. Raises UsageError if inconsistent."""
-    return _checked(merge_options(argv))
+    return _check_options(merge_options(argv))
 
 
 def complete_options(values: Mapping[str, Any]) -> ProfileSpec:
     """Return the options in a mapping with a YAML file's keys. Raises UsageError as `read_options` does."""
-    return _checked(build(ProfileSpec, given_in_mapping(ProfileSpec, values, source="tpx.analyze")))
+    return _check_options(build(ProfileSpec, given_in_mapping(ProfileSpec, values, source="tpx.analyze")))
 
 
-def _checked(config: ProfileSpec) -> ProfileSpec:
+def _check_options(config: ProfileSpec) -> ProfileSpec:
     """Return the options if a run can start with them. Raises UsageError."""
     for flag, path in (
         ("--export-path", config.output.export_path),
@@ -68,17 +68,17 @@ def _checked(config: ProfileSpec) -> ProfileSpec:
 
 def merge_options(argv: Sequence[str]) -> ProfileSpec:
     """Merge the command line over the file over the defaults; models named there keep their settings."""
-    given = given_in_argv(ProfileSpec, _with_models_by_m(argv))
+    given = given_in_argv(ProfileSpec, _expand_model_flag(argv))
     path = given.get("config_file")
     if path is not None:
-        base = _from_file(path)
+        base = _read_values(path)
         own = {model.name: model for model in base.get("profile_models", ())}
         models = tuple(own.get(model.name, model) for model in given.get("profile_models", ()))
         given = {**base, **given, **({"profile_models": models} if models else {})}
     return build(ProfileSpec, given)
 
 
-def _with_models_by_m(argv: Sequence[str]) -> list[str]:
+def _expand_model_flag(argv: Sequence[str]) -> list[str]:
     """Treat `-m NAME` as in `tpx perf`: unless it is a directory or a path, it names a model."""
     words = list(argv)
     for place, (word, value) in enumerate(pairwise(argv)):
@@ -119,11 +119,11 @@ def read_yaml(path: Path) -> Mapping[Any, Any]:
         raise UsageError(f"--config-file {path}: not YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(content, Mapping):
         raise UsageError(f"--config-file {path}: expected options as `key: value` lines")
-    _refuse_twice(path, yaml.compose(text, Loader=yaml.SafeLoader))
+    _refuse_duplicate_keys(path, yaml.compose(text, Loader=yaml.SafeLoader))
     return content
 
 
-def _refuse_twice(path: Path, node: Any) -> None:
+def _refuse_duplicate_keys(path: Path, node: Any) -> None:
     """Raise UsageError for a duplicate key in a mapping, of which YAML would silently use the last."""
     import yaml
 
@@ -148,7 +148,7 @@ def _refuse_twice(path: Path, node: Any) -> None:
             lines[name] = line
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _read_values(path: Path) -> dict[str, Any]:
     """Return the values of the YAML file's keys, by field name."""
     content = read_yaml(path)
     values: dict[str, Any] = {}
@@ -158,11 +158,11 @@ def _from_file(path: Path) -> dict[str, Any]:
         try:
             values |= given_in_mapping(ProfileSpec, {key: value}, source=str(path))
         except UsageError as exc:
-            raise _placed(exc, path, str(key)) from exc
+            raise _add_line_number(exc, path, str(key)) from exc
     return values
 
 
-def _placed(error: UsageError, path: Path, key: str) -> UsageError:
+def _add_line_number(error: UsageError, path: Path, key: str) -> UsageError:
     """Return the same error with the line number in the file."""
     import yaml
 
@@ -170,7 +170,7 @@ def _placed(error: UsageError, path: Path, key: str) -> UsageError:
     cause = error.__cause__
     line = 1
     for part in (key, *(cause.path if isinstance(cause, BadField) else ())):
-        found = _within(node, part)
+        found = _find_yaml_value(node, part)
         if found is None:
             break
         line, node = found.line, found.node
@@ -185,7 +185,7 @@ class _YamlPlace:
     node: Any
 
 
-def _within(node: Any, part: str | int) -> _YamlPlace | None:
+def _find_yaml_value(node: Any, part: str | int) -> _YamlPlace | None:
     """Return the value of a key, or the item at an index; in a list of mappings, search each for the key."""
     import yaml
 
@@ -199,4 +199,4 @@ def _within(node: Any, part: str | int) -> _YamlPlace | None:
     if isinstance(part, int):
         items = node.value[part : part + 1]
         return _YamlPlace(items[0].start_mark.line + 1, items[0]) if items else None
-    return next(filter(None, (_within(item, part) for item in node.value)), None)
+    return next(filter(None, (_find_yaml_value(item, part) for item in node.value)), None)

@@ -67,7 +67,7 @@ class GoalSpec:
             raise UsageError(
                 "weighting applies to one model: set it as a key of that model in profile_models"
             )
-        if self.num_top_model_configs and not (self.constraints or self._budgets()):
+        if self.num_top_model_configs and not (self.constraints or self._list_budgets()):
             raise UsageError(
                 "--num-top-model-configs compares models by constraints that hold for all of them: "
                 "give constraints, --latency-budget or --min-throughput"
@@ -81,23 +81,23 @@ class GoalSpec:
                 model=model.name,
                 weight=model.weighting,
                 objectives=model.objectives,
-                constraints=None if model.constraints is None else self._with_budgets(model.constraints),
+                constraints=None if model.constraints is None else self._add_budgets(model.constraints),
             )
             for model in models
             if (model.objectives, model.constraints, model.weighting) != (None, None, 1.0)
         )
         return Goals(
             objectives=self.objectives or Goals().objectives,
-            constraints=self._with_budgets(self.constraints),
+            constraints=self._add_budgets(self.constraints),
             models=own,
         )
 
-    def _with_budgets(self, limits: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
-        budgets = self._budgets()
+    def _add_budgets(self, limits: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
+        budgets = self._list_budgets()
         shadowed = {(limit.tag, limit.bound) for limit in budgets}
         return tuple(limit for limit in limits if (limit.tag, limit.bound) not in shadowed) + budgets
 
-    def _budgets(self) -> tuple[Constraint, ...]:
+    def _list_budgets(self) -> tuple[Constraint, ...]:
         limits = []
         if self.latency_budget is not None:
             limits.append(Constraint(tag="perf_latency_p99", bound="max", limit=self.latency_budget))

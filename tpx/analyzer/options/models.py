@@ -59,13 +59,13 @@ class ModelToProfile:
 def read_models(value: Any) -> tuple[ModelToProfile, ...]:
     """Parse `a,b`, a list of names and `name: settings`, or a map of names to settings or nothing."""
     if isinstance(value, Mapping):
-        return tuple(_model(str(name), own) for name, own in value.items())
+        return tuple(_parse_model(str(name), own) for name, own in value.items())
     if not isinstance(value, list):
         return tuple(ModelToProfile(name=name) for name in words(value))
     found: list[ModelToProfile] = []
     for item in value:
         if isinstance(item, Mapping):
-            found += (_model(str(name), own) for name, own in item.items())
+            found += (_parse_model(str(name), own) for name, own in item.items())
         else:
             found += (ModelToProfile(name=name) for name in words(item))
     return tuple(found)
@@ -76,14 +76,14 @@ def parse_models(text: str) -> tuple[ModelToProfile, ...]:
     return from_yaml_text(read_models)(text) if text.lstrip()[:1] in ("{", "[") else read_models(text)
 
 
-def _model(name: str, own: Any) -> ModelToProfile:
+def _parse_model(name: str, own: Any) -> ModelToProfile:
     with within(name):
-        settings = _read({} if own is None else own, "settings of a model", _SETTINGS)
+        settings = _read_fields({} if own is None else own, "settings of a model", _SETTINGS)
         sweep = settings.pop("model_config_parameters", ConfigSweep())
         return ModelToProfile(name=name, sweep=sweep, **settings)
 
 
-def _read(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def _read_fields(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
     """Return the fields that a map sets; a key without a value sets nothing."""
     found: dict[str, Any] = {}
     for key, item in mapping(value, what).items():
@@ -96,9 +96,9 @@ def _read(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any
     return found
 
 
-def _parameters(value: Any) -> ModelParameters:
+def _parse_loads(value: Any) -> ModelParameters:
     known = ("batch_sizes", "concurrency", "request_rate")
-    return ModelParameters(**_read(value, "loads", dict.fromkeys(known, numbers)))
+    return ModelParameters(**_read_fields(value, "loads", dict.fromkeys(known, numbers)))
 
 
 def docker_args(value: Any) -> Mapping[str, object]:
@@ -111,7 +111,7 @@ def docker_args(value: Any) -> Mapping[str, object]:
     return read
 
 
-def _weighting(value: Any) -> float:
+def _parse_weighting(value: Any) -> float:
     weight = number(value)
     if not weight > 0:
         raise ValueError(f"a weight must be above 0, not {weight:g}")
@@ -120,8 +120,8 @@ def _weighting(value: Any) -> float:
 
 _SETTINGS: Mapping[str, Reader] = {
     "cpu_only": truth,
-    "weighting": _weighting,
-    "parameters": _parameters,
+    "weighting": _parse_weighting,
+    "parameters": _parse_loads,
     "objectives": read_objectives,
     "constraints": read_constraints,
     "model_config_parameters": read_sweep,

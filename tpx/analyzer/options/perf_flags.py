@@ -100,14 +100,14 @@ def flag_loads(flags: Flags, own: ModelParameters) -> ModelParameters:
         own = replace(own, concurrency=(), request_rate=())
     for name in given:
         try:
-            values = _loads(name, flags[name][-1])
+            values = _parse_loads(name, flags[name][-1])
         except ValueError as exc:
             raise UsageError(f"perf_analyzer_flags: {name}: {exc}") from exc
         own = replace(own, **{LOADS[name]: values})
     return own
 
 
-def _loads(name: str, text: str) -> tuple[int, ...]:
+def _parse_loads(name: str, text: str) -> tuple[int, ...]:
     """Parse `4`, `1,2,4` or `start:end:step`; a file of intervals gives its rate."""
     if name == "request-intervals":
         return (max(1, round(parse_intervals(text).rate)),)

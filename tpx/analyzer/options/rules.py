@@ -37,15 +37,15 @@ _SEARCHES_ALL = ("quick", "optuna")
 """Modes in which listed fields are searched in addition to the other axes."""
 
 
-def _composing(spec: "ProfileSpec") -> tuple[ModelToProfile, ...]:
+def _list_composing_models(spec: "ProfileSpec") -> tuple[ModelToProfile, ...]:
     return (*spec.models.bls_composing_models, *spec.models.ensemble_composing_models)
 
 
-def _together(spec: "ProfileSpec") -> bool:
+def _is_profiled_together(spec: "ProfileSpec") -> bool:
     return spec.models.run_config_profile_models_concurrently_enable
 
 
-def _mode(spec: "ProfileSpec", mode: str) -> bool:
+def _has_mode(spec: "ProfileSpec", mode: str) -> bool:
     return spec.strategy.run_config_search_mode == mode
 
 
@@ -57,24 +57,24 @@ RULES: Mapping[str, Callable[["ProfileSpec"], object]] = {
         lambda s: s.models.bls_composing_models and len(s.models.profile_models) > 1
     ),
     "--bls-composing-models and models profiled together do not go together": (
-        lambda s: s.models.bls_composing_models and _together(s)
+        lambda s: s.models.bls_composing_models and _is_profiled_together(s)
     ),
     "--cpu-only-composing-models needs --bls-composing-models or --ensemble-composing-models": (
-        lambda s: s.models.cpu_only_composing_models and not _composing(s)
+        lambda s: s.models.cpu_only_composing_models and not _list_composing_models(s)
     ),
     "--run-config-search-mode quick and --run-config-search-disable do not go together": (
-        lambda s: _mode(s, "quick") and s.strategy.run_config_search_disable
+        lambda s: _has_mode(s, "quick") and s.strategy.run_config_search_disable
     ),
     "--concurrency: quick search chooses the concurrency itself": (
-        lambda s: _mode(s, "quick") and s.loads.concurrency
+        lambda s: _has_mode(s, "quick") and s.loads.concurrency
     ),
     "--batch-sizes: quick search sends single inferences": (
-        lambda s: _mode(s, "quick") and s.loads.batch_sizes != (1,)
+        lambda s: _has_mode(s, "quick") and s.loads.batch_sizes != (1,)
     ),
     f"--run-config-profile-models-concurrently-enable: {_BRUTE}": (
-        lambda s: _mode(s, "brute") and _together(s)
+        lambda s: _has_mode(s, "brute") and _is_profiled_together(s)
     ),
-    f"--bls-composing-models: {_BRUTE}": lambda s: _mode(s, "brute") and s.models.bls_composing_models,
+    f"--bls-composing-models: {_BRUTE}": lambda s: _has_mode(s, "brute") and s.models.bls_composing_models,
     "--dcgm-disable goes with --triton-launch-mode remote only": (
         lambda s: s.watch.dcgm_disable and s.server.triton_launch_mode != "remote"
     ),
@@ -85,12 +85,18 @@ RULES: Mapping[str, Callable[["ProfileSpec"], object]] = {
 def check_together(spec: "ProfileSpec") -> None:
     """Raise UsageError for inconsistent options, naming both."""
     broken = (message for message, rule in RULES.items() if rule(spec))
-    faults = (_of_loads(spec), broken, _of_server_flags(spec), _of_one_server(spec), _of_quick(spec))
+    faults = (
+        _check_loads(spec),
+        broken,
+        _check_server_flags(spec),
+        _check_one_server(spec),
+        _check_quick_search(spec),
+    )
     for message in itertools.chain(*faults):
         raise UsageError(message)
 
 
-def _of_loads(spec: "ProfileSpec") -> Iterator[str]:
+def _check_loads(spec: "ProfileSpec") -> Iterator[str]:
     names = spec.models.names
     if len(set(names)) < len(names):
         yield f"--profile-models names a model twice: {','.join(names)}"
@@ -103,11 +109,11 @@ def _of_loads(spec: "ProfileSpec") -> Iterator[str]:
         if model.parameters.request_rate and model.parameters.concurrency:
             yield f"model '{model.name}' has both concurrency and request_rate: a load is either"
     kinds = {spec.space_of(model).loads.kind for model in spec.models.profile_models}
-    if _together(spec) and len(kinds) > 1:
+    if _is_profiled_together(spec) and len(kinds) > 1:
         yield "models profiled together all have a concurrency, or all a request rate"
 
 
-def _of_server_flags(spec: "ProfileSpec") -> Iterator[str]:
+def _check_server_flags(spec: "ProfileSpec") -> Iterator[str]:
     models = spec.models.profile_models
     sets = [spec.server.triton_server_flags, *(model.triton_server_flags for model in models)]
     names = [name for flags in sets for name in flags or ()]
@@ -121,9 +127,9 @@ def _of_server_flags(spec: "ProfileSpec") -> Iterator[str]:
             yield f"triton_server_flags: unknown option '{name}'{nearest(name, known)}"
 
 
-def _of_one_server(spec: "ProfileSpec") -> Iterator[str]:
+def _check_one_server(spec: "ProfileSpec") -> Iterator[str]:
     """Yield conflicts between the server settings of models profiled together, which share one server."""
-    for name in _OF_THE_SERVER if _together(spec) else ():
+    for name in _OF_THE_SERVER if _is_profiled_together(spec) else ():
         said = [model for model in spec.models.profile_models if getattr(model, name) is not None]
         for model in said[1:]:
             if getattr(model, name) != getattr(said[0], name):
@@ -133,8 +139,8 @@ def _of_one_server(spec: "ProfileSpec") -> Iterator[str]:
                 )
 
 
-def _of_quick(spec: "ProfileSpec") -> Iterator[str]:
-    for model in spec.models.profile_models if _mode(spec, "quick") else ():
+def _check_quick_search(spec: "ProfileSpec") -> Iterator[str]:
+    for model in spec.models.profile_models if _has_mode(spec, "quick") else ():
         if model.parameters.concurrency:
             yield f"model '{model.name}': concurrency: quick search chooses it itself"
         for axis in model.sweep.axes:
@@ -150,7 +156,7 @@ def _of_quick(spec: "ProfileSpec") -> Iterator[str]:
 
 def member_warnings(spec: "ProfileSpec") -> Iterator[str]:
     """Yield a warning for each setting of a composing model that needs a load of its own."""
-    for model in _composing(spec):
+    for model in _list_composing_models(spec):
         plain = ModelToProfile(name=model.name)
         for name in _OF_THE_LOAD:
             if getattr(model, name) != getattr(plain, name):

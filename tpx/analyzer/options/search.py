@@ -49,15 +49,15 @@ class StrategySpec:
     @property
     def instances(self) -> SearchRange:
         """Range of instance counts."""
-        return _range(self, "instance-count")
+        return _build_range(self, "instance-count")
 
     @property
     def max_batch_sizes(self) -> SearchRange:
         """Range of max_batch_size."""
-        return _range(self, "model-batch-size")
+        return _build_range(self, "model-batch-size")
 
 
-def _range(spec: "StrategySpec | LoadsSpec", name: str) -> SearchRange:
+def _build_range(spec: "StrategySpec | LoadsSpec", name: str) -> SearchRange:
     """Return a range of `--run-config-search-*`. Raises UsageError if its minimum is above its maximum."""
     field = f"run_config_search_{{}}_{name.replace('-', '_')}"
     low, high = (getattr(spec, field.format(end)) for end in ("min", "max"))
@@ -126,9 +126,9 @@ class LoadsSpec:
     @property
     def concurrencies(self) -> SearchRange:
         """Range of requests in flight."""
-        return _range(self, "concurrency")
+        return _build_range(self, "concurrency")
 
     @property
     def request_rates(self) -> SearchRange:
         """Range of requests per second."""
-        return _range(self, "request-rate")
+        return _build_range(self, "request-rate")

@@ -53,7 +53,7 @@ class ProfileSpec:
     def __post_init__(self) -> None:
         check_together(self)
         _ = self.goals, self.space
-        self._session(ModelToProfile(name="model"))
+        self._build_session(ModelToProfile(name="model"))
         _ = self.sessions
 
     @property
@@ -70,7 +70,7 @@ class ProfileSpec:
         # late import: --help must not load the load generator
         from tpx.analyzer.options.perf_flags import flag_loads
 
-        own = flag_loads(self._flags(model, "perf_analyzer_flags"), model.parameters)
+        own = flag_loads(self._resolve_flags(model, "perf_analyzer_flags"), model.parameters)
         return SearchSpace(
             loads=self.loads.space(own, self.strategy),
             instances=self.strategy.instances,
@@ -81,15 +81,15 @@ class ProfileSpec:
     @property
     def sessions(self) -> "dict[str, SessionSpec]":
         """Session settings by model name, without address and load, which each trial supplies."""
-        return {model.name: self._session(model) for model in self.models.profile_models}
+        return {model.name: self._build_session(model) for model in self.models.profile_models}
 
-    def _session(self, model: ModelToProfile) -> "SessionSpec":
+    def _build_session(self, model: ModelToProfile) -> "SessionSpec":
         """Return a model's session settings. Raises UsageError for wrong options of the load generator."""
         from tpx.analyzer.options.perf_flags import language_model, perf_values  # late, as above
         from tpx.perf.options import SessionSpec
 
         measurement = self.measurement
-        asked = language_model(self._flags(model, "genai_perf_flags"))
+        asked = language_model(self._resolve_flags(model, "genai_perf_flags"))
         values: dict[str, Any] = {
             "model": model.name,
             "protocol": self.server.client_protocol,
@@ -105,7 +105,7 @@ class ProfileSpec:
         # validate without the flags first: only errors that they cause get their prefix
         build(SessionSpec, values)
         try:
-            values |= perf_values(self._flags(model, "perf_analyzer_flags"))
+            values |= perf_values(self._resolve_flags(model, "perf_analyzer_flags"))
             if measurement.model_type == "LLM":
                 values |= asked.values
             return build(SessionSpec, values)
@@ -132,39 +132,39 @@ class ProfileSpec:
         lines += [line for flags in asked for line in language_warnings(flags, self.measurement.model_type)]
         return tuple(dict.fromkeys([*inert, *idle_warnings(self), *lines, *member_warnings(self)]))
 
-    def _flags(self, model: ModelToProfile, name: str) -> Flags:
+    def _resolve_flags(self, model: ModelToProfile, name: str) -> Flags:
         own: Flags | None = getattr(model, name)
         return getattr(self.measurement, name) if own is None else own
 
     def as_settings(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, as plain values for the journal."""
-        return {name: _plain(value) for name, value in given(self).items()}
+        return {name: _to_plain(value) for name, value in given(self).items()}
 
 
-def _changed(value: Any) -> dict[str, Any]:
+def _collect_changes(value: Any) -> dict[str, Any]:
     """Return the fields that differ from their defaults, or have none; a model's name is omitted."""
     own = {}
     for field in fields(value):
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if getattr(value, field.name) != default and field.name != "name":
-            own[field.name] = _plain(getattr(value, field.name))
+            own[field.name] = _to_plain(getattr(value, field.name))
     return own
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Shape):
         return f"{value.name}:{','.join(map(str, value.dims))}"
     if isinstance(value, ModelToProfile):
-        own = _changed(value)
+        own = _collect_changes(value)
         return {value.name: own} if own else value.name
     if isinstance(value, ConfigSweep):
-        return {axis.label: _plain(axis.values) for axis in value.axes}
+        return {axis.label: _to_plain(axis.values) for axis in value.axes}
     if is_dataclass(value) and not isinstance(value, type):
-        return _changed(value)
+        return _collect_changes(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -218,7 +218,8 @@ def spec_of(
     as_it_is = config.server.reload_model_disable and not together
     names = () if as_it_is else members_of(config, group, facts)
     members = tuple(
-        replace(_member(config, read[name][0], together=together), default=read[name][1]) for name in names
+        replace(_build_member(config, read[name][0], together=together), default=read[name][1])
+        for name in names
     )
     searched = members or config.strategy.run_config_search_mode in ("quick", "optuna")
     deltas: tuple[Mapping[str, object], ...] | None = ()
@@ -230,7 +231,7 @@ def spec_of(
     space = next((space for space in spaces if not space.loads.listed), spaces[0])
     plateau = all(space.loads.until_plateau for space in spaces)
     spec = SearchSpec(
-        facts=replace(_placed(config, facts), model=group.name),
+        facts=replace(_place_instances(config, facts), model=group.name),
         default=default,
         space=replace(space, loads=replace(space.loads, until_plateau=plateau)),
         goals=config.goals.of(group.name),
@@ -244,10 +245,10 @@ def spec_of(
         early_exit=config.strategy.early_exit_enable,
         trials=config.optuna,
     )
-    return "manual" if as_it_is else _mode(config, spec), spec
+    return "manual" if as_it_is else _choose_mode(config, spec), spec
 
 
-def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
+def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
     chosen = config.strategy.run_config_search_mode
     if chosen == "brute":
         if spec.facts.steps:
@@ -269,16 +270,16 @@ def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
     return "budgeted" if spec.space.extras.any else "brute"
 
 
-def _member(config: ProfileSpec, facts: "ModelFacts", *, together: bool) -> SearchMember:
-    own = _settings(config, facts.model)
+def _build_member(config: ProfileSpec, facts: "ModelFacts", *, together: bool) -> SearchMember:
+    own = _find_settings(config, facts.model)
     return SearchMember(
-        facts=_placed(config, facts),
+        facts=_place_instances(config, facts),
         sweep=own.sweep,
         loads=config.space_of(own).loads if together else None,
     )
 
 
-def _settings(config: ProfileSpec, name: str) -> ModelToProfile:
+def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:
     """Return the user's settings of a model, from whichever list names it."""
     named = (
         *config.models.profile_models,
@@ -288,7 +289,9 @@ def _settings(config: ProfileSpec, name: str) -> ModelToProfile:
     return next((model for model in named if model.name == name), ModelToProfile(name=name))
 
 
-def _placed(config: ProfileSpec, facts: "ModelFacts") -> "ModelFacts":
+def _place_instances(config: ProfileSpec, facts: "ModelFacts") -> "ModelFacts":
     """Return the facts, with instances on the CPU if the user requires that."""
-    on_cpu = _settings(config, facts.model).cpu_only or facts.model in config.models.cpu_only_composing_models
+    on_cpu = (
+        _find_settings(config, facts.model).cpu_only or facts.model in config.models.cpu_only_composing_models
+    )
     return replace(facts, instance_kind="KIND_CPU") if on_cpu else facts

@@ -38,7 +38,9 @@ def load_chart(
         return None
     kind = drawn[0].load.kind.replace("_", " ")
     bests = "; ".join(
-        f"{r.name}: {_told(r.figures)}, at {kind} {r.figures.load.value}" for r in shown if r.ordered
+        f"{r.name}: {_describe_point(r.figures)}, at {kind} {r.figures.load.value}"
+        for r in shown
+        if r.ordered
     )
     settled = any(r.settled for r in (*shown, *others))
     texts = {
@@ -57,17 +59,17 @@ def load_chart(
         x=Axis(title="p99 latency (ms)", auto=True),
         y=Axis(title="Throughput (infer/s)"),
         lines=tuple(
-            _line(ranked, labelled=place == 0 or ranked.run.variant.is_default, settled=settled)
+            _build_line(ranked, labelled=place == 0 or ranked.run.variant.is_default, settled=settled)
             for place, ranked in enumerate(shown)
         ),
-        background=tuple(_line(ranked, labelled=False, settled=settled) for ranked in others),
+        background=tuple(_build_line(ranked, labelled=False, settled=settled) for ranked in others),
         marks=tuple(marks),
         label_name=kind,
         context_name=ONCE,
     )
 
 
-def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
+def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
     """Return the line through a configuration's loads, interrupted between batch sizes.
 
     On a labelled line every point shows its load, otherwise only the one that represents it.
@@ -83,7 +85,7 @@ def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
             Dot(
                 x=_latency_ns(m) / NS_PER_MS,
                 y=m.throughput,
-                title=f"{ranked.name} at {m.load}: {_told(m)}{'' if m.stable else ' (not stable)'}",
+                title=f"{ranked.name} at {m.load}: {_describe_point(m)}{'' if m.stable else ' (not stable)'}",
                 label=str(m.load.value) if labelled or m is ranked.figures else "",
                 stable=m.stable,
                 apart=m.load.batch_size != batch,
@@ -103,7 +105,7 @@ def _latency_ns(measurement: Measurement) -> float:
     return measurement.latency.p99_ns or measurement.latency.avg_ns or 0
 
 
-def _told(measurement: Measurement) -> str:
+def _describe_point(measurement: Measurement) -> str:
     return f"{rounded(measurement.throughput)} infer/s, {latency(_latency_ns(measurement))}"
 
 
@@ -115,19 +117,19 @@ def front_of(ranking: Sequence[RankedVariant]) -> tuple[Spot, ...]:
     """Return the Pareto front of throughput and p99 by latency, up to the confirmed throughput."""
     ceiling = max((r.figures.throughput for r in ranking if r.settled), default=math.inf)
     front: list[Spot] = []
-    for ranked, m in sorted(_spots(ranking), key=lambda s: (s[1].latency.p99_ns, -s[1].throughput)):
+    for ranked, m in sorted(_list_spots(ranking), key=lambda s: (s[1].latency.p99_ns, -s[1].throughput)):
         if m.throughput <= ceiling and (not front or m.throughput > front[-1][1].throughput):
             front.append((ranked, m))
     return tuple(front)
 
 
-def _spots(ranking: Sequence[RankedVariant]) -> list[Spot]:
+def _list_spots(ranking: Sequence[RankedVariant]) -> list[Spot]:
     return [(ranked, m) for ranked in ranking for m in ranked.ordered if m.latency.p99_ns]
 
 
 def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
     """Return the Pareto front and `most` other measurements by memory; None for fewer than three."""
-    spots, front = _spots(ranking), front_of(ranking)
+    spots, front = _list_spots(ranking), front_of(ranking)
     if len(spots) < 3 or not front:
         return None
     memory_mb = {id(m): (gpu_mb(m) if gpus else None) or ram_mb(m.memory) for _, m in spots}
@@ -136,7 +138,9 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most
     def title(spot: Spot) -> str:
         ranked, m = spot
         held = memory_mb[id(m)]
-        return f"{ranked.name} at {m.load}: {_told(m)}" + ("" if held is None else f", {in_unit(held, 'MB')}")
+        return f"{ranked.name} at {m.load}: {_describe_point(m)}" + (
+            "" if held is None else f", {in_unit(held, 'MB')}"
+        )
 
     def dot(spot: Spot, label: str = "") -> Dot:
         m = spot[1]

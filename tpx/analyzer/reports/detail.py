@@ -39,7 +39,7 @@ def detail_path(name: str) -> Path:
     return Path("reports") / "detailed" / name / "detailed_report.html"
 
 
-def _statement(ranked: RankedVariant, view: ModelView) -> Statement:
+def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
     verdict = view.verdict
     badge: tuple[str, Tone] = ("Measured", "neutral")
     if ranked.name == view.recommended:
@@ -69,7 +69,7 @@ def _statement(ranked: RankedVariant, view: ModelView) -> Statement:
     return Statement(badge=badge[0], tone=badge[1], sentence=text + ".", tiles=tiles)
 
 
-def _configuration(ranked: RankedVariant, view: ModelView) -> Section:
+def _build_configuration(ranked: RankedVariant, view: ModelView) -> Section:
     report, default, configuration = view.report, view.default, ranked.run.configuration
     provenance = report.run.started.provenance
     words = ("tpx", "analyze", "apply", ranked.name, "--export-path", str(report.export_path))
@@ -103,7 +103,7 @@ def build_detail(report: ReportView, name: str) -> Document:
     chart = load_chart("chart", compared, (), view.verdict.goals)
     load = "" if chart is None else chart.label_name
     sections = [
-        Section(blocks=(_statement(ranked, view),)),
+        Section(blocks=(_build_statement(ranked, view),)),
         *section(
             "Throughput and latency",
             chart_picture(chart),
@@ -130,7 +130,7 @@ def build_detail(report: ReportView, name: str) -> Document:
         *section("Final rounds", repetitions_grid("repetitions", view, ranked)),
         *section("Why the search ended here", bullets(reasons)),
         *section("Failed trials", *failures),
-        _configuration(ranked, view),
+        _build_configuration(ranked, view),
     ]
     return Document(
         product="analyze",

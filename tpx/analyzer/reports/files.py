@@ -42,13 +42,15 @@ class ReportFiles:
 
 def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
     """Write every requested report; return labels and paths. Raises MeasurementError naming what failed."""
-    return write_each(_outputs(view, files))
+    return write_each(_iter_outputs(view, files))
 
 
-def _outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
+def _iter_outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
     run, link = view.run, "" if files.html is None else files.html.name
     page = files.html or Path()
-    yield text_output("Report", files.html, lambda: render(build(_linked(view, files, page))), parents=True)
+    yield text_output(
+        "Report", files.html, lambda: render(build(_link_view(view, files, page))), parents=True
+    )
     yield OutputFile(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
     yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
     yield text_output("JSON", files.json, lambda: report_text(view), parents=True)
@@ -59,27 +61,29 @@ def _outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
             # the page of one model of several, at Model Analyzer's path
             alone = replace(view, run=replace(run, models=(model,)))
             path = view.export_path / "reports" / "summaries" / model.model / "result_summary.html"
-            linked = _linked(alone, files, path, files.html)
-            yield text_output("Summary", path, partial(_text, build, linked), parents=True)
+            linked = _link_view(alone, files, path, files.html)
+            yield text_output("Summary", path, partial(_render_document, build, linked), parents=True)
     if files.detailed:
         for name in detailed_names(view):
             path = view.export_path / detail_path(name)
-            linked = view if files.html is None else view.linked({}, _href(files.html, path))
-            yield text_output("Details", path, partial(_text, build_detail, linked, name), parents=True)
+            linked = view if files.html is None else view.linked({}, _make_href(files.html, path))
+            yield text_output(
+                "Details", path, partial(_render_document, build_detail, linked, name), parents=True
+            )
 
 
-def _text(make: Callable[..., Document], *given: object) -> str:
+def _render_document(make: Callable[..., Document], *given: object) -> str:
     return render(make(*given))
 
 
-def _linked(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
+def _link_view(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
     """Return the view of a page, with links relative to it, so that the export path can be moved."""
     names = detailed_names(view) if files.detailed else ()
-    hrefs = {name: _href(view.export_path / detail_path(name), page) for name in names}
-    return view.linked(hrefs, "" if parent is None else _href(parent, page))
+    hrefs = {name: _make_href(view.export_path / detail_path(name), page) for name in names}
+    return view.linked(hrefs, "" if parent is None else _make_href(parent, page))
 
 
-def _href(target: Path, page: Path) -> str:
+def _make_href(target: Path, page: Path) -> str:
     return Path(os.path.relpath(target, page.parent)).as_posix()
 
 
@@ -93,12 +97,12 @@ def markdown_text(view: ReportView, link: str = "") -> str:
         title=f"Model analysis: {', '.join(started.models)}",
         subtitle=f"{where} \u00b7 {started.provenance.started}",
         notice="" if view.run.outcome == "complete" else "The run did not come to its end.",
-        sections=tuple(part for model in view.models for part in _brief(model)),
+        sections=tuple(part for model in view.models for part in _summarize_model(model)),
     )
     return to_markdown(document, link)
 
 
-def _brief(view: ModelView) -> Iterator[Section]:
+def _summarize_model(view: ModelView) -> Iterator[Section]:
     yield Section(title=view.name, blocks=(verdict_card(view),))
     if view.ranking:
         table = configurations_grid("configurations", view)
@@ -116,11 +120,11 @@ def _brief(view: ModelView) -> Iterator[Section]:
 
 def junit_text(view: ReportView) -> str:
     """Return JUnit XML: nothing measured is an error, a missed limit a failure, a borderline one skipped."""
-    cases = [case for model in view.models for case in _model(model)]
+    cases = [case for model in view.models for case in _iter_cases(model)]
     return to_junit("tpx analyze", cases, started=view.run.started.provenance.started)
 
 
-def _model(view: ModelView) -> Iterator[Case]:
+def _iter_cases(view: ModelView) -> Iterator[Case]:
     verdict = view.verdict
     text = f"{verdict.sentence}. {verdict.detail}"
     spent_s = sum(m.duration_ns for v in verdict.run.variants for m in v.measurements) / 1e9

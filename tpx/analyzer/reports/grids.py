@@ -213,10 +213,10 @@ def resource_columns(view: ModelView) -> Iterator[Shown]:
     )
     for header, hint, value in figures:
         if view.gpus or not header.startswith("GPU"):
-            yield quantity(header, partial(_measured, value), hint=hint)
+            yield quantity(header, partial(_read_value, value), hint=hint)
 
 
-def _measured(value: Callable[[Measurement], float | None], line: TableLine) -> float | None:
+def _read_value(value: Callable[[Measurement], float | None], line: TableLine) -> float | None:
     return value(line.measurement)
 
 
@@ -273,7 +273,7 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         return "default" if line.ranked.run.variant.is_default else ""
 
     made = table(key, "Each configuration at its best load, the best first", columns, lines, emphasis)
-    return _filtered(made, lines, kept)
+    return _add_row_filter(made, lines, kept)
 
 
 def measurements_grid(key: str, view: ModelView) -> DataTable | None:
@@ -283,8 +283,10 @@ def measurements_grid(key: str, view: ModelView) -> DataTable | None:
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
     shown = lines[:most]
-    columns = (NAME, *_measurement_columns(shown, view), *verdict_columns(shown))
-    return _filtered(table(key, caption, columns, shown), shown, {ranked.name for ranked in view.in_detail})
+    columns = (NAME, *_iter_measurement_columns(shown, view), *verdict_columns(shown))
+    return _add_row_filter(
+        table(key, caption, columns, shown), shown, {ranked.name for ranked in view.in_detail}
+    )
 
 
 def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
@@ -297,7 +299,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
     lines.sort(key=lambda line: line.measurement.round)
     number: Shown = text("Round", lambda line: str(line.measurement.round or "search"))
     first = (number,) if alone else (number, NAME)
-    return table(key, "The final rounds", (*first, *_measurement_columns(lines, view)), lines)
+    return table(key, "The final rounds", (*first, *_iter_measurement_columns(lines, view)), lines)
 
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
@@ -313,7 +315,7 @@ def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | 
     return table(
         key,
         f"Every load of this configuration, {order}",
-        (*_measurement_columns(lines, view, batch_first=not online), *verdict_columns(lines)),
+        (*_iter_measurement_columns(lines, view, batch_first=not online), *verdict_columns(lines)),
         lines,
         lambda line: "best" if line.measurement.load == best else "",
     )
@@ -334,7 +336,7 @@ def top_grid(key: str, lines: Sequence[TableLine]) -> DataTable | None:
     return table(key, "The best configurations across all models", columns, lines)
 
 
-def _measurement_columns(
+def _iter_measurement_columns(
     lines: Sequence[TableLine], view: ModelView, *, batch_first: bool = False
 ) -> Iterable[Shown]:
     yield from load_columns(lines, batch_first=batch_first)
@@ -345,7 +347,7 @@ def _measurement_columns(
     yield from resource_columns(view)
 
 
-def _filtered(made: DataTable | None, lines: Sequence[TableLine], kept: set[str]) -> DataTable | None:
+def _add_row_filter(made: DataTable | None, lines: Sequence[TableLine], kept: set[str]) -> DataTable | None:
     """Return the table with a row filter, initially showing the configurations in `kept`."""
     if made is None:
         return None

@@ -30,7 +30,7 @@ def report_json(view: ReportView) -> Json:
         "settings": run.started.settings,
         "goals": msgspec.to_builtins(run.started.goals),
         "server_only": msgspec.to_builtins(run.server_only),
-        "models": [_model(model) for model in view.models],
+        "models": [_encode_model(model) for model in view.models],
     }
 
 
@@ -59,7 +59,7 @@ def embedded_text(view: ReportView) -> str:
 _NOTHING: Json = {"satisfies": False, "best_load": None, "figures": None, "measurements": []}
 
 
-def _model(view: ModelView) -> Json:
+def _encode_model(view: ModelView) -> Json:
     verdict, model, goals, prices = view.verdict, view.verdict.run, view.verdict.goals, view.report.prices
     conclusion, gain = verdict.conclusion, verdict.gain
     return {
@@ -76,8 +76,8 @@ def _model(view: ModelView) -> Json:
         "noise": list(conclusion.noise) if conclusion else [],
         "inconclusive": verdict.inconclusive,
         "configurations": [
-            *(_configuration(r, goals, prices) for r in verdict.ranking),
-            *({**_described(v), **_NOTHING} for v in model.variants if not v.measurements),
+            *(_encode_configuration(r, goals, prices) for r in verdict.ranking),
+            *({**_encode_variant(v), **_NOTHING} for v in model.variants if not v.measurements),
         ],
         "failures": [msgspec.to_builtins(f) for f in model.failures],
         "unavailable": model.unavailable.reason if model.unavailable else None,
@@ -85,26 +85,26 @@ def _model(view: ModelView) -> Json:
     }
 
 
-def _configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
+def _encode_configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
     figures = ranked.figures
     found = [METRICS[tag].interval(figures) for tag in ("perf_throughput", "perf_latency_p99")]
     ends = [None if each is None else [each.low, each.high] for each in found]
     return {
-        **_described(ranked.run),
+        **_encode_variant(ranked.run),
         "satisfies": ranked.standing == "met",
         "constraints": ranked.standing,
         "best_load": str(figures.load),
         "figures": {
-            **_figures(figures, prices),
+            **_encode_figures(figures, prices),
             "throughput_interval": ends[0],
             "p99_interval_ms": ends[1],
         },
-        "measurements": [_measurement(m, goals, prices) for m in ranked.ordered],
-        "repetitions": [_measurement(m, goals, prices) for m in ranked.run.repetitions],
+        "measurements": [_encode_measurement(m, goals, prices) for m in ranked.ordered],
+        "repetitions": [_encode_measurement(m, goals, prices) for m in ranked.run.repetitions],
     }
 
 
-def _described(variant: VariantRun) -> Json:
+def _encode_variant(variant: VariantRun) -> Json:
     configuration = variant.configuration
     return {
         "name": variant.variant.name,
@@ -120,7 +120,7 @@ def _described(variant: VariantRun) -> Json:
     }
 
 
-def _measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json:
+def _encode_measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json:
     out = {
         "load": str(measurement.load),
         "load_kind": measurement.load.kind,
@@ -130,16 +130,17 @@ def _measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json
         "satisfies": standing(measurement, goals) == "met",
         "stable": measurement.stable,
         "requests": measurement.requests,
-        **_figures(measurement, prices),
+        **_encode_figures(measurement, prices),
     }
     if measurement.members:
         out["members"] = [
-            {"variant": m.variant, "load": str(m.load), **_figures(m, prices)} for m in measurement.members
+            {"variant": m.variant, "load": str(m.load), **_encode_figures(m, prices)}
+            for m in measurement.members
         ]
     return out
 
 
-def _figures(measurement: Measurement, prices: Prices) -> Json:
+def _encode_figures(measurement: Measurement, prices: Prices) -> Json:
     """Return figures by Model Analyzer's tags, in the units of its headers; unknown ones are omitted."""
     known = {tag: m.value(measurement) for tag, m in METRICS.items()}
     known |= {

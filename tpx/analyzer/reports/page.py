@@ -88,9 +88,9 @@ def build(view: ReportView, *, data: bool = True) -> Document:
         notice = (
             f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
         )
-    sections = _top(view)
+    sections = _build_top_section(view)
     for index, model in enumerate(view.models):
-        sections += _model_sections(model, f"model-{index}")
+        sections += _build_model_sections(model, f"model-{index}")
     return Document(
         product="analyze",
         title=f"Model analysis: {', '.join(started.models)}",
@@ -101,14 +101,14 @@ def build(view: ReportView, *, data: bool = True) -> Document:
             f"{duration(run.elapsed_ns)}"
         ),
         notice=notice,
-        sections=(*sections, _provenance(run)),
+        sections=(*sections, _build_provenance(run)),
         data=embedded_text(view) if data else "",
         file_name="tpx-analyze-" + "-".join(started.models)[:60],
         parent=view.parent,
     )
 
 
-def _provenance(run: Run) -> Section:
+def _build_provenance(run: Run) -> Section:
     provenance = run.started.provenance
     settings = []
     for name, value in run.started.settings.items():
@@ -159,7 +159,7 @@ def hashes(run: Run) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def _model_sections(view: ModelView, key: str) -> list[Section]:
+def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     ranking, shown = view.ranking, view.in_detail
     others = [ranked for ranked in ranking if ranked not in shown]
     chart = load_chart(f"{key}-chart", shown, others, view.verdict.goals)
@@ -203,8 +203,8 @@ def _model_sections(view: ModelView, key: str) -> list[Section]:
             summary="All measurements of the final rounds", blocks=(repetitions,)
         )
         sections += section("How steady the machine was", drift, rounds, lead=_DRIFT)
-    sections += section("Failed trials", *_failures(view.verdict.run))
-    sections += section("How the search went", _trace(view.verdict.run, ranking))
+    sections += section("Failed trials", *_list_failures(view.verdict.run))
+    sections += section("How the search went", _build_trace_table(view.verdict.run, ranking))
     sections += section("All measurements", measurements_grid(f"{key}-measurements", view))
     return sections
 
@@ -219,7 +219,7 @@ def plot_section(plot: Chart) -> list[Section]:
     return section(plot.title, Note(text=f"{name} is {value} throughout, so there is no chart."))
 
 
-def _top(view: ReportView) -> list[Section]:
+def _build_top_section(view: ReportView) -> list[Section]:
     """Return the best configurations of all models together, limited by num_top_model_configs."""
     started = view.run.started
     count = int(view.settings.get("num_top_model_configs", 0))
@@ -236,7 +236,7 @@ def _top(view: ReportView) -> list[Section]:
     return section("The best of all models", top_grid("top", lines[:count]))
 
 
-def _failures(model: ModelRun) -> list[Block]:
+def _list_failures(model: ModelRun) -> list[Block]:
     if model.unavailable:
         gone = model.unavailable
         return failure_blocks(model.model, "before the first measurement", gone.reason, gone.log_tail)
@@ -256,7 +256,7 @@ def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -
     return told
 
 
-def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | None:
+def _build_trace_table(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | None:
     if not model.variants:
         return None
     best = {ranked.name: ranked.figures.throughput for ranked in ranking}
@@ -268,11 +268,13 @@ def _trace(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | Non
             Column(header="Best", numeric=True),
             Column(header="Why it ended", wraps=True),
         ),
-        rows=tuple(_trace_row(variant, model, best.get(variant.variant.name)) for variant in model.variants),
+        rows=tuple(
+            _build_trace_row(variant, model, best.get(variant.variant.name)) for variant in model.variants
+        ),
     )
 
 
-def _trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> TableRow:
+def _build_trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> TableRow:
     values = sorted(m.load.value for m in variant.measurements)
     span = " to ".join(map(str, dict.fromkeys((values[0], values[-1])))) if values else "no load"
     failed = f", {len(variant.failures)} failed" if variant.failures else ""

@@ -89,7 +89,7 @@ def draw_plots(
 
 def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
     """Return the plot, or None with fewer than two distinct x values."""
-    lines = [line for ranked in shown if (line := _line(plot, ranked)).dots]
+    lines = [line for ranked in shown if (line := _build_line(plot, ranked)).dots]
     dots = [dot for line in lines for dot in line.dots]
     if len({dot.x for dot in dots}) < 2:
         return None
@@ -99,17 +99,17 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
         key=key,
         title=plot.title,
         description=f"Of {names}: from {least} to {most}.",
-        x=Axis(title=_header(plot.x_axis), auto=True),
-        y=Axis(title=_header(plot.y_axis)),
+        x=Axis(title=_find_header(plot.x_axis), auto=True),
+        y=Axis(title=_find_header(plot.y_axis)),
         lines=tuple(lines),
         size="half",
     )
 
 
-def _line(plot: Plot, ranked: RankedVariant) -> Line:
+def _build_line(plot: Plot, ranked: RankedVariant) -> Line:
     points: list[tuple[float, float, Measurement]] = []
-    for measurement in _measurements(plot, ranked):
-        x, y = (_value(tag, measurement) for tag in (plot.x_axis, plot.y_axis))
+    for measurement in _select_measurements(plot, ranked):
+        x, y = (_read_value(tag, measurement) for tag in (plot.x_axis, plot.y_axis))
         if x is not None and y is not None:
             points.append((x, y, measurement))
     points.sort(key=lambda point: point[:2])
@@ -118,25 +118,30 @@ def _line(plot: Plot, ranked: RankedVariant) -> Line:
     return Line(
         name=ranked.name,
         dots=tuple(
-            Dot(x=x, y=y, title=f"{ranked.name} at {m.load}: {_figure(plot.y_axis, y)}", stable=m.stable)
+            Dot(
+                x=x,
+                y=y,
+                title=f"{ranked.name} at {m.load}: {_format_figure(plot.y_axis, y)}",
+                stable=m.stable,
+            )
             for x, y, m in points
         ),
     )
 
 
-def _measurements(plot: Plot, ranked: RankedVariant) -> Sequence[Measurement]:
+def _select_measurements(plot: Plot, ranked: RankedVariant) -> Sequence[Measurement]:
     """Return all measurements, or over a load axis only the one with the highest throughput per load."""
     if plot.x_axis not in LOADS:
         return ranked.ordered
     best: dict[float | None, Measurement] = {}
     for measurement in ranked.ordered:
-        place = _value(plot.x_axis, measurement)
+        place = _read_value(plot.x_axis, measurement)
         if place not in best or measurement.throughput > best[place].throughput:
             best[place] = measurement
     return tuple(best.values())
 
 
-def _value(tag: str, measurement: Measurement) -> float | None:
+def _read_value(tag: str, measurement: Measurement) -> float | None:
     load = measurement.load
     if tag == "batch_size":
         return load.batch_size
@@ -145,9 +150,9 @@ def _value(tag: str, measurement: Measurement) -> float | None:
     return metric(tag).value(measurement)
 
 
-def _header(tag: str) -> str:
+def _find_header(tag: str) -> str:
     return LOADS.get(tag) or metric(tag).header
 
 
-def _figure(tag: str, value: float) -> str:
+def _format_figure(tag: str, value: float) -> str:
     return in_unit(value, "" if tag in LOADS else metric(tag).unit)

@@ -41,7 +41,7 @@ def verdict_card(view: ModelView) -> Statement:
         sentence=verdict.sentence + ".",
         detail=verdict.detail,
         caution=verdict.caution,
-        tiles=tuple(_tiles(view)),
+        tiles=tuple(_iter_tiles(view)),
     )
 
 
@@ -66,7 +66,7 @@ def memory_tiles(ranked: RankedVariant, other: RankedVariant | None, *, gpus: bo
         yield from metric_tile("gpu_used_memory", "GPU memory", ranked, other)
 
 
-def _tiles(view: ModelView) -> Iterator[Tile]:
+def _iter_tiles(view: ModelView) -> Iterator[Tile]:
     verdict = view.verdict
     best = verdict.best
     if best is None:
@@ -125,7 +125,7 @@ def recommend(view: ModelView) -> list[Section]:
             Details(summary="The whole `config.pbtxt`", blocks=(whole,)),
         )
         blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
-        brings: list[Block] = [_comparison(default, best, gpus=view.gpus)]
+        brings: list[Block] = [_build_comparison(default, best, gpus=view.gpus)]
         equal = equal_loads(best, default, view.verdict.goals)
         if equal:
             once = f"Under equal load, as the search measured both once: {', '.join(map(str, equal))}."
@@ -146,7 +146,7 @@ _COMPARED = (
 )
 
 
-def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> DataTable:
+def _build_comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> DataTable:
     """Return the figures of both, each at its own best load."""
     rows = [("Load", str(default.figures.load), str(best.figures.load), "")]
     for tag, label in _COMPARED[: None if gpus else -1]:

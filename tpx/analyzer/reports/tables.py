@@ -33,26 +33,33 @@ class _MeasurementRow:
 
 def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
     """Return every measurement, best configuration first; `fields` replace the default columns."""
-    rows = list(_rows(run))
+    rows = list(_iter_rows(run))
     tags = tuple(fields) or (
-        *("model_name", "batch_size", _load_tag(rows), "model_config_path", "instance_group"),
+        *("model_name", "batch_size", _choose_load_tag(rows), "model_config_path", "instance_group"),
         *("max_batch_size", "satisfies_constraints", "perf_throughput", "perf_latency_p99"),
         *(tag for tag in _TOKENS if any(METRICS[tag].value(r.measurement) is not None for r in rows)),
         *(("cpu_used_ram",) if with_memory else ()),
     )
-    return _table("Models (Inference)", rows, tags)
+    return _build_table("Models (Inference)", rows, tags)
 
 
 def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
     """Return every measurement on every GPU; no rows without a readable GPU, or for CPU-only models."""
-    plain = list(_rows(view.run))
+    plain = list(_iter_rows(view.run))
     rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.model) for gpu in r.measurement.gpus]
     tags = tuple(fields) or (
-        *("model_name", "gpu_uuid", "batch_size", _load_tag(plain), "model_config_path", "instance_group"),
+        *(
+            "model_name",
+            "gpu_uuid",
+            "batch_size",
+            _choose_load_tag(plain),
+            "model_config_path",
+            "instance_group",
+        ),
         "satisfies_constraints",
         *_GPU,
     )
-    return _table("Models (GPU Metrics)", rows, tags)
+    return _build_table("Models (GPU Metrics)", rows, tags)
 
 
 def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
@@ -60,39 +67,39 @@ def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> 
     tags = tuple(fields) or ("model_name", "gpu_uuid", *_GPU, *(("cpu_used_ram",) if with_memory else ()))
     server = run.server_only
     gpus: tuple[GpuUse | None, ...] = server.gpus if server else ()
-    ram = "" if server is None else _rounded(ram_mb(server.memory))
+    ram = "" if server is None else _format_rounded(ram_mb(server.memory))
     if ram and not gpus and "cpu_used_ram" in tags:
         gpus = (None,)
     return Table(
         title="Server Only",
-        headers=tuple(_header(tag) for tag in tags),
-        rows=tuple(tuple(_server_cell(tag, gpu, ram) for tag in tags) for gpu in gpus),
+        headers=tuple(_find_header(tag) for tag in tags),
+        rows=tuple(tuple(_format_server_cell(tag, gpu, ram) for tag in tags) for gpu in gpus),
     )
 
 
-def _table(title: str, rows: Sequence[_MeasurementRow], tags: Sequence[str]) -> Table:
+def _build_table(title: str, rows: Sequence[_MeasurementRow], tags: Sequence[str]) -> Table:
     return Table(
         title=title,
-        headers=tuple(_header(tag) for tag in tags),
-        rows=tuple(tuple(_cell(tag, row) for tag in tags) for row in rows),
+        headers=tuple(_find_header(tag) for tag in tags),
+        rows=tuple(tuple(_format_cell(tag, row) for tag in tags) for row in rows),
         minor=frozenset({tags.index("model_name")} if {"model_name", "model_config_path"} <= {*tags} else ()),
     )
 
 
-def _cell(tag: str, row: _MeasurementRow) -> str:
+def _format_cell(tag: str, row: _MeasurementRow) -> str:
     if tag.startswith(BACKEND_PARAMETER):
         own, key = row.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER)
         parameters = model_config.parse(own.text, own.variant.name).parameters
         return str(parameters[key].string_value) if key in parameters else ""
     if tag in _CELLS:
         return _CELLS[tag](row)
-    return _gpu_cell(tag, row) if tag in _GPU_VALUES else _figure(METRICS[tag], row.measurement)
+    return _format_gpu_cell(tag, row) if tag in _GPU_VALUES else _format_figure(METRICS[tag], row.measurement)
 
 
-def _figure(measured: MeasuredMetric, measurement: Measurement) -> str:
+def _format_figure(measured: MeasuredMetric, measurement: Measurement) -> str:
     """Return the total, and the share of each of several models: `421.0, [184.5,236.5]`."""
-    whole = _rounded(measured.value(measurement))
-    each = [_rounded(measured.value(member)) for member in measurement.members]
+    whole = _format_rounded(measured.value(measurement))
+    each = [_format_rounded(measured.value(member)) for member in measurement.members]
     return f"{whole}, [{','.join(each)}]" if any(each) else whole
 
 
@@ -102,14 +109,14 @@ def _is_ensemble(configuration: Configuration) -> bool:
     return bool(parsed.HasField("ensemble_scheduling"))
 
 
-def _each(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
+def _join_values(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
     """Return the value of the configuration, or those of models measured together or in an ensemble."""
     configuration = row.ranked.run.configuration
     apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
     return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
 
 
-def _names(row: _MeasurementRow) -> str:
+def _format_names(row: _MeasurementRow) -> str:
     """Return the variant's name; `a_config_5,b_config_4`; `e_config_1: a_config_0, ...` of an ensemble."""
     configuration = row.ranked.run.configuration
     members = [member.variant.name for member in configuration.members]
@@ -120,7 +127,7 @@ def _names(row: _MeasurementRow) -> str:
     return row.ranked.name
 
 
-def _loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
+def _list_loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
     load = row.measurement.load
     return load.members or (load,)
 
@@ -128,13 +135,13 @@ def _loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
 _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
     "model_name": lambda r: r.model,
     "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
-    "batch_size": lambda r: ",".join(str(load.batch_size) for load in _loads(r)),
-    "concurrency": lambda r: ",".join(str(p.value) for p in _loads(r) if p.kind == "concurrency"),
-    "request_rate": lambda r: ",".join(str(p.value) for p in _loads(r) if p.kind == "request_rate"),
-    "model_config_path": _names,
+    "batch_size": lambda r: ",".join(str(load.batch_size) for load in _list_loads(r)),
+    "concurrency": lambda r: ",".join(str(p.value) for p in _list_loads(r) if p.kind == "concurrency"),
+    "request_rate": lambda r: ",".join(str(p.value) for p in _list_loads(r) if p.kind == "request_rate"),
+    "model_config_path": _format_names,
     # the model's own instances, without those of the models that business logic calls
-    "instance_group": lambda r: _each(r, lambda one: one.instance_group.partition("; ")[0]),
-    "max_batch_size": lambda r: _each(r, lambda one: one.max_batch_size),
+    "instance_group": lambda r: _join_values(r, lambda one: one.instance_group.partition("; ")[0]),
+    "max_batch_size": lambda r: _join_values(r, lambda one: one.max_batch_size),
     "satisfies_constraints": lambda r: "Yes" if r.passes else "No",
 }
 _GPU = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
@@ -149,38 +156,38 @@ _TOKENS = ("inter_token_latency_p99", "time_to_first_token_p99", "output_token_t
 _SERVER = "triton-server"
 
 
-def _gpu_cell(tag: str, row: _MeasurementRow) -> str:
+def _format_gpu_cell(tag: str, row: _MeasurementRow) -> str:
     """Return the figure of the row's GPU; without one, memory is summed over all GPUs, the rest averaged."""
     gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
     known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
     if not known:
         return ""
-    return _rounded(sum(known) if tag.endswith("_memory") else sum(known) / len(known))
+    return _format_rounded(sum(known) if tag.endswith("_memory") else sum(known) / len(known))
 
 
-def _server_cell(tag: str, gpu: GpuUse | None, ram: str) -> str:
+def _format_server_cell(tag: str, gpu: GpuUse | None, ram: str) -> str:
     if tag == "model_name":
         return _SERVER
     if tag == "gpu_uuid":
         return gpu.uuid if gpu else ""
     if tag == "cpu_used_ram":
         return ram
-    return _rounded(_GPU_VALUES[tag](gpu)) if gpu and tag in _GPU_VALUES else ""
+    return _format_rounded(_GPU_VALUES[tag](gpu)) if gpu and tag in _GPU_VALUES else ""
 
 
-def _header(tag: str) -> str:
+def _find_header(tag: str) -> str:
     if tag in METRICS:
         return METRICS[tag].header
     return COLUMNS.get(tag, tag)
 
 
-def _load_tag(rows: Sequence[_MeasurementRow]) -> str:
+def _choose_load_tag(rows: Sequence[_MeasurementRow]) -> str:
     """Return the load column: request_rate if all loads are request rates, otherwise concurrency."""
-    loads = [load for row in rows for load in _loads(row)]
+    loads = [load for row in rows for load in _list_loads(row)]
     return "request_rate" if loads and all(load.kind == "request_rate" for load in loads) else "concurrency"
 
 
-def _rows(run: Run) -> Iterator[_MeasurementRow]:
+def _iter_rows(run: Run) -> Iterator[_MeasurementRow]:
     goals = run.started.goals
     for model in run.models:
         for ranked in rank(model, goals):
@@ -191,7 +198,7 @@ def _rows(run: Run) -> Iterator[_MeasurementRow]:
                     )
 
 
-def _rounded(value: float | None) -> str:
+def _format_rounded(value: float | None) -> str:
     return "" if value is None else str(round(float(value), 1))
 
 

@@ -88,7 +88,7 @@ class Goals:
         """Return the goals of one model; for several measured together (`a,b`), these goals unchanged."""
         if "," in model:
             return self
-        own = self._own(model) or ModelGoals(model=model)
+        own = self._find_goals(model) or ModelGoals(model=model)
         return Goals(
             objectives=self.objectives if own.objectives is None else own.objectives,
             constraints=self.constraints if own.constraints is None else own.constraints,
@@ -96,8 +96,8 @@ class Goals:
 
     def weight_of(self, model: str) -> float:
         """Return a model's weight among those measured together."""
-        own = self._own(model)
+        own = self._find_goals(model)
         return 1.0 if own is None else own.weight
 
-    def _own(self, model: str) -> ModelGoals | None:
+    def _find_goals(self, model: str) -> ModelGoals | None:
         return next((own for own in self.models if own.model == model), None)

@@ -159,9 +159,9 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as exc:
-            raise _unwritable(path, exc) from exc
+            raise _make_write_error(path, exc) from exc
         try:
-            self._take()
+            self._lock_file()
         except TpxError:
             os.close(self._descriptor)
             raise
@@ -178,7 +178,7 @@ class Journal:
             # remove the partial line: readers accept an incomplete line only at the end
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
-            raise _unwritable(self.path, exc) from exc
+            raise _make_write_error(self.path, exc) from exc
         self._size += len(line)
 
     def __enter__(self) -> Self:
@@ -189,7 +189,7 @@ class Journal:
     ) -> None:
         os.close(self._descriptor)
 
-    def _take(self) -> None:
+    def _lock_file(self) -> None:
         """Lock the file, drop an incomplete last line left by a crash, and sync the directory entry."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +208,7 @@ class Journal:
             finally:
                 os.close(directory)
         except OSError as exc:
-            raise _unwritable(self.path, exc) from exc
+            raise _make_write_error(self.path, exc) from exc
 
 
 def read_last_run(path: Path) -> list[Record]:
@@ -244,7 +244,7 @@ def holds_run(path: Path) -> bool:
         return False
 
 
-def _unwritable(path: Path, error: OSError) -> MeasurementError:
+def _make_write_error(path: Path, error: OSError) -> MeasurementError:
     return MeasurementError(
         f"cannot write {path}: {error.strerror}. Free space or choose another --export-path"
     )

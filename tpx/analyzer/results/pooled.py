@@ -64,22 +64,22 @@ def interval_of(values: Sequence[float]) -> Range | None:
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
     """Return the means of all figures and the peak of the memory, for each model if there are several."""
-    last, p99s = samples[-1], _known([m.latency.p99_ns for m in samples])
+    last, p99s = samples[-1], _drop_unknown([m.latency.p99_ns for m in samples])
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
         "samples": tuple(samples),
         "throughput": fmean(m.throughput for m in samples),
         "latency": means([m.latency for m in samples]),
         "breakdown": means([m.breakdown for m in samples]),
-        "answers": _answers(_known([m.answers for m in samples])),
+        "answers": _pool_answers(_drop_unknown([m.answers for m in samples])),
         "stable": all(m.stable for m in samples),
         "note": next((m.note for m in samples if m.note), ""),
         "requests": sum(m.requests for m in samples),
         "duration_ns": sum(m.duration_ns for m in samples),
-        "memory": _memory(_known([m.memory for m in samples])),
-        "gpus": _gpus(samples),
+        "memory": _pool_memory(_drop_unknown([m.memory for m in samples])),
+        "gpus": _pool_gpus(samples),
         "cpu_percent": _mean([m.cpu_percent for m in samples]),
-        "energy": _energy(_known([m.energy for m in samples])),
+        "energy": _pool_energy(_drop_unknown([m.energy for m in samples])),
         "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
         "throughput_range": interval_of([m.throughput for m in samples]),
         "p99_range": interval_of(p99s),
@@ -88,10 +88,10 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
     return Mean(**mean)
 
 
-def _answers(found: Sequence[ResponseFigures]) -> ResponseFigures | None:
+def _pool_answers(found: Sequence[ResponseFigures]) -> ResponseFigures | None:
     if not found:
         return None
-    between: list[Latency] = _known([answers.between for answers in found])
+    between: list[Latency] = _drop_unknown([answers.between for answers in found])
     return ResponseFigures(
         first=means([answers.first for answers in found]),
         between=means(between) if between else None,
@@ -99,18 +99,18 @@ def _answers(found: Sequence[ResponseFigures]) -> ResponseFigures | None:
     )
 
 
-def _memory(found: Sequence[MemoryUse]) -> MemoryUse | None:
+def _pool_memory(found: Sequence[MemoryUse]) -> MemoryUse | None:
     if not found:
         return None
     return MemoryUse(
         rss_bytes=max(m.rss_bytes for m in found),
-        uss_bytes=max(_known([m.uss_bytes for m in found]), default=None),
-        pss_bytes=max(_known([m.pss_bytes for m in found]), default=None),
-        host_available_bytes=min(_known([m.host_available_bytes for m in found]), default=None),
+        uss_bytes=max(_drop_unknown([m.uss_bytes for m in found]), default=None),
+        pss_bytes=max(_drop_unknown([m.pss_bytes for m in found]), default=None),
+        host_available_bytes=min(_drop_unknown([m.host_available_bytes for m in found]), default=None),
     )
 
 
-def _gpus(repetitions: Sequence[Measurement]) -> tuple[GpuUse, ...]:
+def _pool_gpus(repetitions: Sequence[Measurement]) -> tuple[GpuUse, ...]:
     by_uuid: dict[str, list[GpuUse]] = {}
     for gpu in (gpu for m in repetitions for gpu in m.gpus):
         by_uuid.setdefault(gpu.uuid, []).append(gpu)
@@ -120,13 +120,13 @@ def _gpus(repetitions: Sequence[Measurement]) -> tuple[GpuUse, ...]:
             used_bytes=max(gpu.used_bytes for gpu in found),
             utilization_percent=_mean([gpu.utilization_percent for gpu in found]),
             power_w=_mean([gpu.power_w for gpu in found]),
-            server_bytes=max(_known([gpu.server_bytes for gpu in found]), default=None),
+            server_bytes=max(_drop_unknown([gpu.server_bytes for gpu in found]), default=None),
         )
         for found in by_uuid.values()
     )
 
 
-def _energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
+def _pool_energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
     """Add energies, so that power is a mean; a part that is unknown in any sample is unknown in the sum."""
     if not found:
         return None
@@ -148,9 +148,9 @@ def means(found: Sequence[T]) -> T:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
+    known = _drop_unknown(values)
     return fmean(known) if known else None
 
 
-def _known(values: Sequence[T | None]) -> list[T]:
+def _drop_unknown(values: Sequence[T | None]) -> list[T]:
     return [value for value in values if value is not None]

@@ -146,8 +146,8 @@ class RunRecords:
         self.elapsed_ns = 0
         self.models: defaultdict[str, ModelRecords] = defaultdict(ModelRecords)
         for record in records:
-            self._take(record)
-        self._index()
+            self._apply_record(record)
+        self._index_outcomes()
 
     @property
     def complete(self) -> bool:
@@ -185,9 +185,9 @@ class RunRecords:
         self.ended, self.retried = None, True
         for model in self.models.values():
             model.retry()
-        self._index()
+        self._index_outcomes()
 
-    def _index(self) -> None:
+    def _index_outcomes(self) -> None:
         self._outcomes: dict[tuple[str, LoadPoint, int], list[Outcome]] = {}
         for model in self.models.values():
             outcomes: tuple[Outcome, ...] = (*model.measurements, *model.failures)
@@ -196,7 +196,7 @@ class RunRecords:
                 self._outcomes.setdefault(key, []).append(outcome)
         self._decided = {name: len(model.decisions) for name, model in self.models.items()}
 
-    def _take(self, record: journal.Record) -> None:
+    def _apply_record(self, record: journal.Record) -> None:
         match record:
             case journal.RunStarted():
                 self.started = record
@@ -270,7 +270,7 @@ class ModelRecords:
         last = 1 if 1 in rounds.values() else math.inf
         return ModelRun(
             model=name,
-            variants=tuple(self._variant(configuration, last) for configuration in self.configurations),
+            variants=tuple(self._build_variant(configuration, last) for configuration in self.configurations),
             decisions=tuple(self.decisions),
             unavailable=self.unavailable,
             preparations=tuple(self.preparations),
@@ -279,7 +279,7 @@ class ModelRecords:
             final_rounds=started.final_rounds,
         )
 
-    def _variant(self, configuration: Configuration, last: float) -> VariantRun:
+    def _build_variant(self, configuration: Configuration, last: float) -> VariantRun:
         own = [m for m in self.measurements if m.variant == configuration.variant.name]
         return VariantRun(
             configuration=configuration,

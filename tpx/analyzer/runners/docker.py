@@ -79,19 +79,19 @@ class Container:
             self.log,
             addresses=addresses_at(ports),
             # `docker run` forwards SIGTERM to the server; a leftover container is removed by force
-            cleanup=functools.partial(_ask, self.docker, "rm", "--force", name),
+            cleanup=functools.partial(_read_output, self.docker, "rm", "--force", name),
         )
         # the child is the docker client: monitoring it would not measure the server
         server.pid = None
         await server.ready(timeout_s)
-        server.pid = await self._pid_of(name)
+        server.pid = await self._find_pid(name)
         return server
 
-    async def _pid_of(self, name: str) -> int | None:
+    async def _find_pid(self, name: str) -> int | None:
         """Return the server's process id, or None if the daemon runs elsewhere."""
         if sys.platform != "linux" or not os.environ.get("DOCKER_HOST", "unix://").startswith("unix://"):
             return None
-        words = await _ask(self.docker, "inspect", "--format", "{{.State.Pid}}", name)
+        words = await _read_output(self.docker, "inspect", "--format", "{{.State.Pid}}", name)
         return int(words) or None if words.isdecimal() else None
 
 
@@ -114,7 +114,7 @@ def run_words(container: Container, launch: Launch, name: str, ports: Mapping[st
         yield from ("--shm-size", container.shm_size)
     for key, value in launch.environment.items():
         yield from ("--env", f"{key}={value}")
-    yield from _argument_words(arguments)
+    yield from _iter_argument_words(arguments)
     yield from (container.image, SERVER)
     told = {key.replace("_", "-"): values for key, values in launch.flags.items()}
     for port_name in PORTS:
@@ -150,7 +150,7 @@ def find_docker() -> str:
     return docker
 
 
-def _argument_words(arguments: Mapping[str, object]) -> Iterator[str]:
+def _iter_argument_words(arguments: Mapping[str, object]) -> Iterator[str]:
     for name, value in arguments.items():
         if name in DECIDED:
             raise UsageError(f"triton_docker_args: {name} is set by tpx analyze")
@@ -164,7 +164,7 @@ def _argument_words(arguments: Mapping[str, object]) -> Iterator[str]:
             yield from (f"{flag}={item}" for item in (value if isinstance(value, list | tuple) else (value,)))
 
 
-async def _ask(*command: str) -> str:
+async def _read_output(*command: str) -> str:
     """Return a command's output, or an empty string if it fails, which is harmless here."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -40,19 +40,19 @@ class InProcessRunner:
         return VisibleServer(pid=os.getpid())
 
     async def default_config(self, model: str) -> dict[str, object]:
-        return await self._try(
+        return await self._try_loading(
             {entry.name: entry for entry in self._models.iterdir() if entry.is_dir()}, model
         )
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:
         self._configuration = None
         if configuration is None:
-            self._link({})
+            self._link_models({})
             return None
         parts = [part.variant for part in (*configuration.members, configuration)]
         variants = {each.model: directory.parent / each.name for each in parts if "," not in each.model}
         for model in configuration.variant.model.split(","):
-            await self._try(variants, model)
+            await self._try_loading(variants, model)
         self._configuration = configuration
         return Preparation(how="loaded")
 
@@ -68,9 +68,9 @@ class InProcessRunner:
     async def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _try(self, directories: Mapping[str, Path], model: str) -> dict[str, Any]:
+    async def _try_loading(self, directories: Mapping[str, Path], model: str) -> dict[str, Any]:
         """Load models briefly and return a model's configuration. Raises MeasurementError if that fails."""
-        self._link(directories)
+        self._link_models(directories)
         engine = InferenceServer(
             build(
                 ServeConfig,
@@ -94,7 +94,7 @@ class InProcessRunner:
         finally:
             await engine.stop()
 
-    def _link(self, directories: Mapping[str, Path]) -> None:
+    def _link_models(self, directories: Mapping[str, Path]) -> None:
         """Make these models, and no others, the content of the engine's repository."""
         for entry in self._scratch.iterdir():
             entry.unlink()

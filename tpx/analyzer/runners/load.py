@@ -69,7 +69,7 @@ class LoadGenerator:
         does not respond, UsageError if inputs need a shape.
         """
         variant = configuration.variant
-        decoupled = self._decoupled(configuration)
+        decoupled = self._find_decoupled_models(configuration)
 
         async def level(member: Variant, part: LoadPoint) -> Measurement:
             spec = self.sessions[member.model]
@@ -81,7 +81,7 @@ class LoadGenerator:
                 wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
             )
             async with Session(spec, in_process=self.in_process) as session:
-                rules = _rules(session.settings, one_window=one_window)
+                rules = _shorten_rules(session.settings, one_window=one_window)
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
                 shown = Shown(
@@ -98,7 +98,7 @@ class LoadGenerator:
         if not load.members:
             return await level(variant, load)
         pairs = zip(variant.members, load.members, strict=True)
-        members = await _side_by_side([partial(level, *pair) for pair in pairs])
+        members = await _measure_side_by_side([partial(level, *pair) for pair in pairs])
         return Measurement(
             variant=variant.name,
             load=load,
@@ -112,7 +112,7 @@ class LoadGenerator:
             members=tuple(members),
         )
 
-    def _decoupled(self, configuration: Configuration) -> frozenset[str]:
+    def _find_decoupled_models(self, configuration: Configuration) -> frozenset[str]:
         """Return the models that may send several responses, whose requests use streams."""
         parts = (configuration, *configuration.members)
         decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
@@ -126,7 +126,7 @@ class LoadGenerator:
         return decoupled
 
 
-def _rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
+def _shorten_rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
     """Return the rules of a trial: as short as a stable throughput allows, unless others were requested.
 
     The best trials are repeated in the final rounds, which tells more than consecutive windows.
@@ -157,18 +157,18 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
         None if found is None else Range(low=found.low, high=found.high)
         for found in (estimates.throughput if estimates else None, p99.interval if p99 else None)
     )
-    doubts = (_doubt(level), f"{level.failed} requests failed" if level.failed else "")
+    doubts = (_explain_doubt(level), f"{level.failed} requests failed" if level.failed else "")
     return Measurement(
         variant=variant,
         load=load,
         throughput=level.throughput_infer_per_s,
-        latency=_latency(level.latency) or Latency(),
-        breakdown=_breakdown(level.server, level.client),
+        latency=_convert_latency(level.latency) or Latency(),
+        breakdown=_merge_breakdown(level.server, level.client),
         answers=None
         if streaming is None
         else ResponseFigures(
-            first=_latency(streaming.first_response) or Latency(),
-            between=_latency(streaming.inter_response),
+            first=_convert_latency(streaming.first_response) or Latency(),
+            between=_convert_latency(streaming.inter_response),
             throughput=streaming.units_per_s or streaming.responses_per_s,
         ),
         stable=level.stable,
@@ -180,7 +180,7 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
     )
 
 
-def _doubt(level: LevelResult) -> str:
+def _explain_doubt(level: LevelResult) -> str:
     """Return why a level's figures are uncertain; empty if they are stable."""
     found = level.estimates.throughput if level.estimates else None
     if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
@@ -192,14 +192,14 @@ def _doubt(level: LevelResult) -> str:
     )
 
 
-def _latency(summary: LatencySummary | None) -> Latency | None:
+def _convert_latency(summary: LatencySummary | None) -> Latency | None:
     if summary is None:
         return None
     known = {f"p{each}_ns": summary.percentiles_ns.get(each) for each in (25, 50, 75, 90, 95, 99)}
     return Latency(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
 
 
-def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> LatencyBreakdown:
+def _merge_breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> LatencyBreakdown:
     """Return means per request; figures that were not counted stay None."""
     own = LatencyBreakdown()
     if client is not None:
@@ -217,7 +217,7 @@ def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> La
     )
 
 
-async def _side_by_side(
+async def _measure_side_by_side(
     works: Sequence[Callable[[], Coroutine[object, object, Measurement]]],
 ) -> list[Measurement]:
     """Measure several models at once, each under load until all have finished; raise their first error."""
@@ -230,7 +230,7 @@ async def _side_by_side(
         left -= 1
         if left:
             # keep up this model's load, so that the others are measured beside it to the end
-            await _until(over, work)
+            await _repeat_until(over, work)
         over.set()
         return found
 
@@ -245,7 +245,7 @@ async def _side_by_side(
     return [task.result() for task in tasks]
 
 
-async def _until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
+async def _repeat_until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
     """Repeat the work until the event is set, ignoring errors: its own measurement is complete."""
 
     async def repeat() -> None:

@@ -69,14 +69,14 @@ class ModelLoader:
         """
         preparation = await self.ready(launch)
         try:
-            changed = await self._load(wanted)
+            changed = await self._load_models(wanted)
         except WireError as exc:
-            self._distrust = await self._last_words() or exc.message
+            self._distrust = await self._describe_death() or exc.message
             preparation = await self.ready(launch)
             try:
-                changed = await self._load(wanted)
+                changed = await self._load_models(wanted)
             except WireError as again:
-                self._distrust = await self._last_words() or again.message
+                self._distrust = await self._describe_death() or again.message
                 raise MeasurementError(
                     f"the server breaks when it loads this configuration: {self._distrust}"
                 ) from again
@@ -103,7 +103,7 @@ class ModelLoader:
         self._ours = running.ours
         if self._control is None:
             control = self._open_control(running.addresses)
-            self._before, self._touched = frozenset(await _serving(control, "READY")), []
+            self._before, self._touched = frozenset(await _list_models(control, "READY")), []
             self._control = control
         if not running.ours:
             return Preparation(how="loaded")
@@ -120,7 +120,7 @@ class ModelLoader:
         error = work.exception() if work.done() else None
         if work.done() and error is None:
             return
-        words = await self._last_words()
+        words = await self._describe_death()
         if words:
             error = MeasurementError(words)
         elif error is None:
@@ -134,7 +134,7 @@ class ModelLoader:
         """Restore a remote server's models, or stop a server of ours."""
         try:
             if self._control is not None and not self._ours:
-                await self._clear()
+                await self._unload_own_models()
                 for model in self._touched:
                     if model in self._before:
                         await self._models.load(model, None, self._timeout_s)
@@ -149,7 +149,7 @@ class ModelLoader:
             raise MeasurementError("no server is ready")
         return self._control
 
-    async def _last_words(self) -> str:
+    async def _describe_death(self) -> str:
         """Describe how the server died; return an empty string while it is alive."""
         if self._death is None:
             return ""
@@ -169,35 +169,35 @@ class ModelLoader:
         if running is not None:
             await running.stop(DISTRUST_PATIENCE_S if self._distrust else STOP_TIMEOUT_S)
 
-    async def _load(self, wanted: Configs) -> bool:
+    async def _load_models(self, wanted: Configs) -> bool:
         """Load these models and unload all others of ours; return False if they were loaded already."""
         if self._loaded == wanted:
             return False
-        await self._clear()
+        await self._unload_own_models()
         for model, config in wanted.items():
             if model not in self._touched:
                 self._touched.append(model)
-            await self._unload([model])
+            await self._unload_models([model])
             await self._models.load(model, config, self._timeout_s)
         self._loaded = dict(wanted)
         return True
 
-    async def _clear(self) -> None:
+    async def _unload_own_models(self) -> None:
         """Unload the models that were loaded for this run, and those loaded along with them."""
         self._loaded = None
-        ours = [name for name in await _serving(self._models, "READY") if name not in self.others]
+        ours = [name for name in await _list_models(self._models, "READY") if name not in self.others]
         order = [name for name in reversed(self._touched) if name in ours]
-        await self._unload([*order, *(name for name in ours if name not in order)])
+        await self._unload_models([*order, *(name for name in ours if name not in order)])
 
-    async def _unload(self, models: list[str]) -> None:
+    async def _unload_models(self, models: list[str]) -> None:
         """Unload models and wait for completion, so that a variant's remains do not disturb the next one."""
-        serving = await _serving(self._models, *_BUSY)
+        serving = await _list_models(self._models, *_BUSY)
         for model in models:
             if model in serving:
                 await self._models.unload(model)
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._timeout_s
-        while left := set(models).intersection(await _serving(self._models, *_BUSY)):
+        while left := set(models).intersection(await _list_models(self._models, *_BUSY)):
             if loop.time() > ends:
                 raise MeasurementError(
                     f"model '{min(left)}' was not unloaded after {self._timeout_s:g} s "
@@ -206,7 +206,7 @@ class ModelLoader:
             await asyncio.sleep(POLL_S)
 
 
-async def _serving(control: ModelControl, *states: str) -> list[str]:
+async def _list_models(control: ModelControl, *states: str) -> list[str]:
     return list(dict.fromkeys(m.name for m in await control.index() if m.state in states))
 
 

@@ -50,18 +50,18 @@ class LocalServers:
     async def start(self, launch: Launch, timeout_s: float) -> "ChildServer":
         """Start a server and wait for it. Raises MeasurementError if it fails, UsageError for used ports."""
         flags = {name.replace("_", "-"): values for name, values in launch.flags.items()}
-        ports = self._ports(flags)
+        ports = self._choose_ports(flags)
         program = (self.program,) if self.program else (sys.executable, "-m", "tpx", "serve")
         visible = {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
         server = await ChildServer.start(
-            (*program, *words_of({**self._defaults(ports), **flags})),
+            (*program, *words_of({**self._list_default_flags(ports), **flags})),
             self.log,
             {**visible, **launch.environment},
             addresses_at(ports) if ports["http-port"] and ports["grpc-port"] else None,
         )
         return await server.ready(timeout_s)
 
-    def _ports(self, flags: Flags) -> dict[str, int]:
+    def _choose_ports(self, flags: Flags) -> dict[str, int]:
         """Return the port of each service: as requested, otherwise a free one; 0 if the server chooses it."""
         # tpx serve chooses free ports itself and logs them, which requires a regular file as the log
         told_in_log = self.log is None or self.log.is_file() or not self.log.exists()
@@ -84,7 +84,7 @@ class LocalServers:
                 ) from exc
         return ports
 
-    def _defaults(self, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    def _list_default_flags(self, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         base = defaults(self.models.absolute(), self.metrics_interval_ms, ports)
         if not self.program:
             return base
@@ -134,7 +134,7 @@ def free_port() -> int:
         return port
 
 
-async def _answers(where: Addresses) -> bool:
+async def _is_live(where: Addresses) -> bool:
     return await ServerControl(where.http).live()
 
 
@@ -176,7 +176,7 @@ class ChildServer:
             if log is None:
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tpx-analyze-"))
                 log = Path(scratch, "server.log")
-            descriptor = _open(log)
+            descriptor = _open_log(log)
             try:
                 begins = os.fstat(descriptor).st_size
                 process = await asyncio.create_subprocess_exec(
@@ -214,15 +214,15 @@ class ChildServer:
             return ()
 
     async def ready(
-        self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]] = _answers
+        self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]] = _is_live
     ) -> "ChildServer":
         """Return the server once it is `live`; stop it and raise MeasurementError if it ends or is late."""
         try:
             deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
             while time.monotonic_ns() < deadline_ns:
                 if self._process.returncode is not None:
-                    raise MeasurementError(self._death("before it was ready"))
-                self._addresses = self._addresses or self._told_addresses()
+                    raise MeasurementError(self._describe_death("before it was ready"))
+                self._addresses = self._addresses or self._read_addresses()
                 if self._addresses is not None and await live(self._addresses):
                     return self
                 await asyncio.sleep(POLL_S)
@@ -235,7 +235,7 @@ class ChildServer:
 
     async def died(self) -> str:
         await self._process.wait()
-        return self._death("while it was measured")
+        return self._describe_death("while it was measured")
 
     async def stop(self, patience_s: float = STOP_TIMEOUT_S) -> None:
         if self._process.returncode is None:
@@ -247,13 +247,13 @@ class ChildServer:
                 await self._process.wait()
         await self._cleanup()
 
-    def _death(self, when: str) -> str:
+    def _describe_death(self, when: str) -> str:
         status = self._process.returncode or 0
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        words = _last_words(self.log_tail(), any_line=status > 0)
+        words = _find_last_words(self.log_tail(), any_line=status > 0)
         return f"the server {how} {when}: {words}" if words else f"the server {how} {when}"
 
-    def _told_addresses(self) -> Addresses | None:
+    def _read_addresses(self) -> Addresses | None:
         with self._log.open("rb") as file:
             file.seek(self._begins)
             text = file.read().decode("utf-8", "replace")
@@ -264,7 +264,7 @@ class ChildServer:
         return Addresses(http=http.group(1), grpc=grpc.group(1), metrics_url=page)
 
 
-def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
+def _find_last_words(tail: Sequence[str], *, any_line: bool) -> str:
     """Return the last error in a log of Triton's format, or else its last line if `any_line` allows it."""
     errors = [found.group(1) for found in map(_LOGGED_ERROR.match, tail) if found]
     lines = [line.strip() for line in tail if line.strip()]
@@ -279,7 +279,7 @@ def end_with_parent() -> Callable[[], object] | None:
     return functools.partial(ctypes.CDLL(None).prctl, set_parent_death_signal, signal.SIGTERM)
 
 
-def _open(log: Path) -> int:
+def _open_log(log: Path) -> int:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -164,34 +164,34 @@ class ServerControl:
 
     async def live(self) -> bool:
         try:
-            answer = await self._ask("ServerLive")
+            answer = await self._send_request("ServerLive")
         except WireError:
             return False
         # HTTP answers with status 200 and no body; a gRPC answer without the field means false
         return bool(answer.get("live", self._protocol == "http"))
 
     async def index(self) -> tuple[IndexEntry, ...]:
-        with _refused("the server does not tell which models it has"):
-            return index_entries((await self._ask("RepositoryIndex", body={})).get("models", ()))
+        with _convert_refusal("the server does not tell which models it has"):
+            return index_entries((await self._send_request("RepositoryIndex", body={})).get("models", ()))
 
     async def load(self, model: str, config: Mapping[str, Any] | None, timeout_s: float) -> None:
         body = {} if config is None else {"parameters": {"config": json.dumps(config)}}
-        await self._change(model, "load", body, timeout_s)
+        await self._change_model(model, "load", body, timeout_s)
 
     async def unload(self, model: str) -> None:
-        await self._change(model, "unload", {}, REQUEST_TIMEOUT_S)
+        await self._change_model(model, "unload", {}, REQUEST_TIMEOUT_S)
 
     async def config(self, model: str) -> dict[str, Any]:
-        with _refused(f"the server does not tell the configuration of '{model}'"):
-            return await self._ask("ModelConfig", model)
+        with _convert_refusal(f"the server does not tell the configuration of '{model}'"):
+            return await self._send_request("ModelConfig", model)
 
-    async def _change(self, model: str, verb: str, body: JsonObject, timeout_s: float) -> None:
+    async def _change_model(self, model: str, verb: str, body: JsonObject, timeout_s: float) -> None:
         try:
-            await self._ask(f"RepositoryModel{verb.capitalize()}", model, body, timeout_s)
+            await self._send_request(f"RepositoryModel{verb.capitalize()}", model, body, timeout_s)
         except ResponseError as exc:
             raise refused(model, verb, exc.message) from exc
 
-    async def _ask(
+    async def _send_request(
         self,
         method: str,
         model: str = "",
@@ -208,7 +208,7 @@ class ServerControl:
 
 
 @contextmanager
-def _refused(what: str) -> Iterator[None]:
+def _convert_refusal(what: str) -> Iterator[None]:
     """Convert a server's refusal into a MeasurementError with its message."""
     try:
         yield

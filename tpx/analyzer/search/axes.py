@@ -34,12 +34,12 @@ def open_grid(spec: SearchSpec) -> SearchGrid:
         choices: tuple[Choice, ...] = (Choice(label="default"), *listed)
         dimensions = [Dimension(name="listed", choices=choices, ordered=False)]
     elif not spec.members:
-        dimensions = _dimensions_of(spec, spec.facts, spec.sweep)
+        dimensions = _list_dimensions(spec, spec.facts, spec.sweep)
     else:
         dimensions = [
             replace(dimension, model=member.facts.model)
             for member in spec.members
-            for dimension in _dimensions_of(spec, member.facts, member.sweep)
+            for dimension in _list_dimensions(spec, member.facts, member.sweep)
         ]
         own = listed_dimensions(spec.facts, spec.sweep)
         dimensions += [replace(dimension, model=spec.facts.model) for dimension in own]
@@ -50,12 +50,12 @@ def open_grid(spec: SearchSpec) -> SearchGrid:
     return SearchGrid(spec, dimensions)
 
 
-def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
+def _list_dimensions(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
     """Return the dimensions of one model; values that the user listed replace a range."""
     listed = listed_dimensions(facts, sweep)
     if not spec.in_ranges:
         return listed
-    ranges = _ranges(facts, spec.space)
+    ranges = _list_range_dimensions(facts, spec.space)
     names = {dimension.name.partition(".")[0] for dimension in listed}
     if "dynamic_batching" in names:
         names.add("batching")
@@ -64,14 +64,14 @@ def _dimensions_of(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> l
     return [*order, *chosen.values()]
 
 
-def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
+def _list_range_dimensions(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     extras = space.extras
     counts = [
         Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in space.instances.steps()
     ]
     found = [Dimension(name="instances", choices=tuple(counts))]
     if facts.max_batch_size > 0:
-        sizes = tuple(_batch_size(size, facts) for size in space.max_batch_sizes.doublings())
+        sizes = tuple(_build_batch_choice(size, facts) for size in space.max_batch_sizes.doublings())
         found.append(Dimension(name="max_batch_size", choices=sizes))
         if facts.can_batch_dynamically:
             # the batcher as in the default (or plain), with each delay, and off
@@ -83,11 +83,11 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
                 batching.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
             found.append(Dimension(name="batching", choices=tuple(batching), ordered=False))
     if extras.search_threads:
-        found.append(_threads(facts, extras.processors))
+        found.append(_build_thread_dimension(facts, extras.processors))
     if extras.execution_providers or extras.precisions:
-        found.append(_providers(facts, extras.execution_providers, extras.precisions))
+        found.append(_build_provider_dimension(facts, extras.execution_providers, extras.precisions))
     if extras.graph_levels:
-        _only_onnx(facts, "--graph-levels")
+        _require_onnx(facts, "--graph-levels")
         levels = [
             Choice(label=str(n), delta={"optimization": {"graph": {"level": n}}}, amount=n)
             for n in extras.graph_levels
@@ -97,7 +97,7 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.choices[0].delta]
 
 
-def _threads(facts: ModelFacts, cores: int) -> Dimension:
+def _build_thread_dimension(facts: ModelFacts, cores: int) -> Dimension:
     """Return thread counts 1, 2, 4 ... below the number of cores, and that number."""
     parameter = _THREADS.get(facts.backend)
     if parameter is None:
@@ -113,9 +113,11 @@ def _threads(facts: ModelFacts, cores: int) -> Dimension:
     return Dimension(name="threads", choices=choices)
 
 
-def _providers(facts: ModelFacts, providers: Sequence[str], precisions: Sequence[str]) -> Dimension:
+def _build_provider_dimension(
+    facts: ModelFacts, providers: Sequence[str], precisions: Sequence[str]
+) -> Dimension:
     """Return the default's provider, and each other provider with each precision that it supports."""
-    _only_onnx(facts, "--execution-providers")
+    _require_onnx(facts, "--execution-providers")
     if precisions and not any(provider in _PRECISION_PARAMETER for provider in providers):
         raise UsageError(
             "--precisions are those of an execution provider: name openvino or tensorrt with "
@@ -139,7 +141,7 @@ def _providers(facts: ModelFacts, providers: Sequence[str], precisions: Sequence
     return Dimension(name="provider", choices=tuple(choices), ordered=False)
 
 
-def _only_onnx(facts: ModelFacts, flag: str) -> None:
+def _require_onnx(facts: ModelFacts, flag: str) -> None:
     if facts.backend != "onnxruntime":
         raise UsageError(
             f"{flag} vary models of backend onnxruntime; model '{facts.model}' has '{facts.backend}'"
@@ -152,19 +154,19 @@ def listed_dimensions(facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
     for axis in sweep.axes:
         in_list = any(isinstance(part, int) for part in axis.path)
         groups.setdefault(str(axis.path[0]) if in_list else axis.label, []).append(axis)
-    found = [_dimension(name, axes, facts) for name, axes in groups.items()]
+    found = [_build_dimension(name, axes, facts) for name, axes in groups.items()]
     return sorted(found, key=lambda dimension: dimension.name not in ("instances", "max_batch_size"))
 
 
-def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dimension:
+def _build_dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dimension:
     paths = [axis.path for axis in axes]
     alternatives = list(itertools.product(*(axis.values for axis in axes)))
     if name == "instance_group":
-        choices = [_listed_groups(delta_of(paths, values), facts) for values in alternatives]
-        return Dimension(name="instances", choices=_by_amount(choices))
+        choices = [_build_group_choice(delta_of(paths, values), facts) for values in alternatives]
+        return Dimension(name="instances", choices=_sort_by_amount(choices))
     if name == "max_batch_size":
         return Dimension(
-            name=name, choices=_by_amount([_batch_size(size, facts) for (size,) in alternatives])
+            name=name, choices=_sort_by_amount([_build_batch_choice(size, facts) for (size,) in alternatives])
         )
     labels = [", ".join("as it is" if value == {} else str(value) for value in each) for each in alternatives]
     pairs = zip(labels, alternatives, strict=True)
@@ -177,7 +179,7 @@ def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dime
     return Dimension(name=name, choices=tuple(choices), ordered=ordered)
 
 
-def _listed_groups(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
+def _build_group_choice(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
     """Return a choice of instance groups; those without a kind get the model's."""
     groups = [{"kind": facts.instance_kind, **group} for group in delta["instance_group"]]
     amount = instance_count(groups)
@@ -187,11 +189,11 @@ def _listed_groups(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
     return Choice(label=label, delta={"instance_group": groups}, amount=amount)
 
 
-def _batch_size(size: int, facts: ModelFacts) -> Choice:
+def _build_batch_choice(size: int, facts: ModelFacts) -> Choice:
     delta = automatic_delta(facts, 1, size)
     del delta["instance_group"]
     return Choice(label=str(size), delta=delta, amount=max(1, size))
 
 
-def _by_amount(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def _sort_by_amount(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(sorted(choices, key=lambda choice: choice.amount))

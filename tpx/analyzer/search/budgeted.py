@@ -27,16 +27,16 @@ def budgeted(spec: SearchSpec, history: History) -> Steps:
     """Search within the limits of the run; without limits, stop when no neighbor is better."""
     explorer = Explorer(spec, history)
     history.space_size = 1 + explorer.grid.size
-    knee = yield from _pilots(explorer)
+    knee = yield from _measure_knee(explorer)
     yield from explorer.default()
-    rung = yield from _halved(explorer, knee)
+    rung = yield from _halve_points(explorer, knee)
     for point in rung[:CLIMBED]:
         yield from explorer.climbed(point)
-    yield from _neighbourhood(explorer)
+    yield from _climb_neighbors(explorer)
     yield from explorer.refined()
 
 
-def _pilots(explorer: Explorer) -> Asking[float]:
+def _measure_knee(explorer: Explorer) -> Asking[float]:
     """Return the default's knee, its unloaded latency times its throughput (Little 1961); 0 if unknown."""
     ladder = explorer.default_ladder
     if explorer.grid.together or explorer.loads.kind != "concurrency" or len(ladder) < 2:
@@ -56,9 +56,9 @@ def _pilots(explorer: Explorer) -> Asking[float]:
     return knee
 
 
-def _halved(explorer: Explorer, knee: float) -> Asking[list[Point]]:
+def _halve_points(explorer: Explorer, knee: float) -> Asking[list[Point]]:
     """Return the points that survive all rungs, best first; each rung uses a different load."""
-    points = _coarse(explorer)
+    points = _select_coarse_points(explorer)
     explorer.history.decide(f"first rung: {len(points)} of {explorer.grid.size} configurations, once each")
     factor = 1.0
     while True:
@@ -74,7 +74,7 @@ def _halved(explorer: Explorer, knee: float) -> Asking[list[Point]]:
         points, factor = points[:kept], factor * 2
 
 
-def _coarse(explorer: Explorer) -> list[Point]:
+def _select_coarse_points(explorer: Explorer) -> list[Point]:
     """Return evenly spaced points of the grid, or all of a small one."""
     points = list(explorer.grid.points())
     wanted = int(max(CLIMBED, min(COARSE_AT_MOST, explorer.history.left * COARSE_SHARE)))
@@ -84,14 +84,14 @@ def _coarse(explorer: Explorer) -> list[Point]:
     counts = list(lengths)
     while max(counts) > 1:
         counts[counts.index(max(counts))] -= 1
-        kept = [_spread(n, count) for n, count in zip(lengths, counts, strict=True)]
+        kept = [_spread_indices(n, count) for n, count in zip(lengths, counts, strict=True)]
         chosen = [p for p in points if all(i in k for i, k in zip(p, kept, strict=True))]
         if len(chosen) <= wanted:
             return chosen
     return points[:wanted]
 
 
-def _neighbourhood(explorer: Explorer) -> Asking[None]:
+def _climb_neighbors(explorer: Explorer) -> Asking[None]:
     """Move from the best point to its best neighbor until none is better."""
     while True:
         here = explorer.best()
@@ -109,7 +109,7 @@ def _neighbourhood(explorer: Explorer) -> Asking[None]:
             return
 
 
-def _spread(count: int, kept: int) -> set[int]:
+def _spread_indices(count: int, kept: int) -> set[int]:
     """Return `kept` of the indices 0 to count - 1, evenly spaced from end to end; for one, the middle."""
     if kept == 1:
         return {(count - 1) // 2}

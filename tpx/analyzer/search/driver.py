@@ -53,7 +53,7 @@ class SearchDriver:
         self._mode, self._spec = mode, spec
         self._told: list[tuple[Trial, Outcome]] = []
         self._history = History(spec.goals, spec.limits)
-        self._steps = self._search(strategy(spec, self._history))
+        self._steps = self._iter_steps(strategy(spec, self._history))
         self._next = self._advance(None)
 
     @property
@@ -90,7 +90,7 @@ class SearchDriver:
                 if best is None:
                     return
                 yield trial
-                outcome = _like(best, trial)
+                outcome = _predict_measurement(best, trial)
             if isinstance(outcome, Measurement) and (best is None or outcome.throughput > best.throughput):
                 best = outcome
             copy.tell(trial, outcome)
@@ -101,15 +101,15 @@ class SearchDriver:
         except StopIteration:
             return None
 
-    def _search(self, strategy: Steps) -> Steps:
+    def _iter_steps(self, strategy: Steps) -> Steps:
         history = self._history
         history.reserved = reserve(history.limits)
-        yield from self._unknown(strategy)
+        yield from self._iter_unknown(strategy)
         history.reserved = 0
         if history.limits.final_rounds:
-            yield from self._unknown(final_rounds(history), within_budget=False)
+            yield from self._iter_unknown(final_rounds(history), within_budget=False)
 
-    def _unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
+    def _iter_unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
         """Yield the trials without an outcome, within the budget unless the steps enforce it."""
         history = self._history
         try:
@@ -128,7 +128,7 @@ class SearchDriver:
             return
 
 
-def _like(best: Measurement, trial: Trial) -> Measurement:
+def _predict_measurement(best: Measurement, trial: Trial) -> Measurement:
     """Return a plausible measurement for a trial; all but the throughput is copied from the best."""
     members = zip(best.members, trial.variant.members, trial.load.members, strict=False)
     return replace(
@@ -191,9 +191,9 @@ def choose(history: History, count: int) -> list[Variant]:
     if not ranked:
         return []
     best = history.best(ranked[0].name)
-    contend = [v for v in ranked[2:count] if _near(history, history.best(v.name), best, CONTENDING)]
+    contend = [v for v in ranked[2:count] if _is_near(history, history.best(v.name), best, CONTENDING)]
     top = ranked[: min(2, count)] + contend
-    near = [v for v in ranked[count:] if _near(history, history.best(v.name), best)]
+    near = [v for v in ranked[count:] if _is_near(history, history.best(v.name), best)]
     top += sorted(near, key=instances_of)[: FINALISTS_AT_MOST - len(top)]
     return top + [v for v in ranked if v.is_default and v not in top]
 
@@ -229,7 +229,7 @@ class _Race:
     def decided(self) -> str:
         """Reason why no further round is needed; empty while one is."""
         leader = self.leader
-        gains = [self._gain(v, leader) for v in self.running if v is not leader]
+        gains = [self._compare_variants(v, leader) for v in self.running if v is not leader]
         behind = [g for g in gains if g.high < 0 and g.p_value < CERTAIN]
         if not all(g.tied or g in behind or g.half_width <= SURE for g in gains):
             return ""
@@ -239,7 +239,7 @@ class _Race:
 
     @property
     def leader(self) -> Variant:
-        return max(self.running, key=lambda v: fmean(self._scores(v).values()))
+        return max(self.running, key=lambda v: fmean(self._list_scores(v).values()))
 
     def load_of(self, variant: Variant) -> LoadPoint:
         """Return the load under which a finalist is measured again."""
@@ -257,23 +257,25 @@ class _Race:
         """Eliminate those certainly worse than the leader; keep the default, the baseline of all gains."""
         leader = self.leader
         for variant in tuple(self.running):
-            gain = self._gain(variant, leader)
+            gain = self._compare_variants(variant, leader)
             if variant is leader or variant.is_default:
                 continue
             if gain.high < -TIE_MARGIN and gain.p_value < CERTAIN:
                 self.running.remove(variant)
                 self._history.decide(f"out of the race: {gain} against {leader.name}", variant.name)
 
-    def _gain(self, variant: Variant, other: Variant) -> Gain:
-        return compare_scores(self._scores(variant), self._scores(other))
+    def _compare_variants(self, variant: Variant, other: Variant) -> Gain:
+        return compare_scores(self._list_scores(variant), self._list_scores(other))
 
-    def _scores(self, variant: Variant) -> dict[int, float]:
+    def _list_scores(self, variant: Variant) -> dict[int, float]:
         """Return the scores by round; 0 is the search's measurement, unless the rounds contradict it."""
         point = point_of([self._searched[variant.name]], self._rounds[variant.name])
         samples = point.samples if isinstance(point, Mean) else (point,)
         return {m.round: score(m, self._history.goals) for m in samples}
 
 
-def _near(history: History, one: Measurement | None, best: Measurement | None, share: float = NEAR) -> bool:
+def _is_near(
+    history: History, one: Measurement | None, best: Measurement | None, share: float = NEAR
+) -> bool:
     (kept, merit), (best_kept, best_merit) = history.merit(one), history.merit(best)
     return kept and best_kept and best_merit - merit <= share

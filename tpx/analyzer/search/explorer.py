@@ -35,29 +35,29 @@ class Explorer:
     @property
     def default_in_flight(self) -> int:
         """Requests in flight that fill two batches per instance of the default."""
-        return self.grid.whole(self._default_needs)
+        return self.grid.whole(self._list_default_needs)
 
     @property
     def default_ladder(self) -> Ladder:
         """The default's ladder of loads, with the smallest client batch."""
-        return self.grid.shared(self.loads, self._default_needs, self.grid.client_batches[0])
+        return self.grid.shared(self.loads, self._list_default_needs, self.grid.client_batches[0])
 
     def default(self) -> Asking[None]:
         """Measure the default, climbing its load with every client batch size that it accepts."""
         expected = 1 if self.loads.kind == "request_rate" else self.default_in_flight
         for sizes in self.grid.client_batches:
-            fault = self._unfitting(sizes)
+            fault = self._explain_misfit(sizes)
             if fault:
                 self.history.decide(fault, self.grid.default.name)
                 continue
-            ladder = self.grid.shared(self.loads, self._default_needs, sizes)
-            yield from self._best_of(self.grid.default, ladder, ladder.nearest(expected))
+            ladder = self.grid.shared(self.loads, self._list_default_needs, sizes)
+            yield from self._search_ladder(self.grid.default, ladder, ladder.nearest(expected))
 
     def once(self, point: Point, factor: float = 1.0) -> Asking[Measurement | None]:
         """Measure a point once, at its expected load times a factor."""
-        variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
+        variant, ladder = self._find_variant(point), self.grid.ladder(self.loads, point)
         if self._every:
-            return (yield from self._best_of(variant, ladder, 0))
+            return (yield from self._search_ladder(variant, ladder, 0))
         return (yield from measure(variant, ladder, ladder.nearest(self.expected(point) * factor)))
 
     def expected(self, point: Point) -> float:
@@ -69,10 +69,10 @@ class Explorer:
 
     def climbed(self, point: Point) -> Asking[Measurement | None]:
         """Climb from the best known load, or the expected one, and return the best measurement."""
-        variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
-        known = self._best(point)
+        variant, ladder = self._find_variant(point), self.grid.ladder(self.loads, point)
+        known = self._find_best(point)
         wanted = known.load.value if known else self.expected(point)
-        return (yield from self._best_of(variant, ladder, ladder.nearest(wanted)))
+        return (yield from self._search_ladder(variant, ladder, ladder.nearest(wanted)))
 
     def refined(self) -> Asking[None]:
         """Find the greatest loads at which the best configurations satisfy the constraints."""
@@ -80,11 +80,11 @@ class Explorer:
 
     def merit(self, point: Point) -> Merit:
         """Return the merit of a point's best measurement."""
-        return self.history.merit(self._best(point))
+        return self.history.merit(self._find_best(point))
 
     def best(self) -> Point | None:
         """Return the best point measured, or None."""
-        measured = [point for point in self._points if self._best(point) is not None]
+        measured = [point for point in self._points if self._find_best(point) is not None]
         return max(measured, key=self.merit, default=None)
 
     @property
@@ -94,15 +94,15 @@ class Explorer:
 
     def name(self, point: Point) -> str:
         """Return the name of a point's variant."""
-        return self._variant(point).name
+        return self._find_variant(point).name
 
-    def _variant(self, point: Point) -> Variant:
+    def _find_variant(self, point: Point) -> Variant:
         if point not in self._points:
             self._points[point] = variant = self.grid.variant(point)
             self.history.decide(self.grid.describe(point), variant.name)
         return self._points[point]
 
-    def _best(self, point: Point) -> Measurement | None:
+    def _find_best(self, point: Point) -> Measurement | None:
         """Return the best measurement of a point's variant with the point's client batch sizes, or None."""
         if point not in self._points:
             return None
@@ -111,7 +111,7 @@ class Explorer:
         fitting = (each for each in measured if each.load.batch_sizes == sizes)
         return max(fitting, key=self.history.merit, default=None)
 
-    def _best_of(self, variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
+    def _search_ladder(self, variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
         """Return the best of every load if all were requested, otherwise climb from this step."""
         if not self._every:
             return (yield from climb(variant, ladder, self.history, step))
@@ -122,11 +122,11 @@ class Explorer:
         return max(found, key=self.history.merit, default=None)
 
     @property
-    def _default_needs(self) -> list[int]:
+    def _list_default_needs(self) -> list[int]:
         facts = [member.facts for member in self._spec.members] or [self._spec.facts]
         return [2 * each.instances * max(1, each.max_batch_size) for each in facts]
 
-    def _unfitting(self, batch_sizes: Sequence[int]) -> str:
+    def _explain_misfit(self, batch_sizes: Sequence[int]) -> str:
         """Return why the default cannot accept these client batch sizes; empty if it can."""
         spec = self._spec
         facts = [m.facts for m in spec.members] if self.grid.together else [spec.facts]
@@ -152,16 +152,16 @@ def climb(variant: Variant, ladder: Ladder, history: History, step: int) -> Aski
         return None
     best = start
     if history.merit(start)[0]:
-        best = yield from _on(variant, ladder, history, range(step + 1, len(ladder)), start)
+        best = yield from _climb_steps(variant, ladder, history, range(step + 1, len(ladder)), start)
     # less load may not increase throughput, but help latency and constraints
     tags = {objective.tag for objective in history.goals.all_objectives}
     if best is start and (tags != {"perf_throughput"} or not history.merit(start)[0]):
-        best = yield from _on(variant, ladder, history, range(step - 1, -1, -1), start)
+        best = yield from _climb_steps(variant, ladder, history, range(step - 1, -1, -1), start)
     history.decide(f"best at {best.load}: {rounded(best.throughput)} infer/s", variant.name)
     return best
 
 
-def _on(
+def _climb_steps(
     variant: Variant, ladder: Ladder, history: History, steps: range, best: Measurement
 ) -> Asking[Measurement]:
     for step in steps:

@@ -77,7 +77,7 @@ class Ladder:
         if len(parts) == 1:
             self._loads = [parts[0].load(value) for value in space.around(parts[0].needed)]
         else:
-            self._loads = _together(space, parts)
+            self._loads = _combine_loads(space, parts)
         self._values = [load.value for load in self._loads]
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Ladder:
         return self._loads[step]
 
 
-def _together(space: LoadSpace, parts: Sequence[LoadShare]) -> list[LoadPoint]:
+def _combine_loads(space: LoadSpace, parts: Sequence[LoadShare]) -> list[LoadPoint]:
     """Return the distinct combined loads; if every model lists its loads, all combinations of them."""
     combined: list[tuple[int, ...]]
     if all(part.space.listed for part in parts):

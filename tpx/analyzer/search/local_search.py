@@ -35,9 +35,9 @@ def quick(spec: SearchSpec, history: History) -> Steps:
     visits: dict[Point, int] = {}
     while visits.get(home, 0) < 2:
         visits[home] = visits.get(home, 0) + 1
-        there = yield from _fast(explorer, home)
+        there = yield from _take_fast_step(explorer, home)
         if there == home or explorer.merit(there) <= explorer.merit(home):
-            there = yield from _slow(explorer, home)
+            there = yield from _take_slow_step(explorer, home)
         if there == home:
             break
         history.decide(f"home moves to {explorer.grid.describe(there)}", explorer.name(there))
@@ -48,21 +48,21 @@ def quick(spec: SearchSpec, history: History) -> Steps:
         yield from explorer.refined()
 
 
-def _fast(explorer: Explorer, home: Point) -> Asking[Point]:
+def _take_fast_step(explorer: Explorer, home: Point) -> Asking[Point]:
     """Jump in the direction in which the measured neighbors improve, and return the point reached."""
     around = explorer.grid.around(home, RADIUS)
     measured = [p for p in around if p in explorer.tried]
     while len(measured) < min(FEWEST_NEIGHBOURS, len(around)):
-        fresh = _most_informative([p for p in around if p not in measured], [home, *measured])
+        fresh = _pick_most_informative([p for p in around if p not in measured], [home, *measured])
         yield from explorer.once(fresh)
         measured.append(fresh)
-    there = _clamped(explorer, home, _direction(explorer, home, measured))
+    there = _move_within_grid(explorer, home, _estimate_direction(explorer, home, measured))
     if there != home and there not in explorer.tried:
         yield from explorer.once(there)
     return there
 
 
-def _slow(explorer: Explorer, home: Point) -> Asking[Point]:
+def _take_slow_step(explorer: Explorer, home: Point) -> Asking[Point]:
     """Return the best immediate neighbor, or home if none is better."""
     best = home
     for point in explorer.grid.neighbours(home):
@@ -73,7 +73,7 @@ def _slow(explorer: Explorer, home: Point) -> Asking[Point]:
     return best
 
 
-def _direction(explorer: Explorer, home: Point, measured: Sequence[Point]) -> list[float]:
+def _estimate_direction(explorer: Explorer, home: Point, measured: Sequence[Point]) -> list[float]:
     """Return the neighbors' mean gain per step in each dimension."""
     kept, here = explorer.merit(home)
     strengths = []
@@ -90,7 +90,7 @@ def _direction(explorer: Explorer, home: Point, measured: Sequence[Point]) -> li
     return strengths
 
 
-def _clamped(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Point:
+def _move_within_grid(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Point:
     """Return home moved by whole steps within the grid; home itself if that point is not allowed."""
     dimensions = explorer.grid.dimensions
     moved = []
@@ -104,7 +104,7 @@ def _clamped(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Poi
     return home if explorer.grid.refusal(there) else there
 
 
-def _most_informative(candidates: Sequence[Point], seen: Sequence[Point]) -> Point:
+def _pick_most_informative(candidates: Sequence[Point], seen: Sequence[Point]) -> Point:
     """Return the point with the most unseen values; the one closest to the first seen point breaks ties."""
 
     def novelty(point: Point) -> int:
@@ -130,7 +130,7 @@ def pareto(spec: SearchSpec, history: History) -> Steps:
     fresh = list(dict.fromkeys((*points[:1], *points[-1:], *points[len(points) // 2 :][:1])))
     while fresh:
         for point in fresh:
-            measured[point] = yield from _look(explorer, point)
+            measured[point] = yield from _measure_point(explorer, point)
         best = front([m for found in measured.values() for m in found], tags, history.goals)
         kept = {id(m) for m in best}
         sources = [p for p, found in measured.items() if any(id(m) in kept for m in found)]
@@ -140,7 +140,7 @@ def pareto(spec: SearchSpec, history: History) -> Steps:
     history.decide(f"{len(best)} measurements are beaten in nothing: {names}")
 
 
-def _look(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:
+def _measure_point(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:
     found = []
     for factor in FACTORS:
         measured = yield from explorer.once(point, factor)

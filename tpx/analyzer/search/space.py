@@ -112,13 +112,13 @@ class SearchGrid:
                     f"{instances:g} instances with {threads:g} threads each are more than the "
                     f"{self._cores} cores"
                 )
-            if self.amount(point, "batching", model) != self._plain(model) and (
+            if self.amount(point, "batching", model) != self._find_plain_amount(model) and (
                 self.amount(point, "max_batch_size", model) <= 1
             ):
                 return "batches of one gain nothing from a queue delay, nor from having no batcher"
         return ""
 
-    def _plain(self, model: str) -> float:
+    def _find_plain_amount(self, model: str) -> float:
         """Return the amount of the first batching choice, the batcher left unchanged."""
         found = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
         return next(found, 1.0)
@@ -198,8 +198,10 @@ class SearchGrid:
 
     def variant(self, point: Point) -> Variant:
         """Return the variant of a point."""
-        others = [self._names[m].variant(self._delta(point, m)) for m in self.members if m != self.model]
-        own = self._delta(point, self.model if self.members else "")
+        others = [
+            self._names[m].variant(self._combine_delta(point, m)) for m in self.members if m != self.model
+        ]
+        own = self._combine_delta(point, self.model if self.members else "")
         default = self._defaults[self.model]
         if others and default.get("ensemble_scheduling") and default.get("max_batch_size"):
             # an ensemble's max_batch_size must not exceed its steps'
@@ -214,7 +216,7 @@ class SearchGrid:
             for place, d in zip(point, self.dimensions, strict=True)
         )
 
-    def _delta(self, point: Point, model: str) -> dict[str, Any]:
+    def _combine_delta(self, point: Point, model: str) -> dict[str, Any]:
         delta: Any = {}
         for place, dimension in zip(point, self.dimensions, strict=True):
             if dimension.model == model:
@@ -233,7 +235,7 @@ class Names:
         self._default = default
         prefix = f"{model}_config_"
         self._known = {
-            _key(part.members, part.delta): part.name.removeprefix(prefix)
+            _make_key(part.members, part.delta): part.name.removeprefix(prefix)
             for variant in named
             for part in (variant, *variant.members)
             if part.model == model and not part.is_default
@@ -245,19 +247,19 @@ class Names:
         if self._default is not None and merge(self._default, delta) == self._default:
             delta = {}
         same = not delta and all(member.is_default for member in members)
-        name = "default" if same else self._number(_key(members, delta))
+        name = "default" if same else self._choose_number(_make_key(members, delta))
         return Variant(
             model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta), members=tuple(members)
         )
 
-    def _number(self, key: str) -> str:
+    def _choose_number(self, key: str) -> str:
         if key not in self._known:
             free = (str(number) for number in itertools.count(len(self._known)))
             self._known[key] = next(number for number in free if number not in self._taken)
         return self._known[key]
 
 
-def _key(members: Sequence[Variant], delta: Mapping[str, object]) -> str:
+def _make_key(members: Sequence[Variant], delta: Mapping[str, object]) -> str:
     return ",".join(member.name for member in members) + (json.dumps(delta, sort_keys=True) if delta else "")
 
 

@@ -62,11 +62,11 @@ def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyz
     first = len(throughputs) - PLATEAU_WINDOW
     start, later = (throughputs[first], first + 1)
     if rule == "pooled":
-        start, later = _first_pool(throughputs, first)
+        start, later = _pool_violators(throughputs, first)
     return (max(start, *throughputs[later:]) - start) / start if later < len(throughputs) else 0.0
 
 
-def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
+def _pool_violators(values: Sequence[float], place: int) -> tuple[float, int]:
     """Return the value at an index after pooling adjacent violators (decreases), and the next index."""
     pools: list[tuple[float, int]] = []
     for value in values:
@@ -112,7 +112,7 @@ class _Sweep:
             if batch_size > max(1, greatest):
                 self._decide(f"batch size {batch_size} left out: max_batch_size is {greatest}")
                 continue
-            swept = yield from self._loads(chosen, batch_size)
+            swept = yield from self._sweep_loads(chosen, batch_size)
             if swept.best is not None:
                 bests.append(swept.best)
             if swept.failed:
@@ -123,13 +123,13 @@ class _Sweep:
                 break
         return Swept(best=max(bests, default=None))
 
-    def _loads(self, chosen: tuple[LoadPoint, ...], batch_size: int) -> Asking[Swept]:
+    def _sweep_loads(self, chosen: tuple[LoadPoint, ...], batch_size: int) -> Asking[Swept]:
         space = self._spaces[len(chosen)]
         throughputs: list[float] = []
         for value in space.values:
             loads = (*chosen, LoadPoint(kind=space.kind, value=value, batch_size=batch_size))
             inner = len(loads) < len(self._spaces)
-            swept = yield from self.batch_sizes(loads) if inner else self._measured(loads)
+            swept = yield from self.batch_sizes(loads) if inner else self._measure_load(loads)
             if swept.best is None:
                 return Swept(best=max(throughputs, default=None), failed=swept.failed)
             throughputs.append(swept.best)
@@ -145,7 +145,7 @@ class _Sweep:
     def _decide(self, text: str) -> None:
         self._history.decide(text, self._variant.name)
 
-    def _measured(self, loads: Sequence[LoadPoint]) -> Asking[Swept]:
+    def _measure_load(self, loads: Sequence[LoadPoint]) -> Asking[Swept]:
         load = together(loads) if len(loads) > 1 else loads[0]
         outcome = yield Trial(variant=self._variant, load=load)
         if isinstance(outcome, TrialFailure) or outcome.throughput <= 0:
@@ -165,11 +165,11 @@ def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
     ranked, finalists = history.ranked(), history.limits.finalists
     for variant in ranked[:finalists] + [v for v in ranked[finalists:] if v.is_default]:
         for batch_size in sorted({m.load.batch_size for m in history.of(variant.name)}):
-            for passing, failing in _boundaries(variant, history, batch_size):
+            for passing, failing in _find_boundaries(variant, history, batch_size):
                 yield from _bisect(variant, history, (passing, failing), spec.refine_steps)
 
 
-def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
+def _find_boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
     """Return pairs of adjacent loads, satisfied (0 if none is) and violated, around the best satisfied."""
     measured = sorted(
         (m for m in history.of(variant.name) if m.load.batch_size == batch_size), key=lambda m: m.load.value
@@ -280,7 +280,7 @@ class _Listed:
                 text = text if len(text) <= FIELD_SHOWN else f"{text[:FIELD_SHOWN]} ..."
                 self._decide(variant, f"{text} is what the default has: not measured again")
             elif variant.name not in swept:
-                unfitting = self._unfitting(variant)
+                unfitting = self._explain_misfit(variant)
                 if unfitting:
                     self._decide(variant, f"left out: {unfitting}")
                     continue
@@ -293,12 +293,12 @@ class _Listed:
 
     def _sweep(self, variant: Variant) -> Asking[Swept]:
         loaded = (variant,) if len(self._spaces) == 1 else variant.members
-        sizes = [int(self._config(each).get(_BATCH_SIZE, 0)) for each in loaded]
+        sizes = [int(self._merge_config(each).get(_BATCH_SIZE, 0)) for each in loaded]
         return sweep(variant, self._spaces, sizes, self._history)
 
-    def _unfitting(self, variant: Variant) -> str:
+    def _explain_misfit(self, variant: Variant) -> str:
         """Return why a server could not load a configuration, as far as visible here; empty otherwise."""
-        for config in map(self._config, (variant, *variant.members)):
+        for config in map(self._merge_config, (variant, *variant.members)):
             size = int(config.get(_BATCH_SIZE, 0))
             preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())
             above = [str(each) for each in preferred if int(each) > size]
@@ -306,7 +306,7 @@ class _Listed:
                 return f"preferred_batch_size {', '.join(above)} is above max_batch_size {size}"
         return ""
 
-    def _config(self, variant: Variant) -> Mapping[str, Any]:
+    def _merge_config(self, variant: Variant) -> Mapping[str, Any]:
         """Return JSON of a variant's configuration."""
         merged: Mapping[str, Any] = merge(self._defaults.get(variant.model, {}), variant.delta)
         return merged

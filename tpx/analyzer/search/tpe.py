@@ -70,14 +70,14 @@ class _Trials:
             explorer.history.decide(f"{explorer.grid.describe(point)} not measured: {refusal}")
             study.tell(trial, state=states.PRUNED)
             return False, -math.inf
-        value = yield from self._measured(point)
+        value = yield from self._measure_point(point)
         if not math.isfinite(value[1]):
             study.tell(trial, state=states.FAIL)
         else:
             study.tell(trial, worth(value))
         return value
 
-    def _measured(self, point: Point) -> Asking[Merit]:
+    def _measure_point(self, point: Point) -> Asking[Merit]:
         explorer = self.explorer
         again = point in explorer.tried
         first = yield from explorer.once(point)
