@@ -25,7 +25,8 @@ def connected(address: str = "") -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS", "")
     if not address:
         raise UsageError(
-            "no Ray: --ray-address HOST:PORT or RAY_ADDRESS names its head; `ray start --head` starts one"
+            "no Ray cluster: give its head node by --ray-address HOST:PORT or RAY_ADDRESS; `ray start "
+            "--head` starts one"
         )
     _refuse_unreachable(address)
     try:

@@ -152,7 +152,7 @@ def test_variants_of_instances_and_batches_are_not_asked(served: Server, tmp_pat
 def test_a_server_that_does_not_answer_is_a_failure_with_its_words(served: Server, tmp_path: Path) -> None:
     (outcome,) = outcome_of(Runner(served, {"m_config_0": 0.0}), tmp_path, LEVEL)
     assert isinstance(outcome, TrialFailure)
-    assert outcome.reason == "the answers of 'm' could not be compared: no memory"
+    assert outcome.reason == "the responses of 'm' could not be compared: no memory"
 
 
 def test_nobody_there_is_a_measurement_error() -> None:

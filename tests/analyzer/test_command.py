@@ -60,7 +60,7 @@ def test_without_a_run_to_resume_the_status_is_two(
     (tmp_path / "models" / "m").mkdir(parents=True)
     words = ["-m", str(tmp_path / "models"), "--profile-models", "m", "-e", str(tmp_path / "export")]
     assert main(["profile", *words, "--resume"]) == 1
-    assert "run.jsonl holds no run to resume: leave out --resume" in capsys.readouterr().err
+    assert "run.jsonl contains no run to resume: leave out --resume" in capsys.readouterr().err
 
 
 def test_exit_statuses_follow_the_outcome(replay: Replay) -> None:

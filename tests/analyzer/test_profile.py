@@ -81,10 +81,10 @@ def test_a_budget_that_nothing_meets_names_the_nearest(replay: Replay) -> None:
 @pytest.mark.parametrize(
     ("tags", "why"),
     [
-        (("gpu_used_memory",), r"objective gpu_used_memory of model 'alexnet': nothing measured it \(no GPU"),
+        (("gpu_used_memory",), r"objective gpu_used_memory of model 'alexnet' was not measured \(no GPU"),
         (
             ("perf_throughput", "cpu_used_ram"),
-            "objective cpu_used_ram of model 'alexnet': nothing measured it;",
+            "objective cpu_used_ram of model 'alexnet' was not measured;",
         ),
     ],
 )

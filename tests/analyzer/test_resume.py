@@ -132,5 +132,5 @@ def test_a_run_is_resumed_with_its_own_options_only() -> None:
 
 
 def test_there_must_be_a_run_to_resume() -> None:
-    with pytest.raises(UsageError, match=r"run\.jsonl holds no run"):
+    with pytest.raises(UsageError, match=r"run\.jsonl contains no run"):
         check_same_run(RunRecords(), {}, "run.jsonl")

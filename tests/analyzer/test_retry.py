@@ -138,4 +138,4 @@ def test_retrying_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "models" / "m").mkdir(parents=True)
     words = ["-m", str(tmp_path / "models"), "--profile-models=m", "-e", str(tmp_path / "export")]
     assert main(["profile", *words, "--retry-failed"]) == 1
-    assert "run.jsonl holds no run to resume" in capsys.readouterr().err
+    assert "run.jsonl contains no run to resume" in capsys.readouterr().err

@@ -198,7 +198,7 @@ def test_a_node_that_is_gone_gives_its_replica_to_others(net: Network, models: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--replicas=9", "--cpus=2"), "9 replicas of CPU 2 do not fit: 4 nodes have places for 3"),
+        (("--replicas=9", "--cpus=2"), "9 replicas of CPU 2 do not fit: 4 nodes have room for 3"),
         (("--model-repository=/nowhere",), "/nowhere: no such directory on node"),
         (("--ray-address=127.0.0.1:1",), "Ray at 127.0.0.1:1: "),
         (("--haproxy=haprosy",), "no program 'haprosy'"),

@@ -119,7 +119,7 @@ def test_a_frontend_that_is_killed_is_back_and_the_others_go_on(child: Child) ->
             assert outputs_of(answer)["y"] == [[2, 4]]
     for _ in range(8):
         assert infer(child, [1, 2]) == (200, [2, 4])
-    assert "frontend 0 has ended by signal 9: it is started again" in child.text
+    assert "frontend 0 has ended by signal 9: restarting it" in child.text
 
 
 def test_a_frontend_that_has_served_is_started_again_without_a_pause(child: Child) -> None:
@@ -145,7 +145,7 @@ def test_an_engine_that_is_killed_is_back_with_its_models(child: Child) -> None:
     child.send(signal.SIGCONT)
     eventually(lambda: infer(child, [1, 2]) == (200, [2, 4]))
     assert set(before) <= set(psutil.Process(child.pid).children())
-    assert "the engine has ended by signal 9: it is started again" in child.text
+    assert "the engine has ended by signal 9: restarting it" in child.text
 
 
 def test_a_supervisor_that_is_killed_leaves_no_process(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_deprecated_concurrency_is_a_mode_of_its_own(other: str, mode: str) -> N
 
 
 def test_the_deprecated_end_needs_what_it_is_the_end_of() -> None:
-    assert message("-c", "8").startswith("-c is where -d ends, and -d is missing")
+    assert message("-c", "8").startswith("-c ends the range that -d starts, and -d is missing")
 
 
 @pytest.mark.parametrize(

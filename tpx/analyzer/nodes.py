@@ -154,7 +154,9 @@ def nodes_of(
             _start_node(slot, config, open_trials) for slot in _iter_slots(config.server.ray_trial, say)
         ]
         if not started:
-            raise UsageError(f"no {config.server.ray_trial} of Ray is free; `ray status` shows who uses them")
+            raise UsageError(
+                f"no {config.server.ray_trial} of Ray is free; `ray status` shows what uses them"
+            )
         nodes, machine = _select_one_type(started, say)
         yield SideBySide(nodes, machine, repository, say)
 
@@ -174,7 +176,7 @@ def _select_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode
         else:
             alike.append(node)
     if not types:
-        raise UsageError("none of Ray's nodes can take part")
+        raise UsageError("no Ray node can run trials")
     machine, chosen = max(types, key=lambda each: len(each[1]))
     for other, nodes in types:
         if nodes is not chosen:

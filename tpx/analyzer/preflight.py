@@ -99,7 +99,7 @@ async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check
     if config.server.client_protocol == "http":
         address = config.server.triton_http_endpoint
     if not await control.live():
-        remedy = "start it, or say where it is with --triton-http-endpoint and --triton-grpc-endpoint"
+        remedy = "start it, or give its address with --triton-http-endpoint and --triton-grpc-endpoint"
         return [_report_failure("server", f"nothing answers at {address}", remedy)]
     served = [state.name for state in await control.index() if state.state == "READY"]
     others = ", ".join(name for name in served if name not in config.models.names)

@@ -270,9 +270,7 @@ class Profile:
         lacking = unmeasured(outcome, self._config.goals.of(model))
         if lacking:
             why = " (no GPU could be read)" if lacking[0].startswith("gpu_") else ""
-            raise UsageError(
-                f"objective {lacking[0]} of model '{model}': nothing measured it{why}; leave it out"
-            )
+            raise UsageError(f"objective {lacking[0]} of model '{model}' was not measured{why}; leave it out")
 
     async def _measure_trial(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
         outcome = await self._trials.run(configuration, trial, ahead)

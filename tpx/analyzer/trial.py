@@ -96,11 +96,11 @@ def _request_outputs(address: str, model: str, request: Mapping[str, Any]) -> di
         response = connection.getresponse()
         body = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as exc:
-        raise MeasurementError(f"the answers of '{model}' could not be compared: {exc}") from exc
+        raise MeasurementError(f"the responses of '{model}' could not be compared: {exc}") from exc
     finally:
         connection.close()
     if response.status != 200:
-        raise MeasurementError(f"the answers of '{model}' could not be compared: {body.get('error')}")
+        raise MeasurementError(f"the responses of '{model}' could not be compared: {body.get('error')}")
     found = {}
     for output in body["outputs"]:
         kind = np.float64 if str(output["datatype"]).startswith(("FP", "BF")) else np.object_

@@ -217,14 +217,14 @@ class OutputRepository:
             if here == there or here in there.parents or there in here.parents:
                 raise UsageError(
                     f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
-                    "variants must lie outside of the models that they are made from"
+                    "variants must be written outside the source models"
                 )
         try:
             if not keep:
                 self._empty_directory(override=override)
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
-            raise UsageError(f"cannot make the output model repository {path}: {exc.strerror}") from exc
+            raise UsageError(f"cannot create the output model repository {path}: {exc.strerror}") from exc
 
     def write(self, configuration: Configuration) -> Path:
         """Write this variant and its members, once per run, and return the variant's directory."""

@@ -119,7 +119,7 @@ def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     if name.startswith("-m") and not name.startswith("--") and len(name) > 2:
         name, equals, value = "-m", "=", name[2:] + equals + value
     if name not in ("-m", "--mode"):
-        raise UsageError(f"{first}: options stand behind the command, as in: tpx analyze profile {first}")
+        raise UsageError(f"{first}: options follow the command, as in: tpx analyze profile {first}")
     if not equals and not words:
         raise UsageError(f"Missing value for option '{name}'")
     return [f"--mode={value if equals else words.pop(0)}"], words

@@ -114,7 +114,7 @@ def choose(run: Run, config: ApplyConfig) -> Configuration:
         raise UsageError(f"the run recommends nothing: {verdict.sentence}")
     if verdict.finding is Finding.INCONCLUSIVE:
         raise UsageError(
-            f"the run is inconclusive: {verdict.sentence}; to apply one all the same, name it: "
+            f"the run is inconclusive: {verdict.sentence}; to apply one anyway, name it: "
             f"tpx analyze apply {verdict.best.name}"
         )
     return verdict.best.run.configuration

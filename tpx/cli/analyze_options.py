@@ -208,7 +208,7 @@ def journal_of(path: Path) -> Path:
         if place.is_file():
             return place
     raise UsageError(
-        f"{path}: no run here, neither {JOURNAL} nor results/{JOURNAL}: name the --export-path of "
+        f"{path}: no run found, neither {JOURNAL} nor results/{JOURNAL}: name the --export-path of "
         "`tpx analyze profile`, or the journal itself"
     )
 

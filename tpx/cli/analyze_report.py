@@ -141,7 +141,7 @@ def compare(argv: Sequence[str]) -> int:
     found = compare_runs(before, after, config.comparison.strictness)
     if not found.pairs:
         raise UsageError(
-            f"{config.runs[0]} and {config.runs[1]} have no configuration under the same load in common"
+            f"{config.runs[0]} and {config.runs[1]} have no configuration in common under the same load"
         )
     compared = Compared(pairs=tuple(_pairs(found)), strictness=config.comparison.strictness, unit="infer/s")
     return report_comparison(compared, config.comparison, _document(found), everything=config.all)

@@ -125,7 +125,10 @@ class EngineClient:
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> EngineRequest:
         if fields.shared_inputs or any(output.shared_memory for output in fields.outputs):
-            raise UsageError("--shared-memory: with --service-kind inprocess all memory is the engine's own")
+            raise UsageError(
+                "--shared-memory: not available with --service-kind inprocess, where all memory belongs "
+                "to the engine"
+            )
         request = DecodedRequest(
             model_name=self._model.name,
             model_version=self._model.version,

@@ -112,8 +112,8 @@ def _hint(error: TpxError, kind: str) -> str:
 def _configured(argv: Sequence[str]) -> SessionSpec:
     if argv and not argv[0].startswith("-"):
         raise UsageError(
-            f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: the model is "
-            f"given as -m {argv[0]}"
+            f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: give the "
+            f"model as -m {argv[0]}"
         )
     wanted = read_words(spread_servers(argv))
     for warning in wanted.warnings:

@@ -120,7 +120,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         ray.kill(actor)
         why = str(exc).strip().splitlines()[0]
         raise UsageError(
-            f"Ray does not start the supervisor on this node: {why} (`ray status`, and Ray's logs, say more)"
+            f"Ray does not start the supervisor on this node: {why} (see `ray status` and Ray's logs)"
         ) from exc
     cluster, is_up = Cluster(name), False
     try:
@@ -196,5 +196,5 @@ def _refuse_too_small(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
     if places < wanted:
         asked = ", ".join(f"{name} {amount:g}" for name, amount in need.items())
         raise UsageError(
-            f"{wanted} replicas of {asked} do not fit: {len(alive)} nodes have places for {places}"
+            f"{wanted} replicas of {asked} do not fit: {len(alive)} nodes have room for {places}"
         )

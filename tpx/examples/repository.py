@@ -55,7 +55,7 @@ def default_directory() -> Path:
             cache = Path.home() / ".cache"
         except RuntimeError as exc:
             raise UsageError(
-                "no place for the example models: this user has no home directory; "
+                "no directory for the example models: this user has no home directory; "
                 "set XDG_CACHE_HOME to an absolute path, or name a model repository"
             ) from exc
     return cache / "tpx" / "models"
@@ -149,7 +149,8 @@ def _writing(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
             free = shutil.disk_usage(directory).free
             if free < size:
                 raise UsageError(
-                    f"no room for the {what}: {_megabytes(free)} free, {_megabytes(size)} needed",
+                    f"not enough disk space for the {what}: {_megabytes(free)} free, {_megabytes(size)} "
+                    "needed",
                     code=Code.RESOURCE_EXHAUSTED,
                 )
             yield

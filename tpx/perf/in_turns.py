@@ -87,7 +87,7 @@ async def run_in_turns(
                         said(f"  round {len(blocks)}, {session.spec.address}: {text}")
             levels.append(Rounds(load=str(level), blocks=tuple(blocks)))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
-        raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, nothing can be told")
+        raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, no conclusion is possible")
     strictness = Strictness(alpha=asked.alpha, min_effect=asked.min_effect)
     return ServerTurns(
         servers=asked.ab,

@@ -67,7 +67,7 @@ def read(path: Path) -> ModelConfig:
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(
-                f"{path}: larger than {MAX_CONFIG_BYTES} bytes, which no model configuration is"
+                f"{path}: larger than {MAX_CONFIG_BYTES} bytes, the limit for a model configuration"
             )
         text = path.read_text(encoding="utf-8-sig")
     except OSError as exc:

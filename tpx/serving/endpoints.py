@@ -241,7 +241,7 @@ def _make_tls_context(
     if not on:
         if any((cert, key, root)):
             raise UsageError(
-                f"certificates are given for {what}, but not --{what}-use-ssl, which makes use of them"
+                f"certificates are given for {what}, but not --{what}-use-ssl, which enables them"
             )
         return None
     if cert is None or key is None:

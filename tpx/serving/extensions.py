@@ -66,7 +66,7 @@ def make(kind: ExtensionKind, name: str) -> object:
         if known.package and not is_installed(known.package):
             raise LoadError(f"{named} needs the package {known.package}: {known.install}")
         target, origin, package = known.target, f"{named} is {known.target}", known.package or "tpx"
-        blame = f"{named} cannot be used, its package {package} fails to import (`tpx doctor` tells more)"
+        blame = f"{named} cannot be used, its package {package} fails to import (`tpx doctor` shows more)"
     elif offer is not None:
         target, origin = offer.target, f"{named} is added by {offer.origin}"
         blame = f"{origin}, which cannot be imported"

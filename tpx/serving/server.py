@@ -88,7 +88,7 @@ async def shut_down(
     time_s = asyncio.get_running_loop().time
     plane.exiting = True
     if drain_s:
-        log.info("Draining: not ready, and serving for %d s more", drain_s)
+        log.info("Draining: reporting not ready, serving for another %d s", drain_s)
         await asyncio.sleep(drain_s / 2)
         for listener in listeners:
             listener.release()
@@ -143,7 +143,7 @@ class InferenceServer:
         """Create the server; with a `seat` it is the engine of frontend processes. Raises UsageError."""
         if seat is None and config.server.frontends:
             raise UsageError(
-                "--frontends needs `tpx serve`: a server in another program has its own process only"
+                "--frontends needs `tpx serve`: a server inside a Python program runs in one process"
             )
         self._config = config
         self._seat = seat
@@ -330,7 +330,7 @@ def control_settings(config: ServeConfig) -> ControlSettings:
     if options.model_memory_limit and mode not in CLIENTS_DECIDE:
         raise UsageError(
             "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
-            f"'{mode}' a model that made room for another would not come back"
+            f"'{mode}' a model that was unloaded to make room would not be loaded again"
         )
     return ControlSettings(
         places=[

@@ -154,7 +154,7 @@ def test_tensors_go_into_the_json_where_that_is_asked_for() -> None:
     [
         (Tensor("h", "FP16", (1,), bytes(2)), "input 'h' is FP16"),
         (Tensor("b", "BF16", (1,), bytes(2)), "input 'b' is BF16"),
-        (Tensor("w", "BYTES", (1,), encode_bytes([b"\xff"])), "holds bytes that are not text"),
+        (Tensor("w", "BYTES", (1,), encode_bytes([b"\xff"])), "contains bytes that are not text"),
     ],
 )
 def test_what_json_cannot_carry_is_named(tensor: Tensor, text: str) -> None:
@@ -201,7 +201,7 @@ def test_a_request_parameter_has_a_type(text: str, expected: RequestParameter) -
         (("--service-kind", "openai"), "Must supply --endpoint for OpenAI service kind."),
         (("--service-kind", "tfserving"), "--service-kind tfserving is reached with -i grpc"),
         (("--service-kind", "triton_c_api"), "--model-repository should not be empty"),
-        (("--endpoint", "v1"), "--endpoint says something to --service-kind openai only"),
+        (("--endpoint", "v1"), "--endpoint applies to --service-kind openai only"),
         (("--bls-composing-models", "a:x"), "does not match <name>[:<version>]"),
     ],
 )

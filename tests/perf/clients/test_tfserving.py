@@ -108,7 +108,7 @@ def test_errors_have_the_services_words() -> None:
             ran(*KIND, "-u", url, "--model-signature-name", "x")
         with pytest.raises(MeasurementError, match="the datatype 'DataType 8 of TensorFlow'"):
             ran(*KIND, "-u", url, "--model-signature-name", "strange")
-        with pytest.raises(UsageError, match="a version of TensorFlow Serving is a number"):
+        with pytest.raises(UsageError, match="TensorFlow Serving versions are numbers"):
             ran(*KIND, "-u", url, "-x", "latest")
 
 

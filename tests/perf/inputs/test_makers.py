@@ -170,7 +170,7 @@ def test_a_file_without_a_suffix_is_raw_bytes_or_lines(tmp_path: Path) -> None:
     [
         (np.zeros((2, 3)), "does not fit"),
         (np.zeros((0, 2)), "the array has no rows"),
-        (np.array(["a", "b"]), "holds no FP32"),
+        (np.array(["a", "b"]), "cannot hold FP32"),
         (np.array([1e300, 0]), "out of range for FP32"),
         (np.array([{}, {}]), "without pickle"),
     ],

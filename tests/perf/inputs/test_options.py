@@ -60,7 +60,7 @@ def test_sequences_have_perf_analyzers_defaults() -> None:
         (("--declare", "a:1,2"), "The value 'a:1,2' does not match <name>:<datatype>:<d,d>."),
         (("--declare", "a:FP31:1"), "The datatypes are BOOL, "),
         (("--declare", "a:FP32:1,b"), "The dimensions of 'a:FP32:1,b' are not numbers."),
-        (("--declare", "a:FP32:0"), "The dimensions of 'a:FP32:0' must be > 0, or -1 where they are open."),
+        (("--declare", "a:FP32:0"), "The dimensions of 'a:FP32:0' must be > 0, or -1 if they are dynamic."),
         (("--output", "a", "--output", "a"), "--output: 'a' is given more than once"),
         (("--fixed-schedule",), "you must provide a dataset using `--input-data`"),
         (("--fixed-schedule", "--input-data", "zero"), "'zero' is not a file. When using `--fixed-schedule`"),

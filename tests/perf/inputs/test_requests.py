@@ -118,5 +118,5 @@ def test_requests_that_do_not_fit_into_memory_are_refused_by_the_step(
 ) -> None:
     monkeypatch.setattr("tpx.perf.inputs.requests.ASKED_BYTES", 1)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=40))
-    with pytest.raises(UsageError, match=r"step 2: the requests until here take .* half of the memory"):
+    with pytest.raises(UsageError, match=r"step 2: the requests up to here take .* half of the memory"):
         requests(tmp_path, [{"x": [1, 2]}] * 4, model(2))

@@ -348,7 +348,7 @@ def test_a_collector_that_hangs_holds_nobody_up(
         collector.open.set()
         taken = len(collector.spans(30))
     assert 30 <= taken <= 36 + 6  # what waited, and a batch that was on its way
-    [warning] = [record for record in caplog.records if "is dropped" in record.message]
+    [warning] = [record for record in caplog.records if "dropped a trace" in record.message]
     assert f"wait for '{collector.url}', bsp_max_queue_size is 30 (0 before)" in warning.message
 
 
@@ -373,4 +373,4 @@ def test_a_collector_that_refuses_is_told_once_and_once_that_it_is_over(
     assert len(told) == 2, told
     assert told[0].startswith(f"spans cannot be sent to '{collector.url}': Failed to export")
     assert "400" in told[0]
-    assert told[1].startswith(f"'{collector.url}' takes spans again; ")
+    assert told[1].startswith(f"'{collector.url}' accepts spans again; ")

@@ -220,7 +220,7 @@ async def test_an_error_among_responses_is_one_of_them() -> None:
     [
         (ExecutionError("it broke"), "it broke"),
         (ValueError("a bug"), "ValueError: a bug"),
-        (None, "the model gave no output 'y'"),
+        (None, "the model returned no output 'y'"),
     ],
 )
 @on_a_loop

@@ -272,7 +272,7 @@ def test_each_request_gets_the_outputs_it_asked_for() -> None:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ({}, "the model gave no output 'y'"),
+        ({}, "the model returned no output 'y'"),
         ({"y": np.zeros((2, 1), np.int32)}, "output 'y' has type int32, the configuration says FP32"),
         (
             {"y": np.zeros((3, 1), np.float32)},
@@ -293,7 +293,7 @@ def test_what_a_model_gives_is_checked(outputs: dict[str, npt.NDArray[Any]], mes
 def test_an_output_that_cannot_be_reshaped_is_an_error_and_not_a_wrong_answer(shape: tuple[int, ...]) -> None:
     sig = signature(dims=(2, 3), reshape=(6,))
     batch = Batch([of(sig, np.zeros((1, 2, 3), dtype=np.float32))])
-    with pytest.raises(ExecutionError, match=r"output 'y' has shape \[.*\], its reshape says \[1, 6\]"):
+    with pytest.raises(ExecutionError, match=r"output 'y' has shape \[.*\], its reshape requires \[1, 6\]"):
         scatter(batch, {"y": np.zeros(shape, np.float32)})
 
 

@@ -275,13 +275,13 @@ def float32(*shape: int) -> npt.NDArray[np.float32]:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ({"y": float32(1, 2)}, "the model gave no state 's_out'"),
+        ({"y": float32(1, 2)}, "the model returned no state 's_out'"),
         (
             {"y": float32(1, 2), "s_out": np.zeros((1, 2), np.int64)},
             "state 's_out' has type int64, the configuration says FP32",
         ),
         ({"y": float32(1, 2), "s_out": float32(2, 2)}, r"state 's_out' has shape \[2, 2\], expected 1 rows"),
-        ({"s_out": float32(1, 2)}, "the model gave no output 'y'"),
+        ({"s_out": float32(1, 2)}, "the model returned no output 'y'"),
     ],
 )
 def test_what_a_model_should_have_given_is_an_error_and_changes_no_state(
@@ -302,7 +302,7 @@ def test_of_several_states_all_change_or_none() -> None:
     part = table.part(7, 0, "S")
     batch = Batch([part])
     stacking.gather(batch)
-    with pytest.raises(ExecutionError, match="the model gave no state 't_out'"):
+    with pytest.raises(ExecutionError, match="the model returned no state 't_out'"):
         stacking.scatter(batch, {"y": float32(1, 2), "s_out": float32(1, 2)})
     assert part.sequence.states == {}
     assert batch.responses == []

@@ -103,7 +103,7 @@ def test_whole_traces_are_dropped_when_the_queue_is_full(add: Add, caplog: pytes
     exporting.close()
     assert collector.batches == [[1, 2], [3, 4], [5, 6]]
     [told] = caplog.messages
-    assert told.startswith("a trace of 3 spans is dropped: 12 wait for 'http://localhost:4318/v1/traces'")
+    assert told.startswith("dropped a trace of 3 spans: 12 wait for 'http://localhost:4318/v1/traces'")
 
 
 def test_a_trace_larger_than_a_batch_is_a_batch(add: Add) -> None:
@@ -131,7 +131,7 @@ def test_a_collector_that_fails_is_told_once_and_that_it_is_over(
     exporting.close()
     assert [message.partition(": ")[2].partition(";")[0] for message in caplog.messages[:1]] == ["not today"]
     assert len(caplog.messages) == 2
-    assert "takes spans again; 9 were dropped meanwhile" in caplog.messages[1]
+    assert "accepts spans again; 9 were dropped meanwhile" in caplog.messages[1]
 
 
 def test_what_cannot_be_encoded_does_not_end_the_thread(add: Add, caplog: pytest.LogCaptureFixture) -> None:
@@ -163,7 +163,7 @@ def test_the_end_does_not_wait_for_ever(
     assert collector.batches == []
     assert (collector.called_off, collector.closed) == (True, True)
     [told] = caplog.messages
-    assert told == "9 spans are lost: 'http://localhost:4318/v1/traces' did not take them within 0.05 s"
+    assert told == "9 spans are lost: 'http://localhost:4318/v1/traces' did not accept them within 0.05 s"
 
 
 def test_the_last_batch_tells_that_it_failed(add: Add, caplog: pytest.LogCaptureFixture) -> None:

@@ -200,7 +200,7 @@ def test_a_disk_that_refuses_is_told_once_and_its_end_too(
     assert [record.getMessage() for record in caplog.records] == [
         f"failed to write trace file '{path}': No such file or directory; traces are dropped until it can be "
         "written again",
-        f"trace file '{path}' is written again",
+        f"trace file '{path}' can be written again",
     ]
     assert ids(path) == [4, 5]
 
@@ -227,7 +227,7 @@ def test_a_disk_that_does_not_keep_up_costs_traces_not_memory(
     writer.close()
     assert len(ids(path)) in (4, 5)  # one may be in the thread's hands
     assert [record.getMessage() for record in caplog.records] == [
-        "a trace is dropped: the disk does not keep up (0 before)"
+        "dropped a trace: the disk does not keep up (0 before)"
     ]
 
 

@@ -90,7 +90,7 @@ def _expand_model_flag(argv: Sequence[str]) -> list[str]:
 def check_same_run(earlier: RunRecords, settings: Mapping[str, object], path: object) -> None:
     """Raise UsageError if these options would search or measure something else than the original run."""
     if earlier.started is None:
-        raise UsageError(f"{path} holds no run to resume: leave out --resume, --retry-failed")
+        raise UsageError(f"{path} contains no run to resume: leave out --resume, --retry-failed")
     before = earlier.started.settings
     differing = sorted(
         key for key in {*before, *settings} - FREE_TO_DIFFER if before.get(key) != settings.get(key)
@@ -143,7 +143,7 @@ def _refuse_duplicate_keys(path: Path, node: Any) -> None:
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines and name != "<<":
                 raise UsageError(
-                    f"{path}:{line}: {name} stands here for the second time, after line {lines[name]}"
+                    f"{path}:{line}: {name} is repeated here; it was first set on line {lines[name]}"
                 )
             lines[name] = line
 

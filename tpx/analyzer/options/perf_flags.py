@@ -93,9 +93,7 @@ def flag_loads(flags: Flags, own: ModelParameters) -> ModelParameters:
     given = [name for name in LOADS if flags.get(name)]
     kinds = [name for name in given if name != "batch-size"]
     if len(kinds) > 1:
-        raise UsageError(
-            f"perf_analyzer_flags: {kinds[0]} and {kinds[1]} do not go together: a load is either"
-        )
+        raise UsageError(f"perf_analyzer_flags: {kinds[0]} and {kinds[1]} are mutually exclusive")
     if kinds:
         own = replace(own, concurrency=(), request_rate=())
     for name in given:

@@ -104,7 +104,7 @@ def _check_loads(spec: "ProfileSpec") -> Iterator[str]:
     rate = next((flag_of(name) for name in told if "request_rate" in name), "")
     flight = next((flag_of(name) for name in told if "concurrency" in name), "")
     if rate and flight:
-        yield f"{rate} and {flight} do not go together: a load is either of them"
+        yield f"{rate} and {flight} are mutually exclusive"
     for model in spec.models.profile_models:
         if model.parameters.request_rate and model.parameters.concurrency:
             yield f"model '{model.name}' has both concurrency and request_rate: a load is either"

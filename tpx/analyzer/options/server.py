@@ -89,8 +89,8 @@ class LaunchSpec:
         """Raise UsageError for a value out of range, or one that does not apply to the launch mode."""
         if self.reload_model_disable and self.triton_launch_mode != "remote":
             raise UsageError(
-                "--reload-model-disable goes with --triton-launch-mode remote only: a server that is started "
-                "here has no models by itself"
+                "--reload-model-disable requires --triton-launch-mode remote: a server that tpx starts "
+                "has no models loaded"
             )
         for flag, address in (("http", self.triton_http_endpoint), ("grpc", self.triton_grpc_endpoint)):
             if not address.rpartition(":")[2].isdecimal():

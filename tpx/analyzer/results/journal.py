@@ -232,7 +232,7 @@ def read_last_run(path: Path) -> list[Record]:
             records = []
         records.append(record)
     if not records or not isinstance(records[0], RunStarted):
-        raise MeasurementError(f"{path}: holds no run")
+        raise MeasurementError(f"{path}: contains no run")
     return records
 
 

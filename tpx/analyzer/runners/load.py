@@ -121,7 +121,7 @@ class LoadGenerator:
         )
         if decoupled and any(plain):
             raise MeasurementError(
-                f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
+                f"model '{min(decoupled)}' is decoupled, which requires streams: use --client-protocol grpc"
             )
         return decoupled
 

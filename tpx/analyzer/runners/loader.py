@@ -78,7 +78,7 @@ class ModelLoader:
             except WireError as again:
                 self._distrust = await self._describe_death() or again.message
                 raise MeasurementError(
-                    f"the server breaks when it loads this configuration: {self._distrust}"
+                    f"the server crashes when it loads this configuration: {self._distrust}"
                 ) from again
         return preparation if changed or preparation.how != "loaded" else Preparation(how="found")
 
@@ -255,7 +255,7 @@ class ServedRunner:
         variant = configuration.variant
         if not self.reloads and not variant.is_default:
             raise MeasurementError(
-                "--reload-model-disable: only the configuration that the server has can be measured"
+                "--reload-model-disable: only the server's current configuration can be measured"
             )
         done = await self._put(variant.model, configs_of(configuration))
         self._configuration = configuration

@@ -202,7 +202,7 @@ class ChildServer:
     def addresses(self) -> Addresses:
         """Addresses of the server, known once it is ready. Raises MeasurementError before."""
         if self._addresses is None:
-            raise MeasurementError("the server has not told its ports yet")
+            raise MeasurementError("the server has not reported its ports yet")
         return self._addresses
 
     def log_tail(self) -> tuple[str, ...]:

@@ -233,7 +233,7 @@ class RemoteServer:
         """Wait until the server responds. Raises UsageError if it never has, ServerLost if it has before."""
         if launch.flags or launch.environment:
             raise UsageError(
-                "triton_server_flags and triton_server_environment are for a server that is started here; "
+                "triton_server_flags and triton_server_environment apply to a server that tpx starts; "
                 "with --triton-launch-mode remote, start the server with them"
             )
         loop = asyncio.get_running_loop()

@@ -102,8 +102,8 @@ def _build_thread_dimension(facts: ModelFacts, cores: int) -> Dimension:
     parameter = _THREADS.get(facts.backend)
     if parameter is None:
         raise UsageError(
-            f"--search-threads: how many threads backend '{facts.backend}' of model '{facts.model}' computes "
-            f"with cannot be set in its configuration (can be for: {', '.join(_THREADS)})"
+            f"--search-threads: the number of threads of backend '{facts.backend}' of model "
+            f"'{facts.model}' cannot be set in its configuration (it can for: {', '.join(_THREADS)})"
         )
     doublings = itertools.takewhile(lambda n: n < cores, (2**i for i in itertools.count()))
     choices = tuple(
@@ -119,10 +119,7 @@ def _build_provider_dimension(
     """Return the default's provider, and each other provider with each precision that it supports."""
     _require_onnx(facts, "--execution-providers")
     if precisions and not any(provider in _PRECISION_PARAMETER for provider in providers):
-        raise UsageError(
-            "--precisions are those of an execution provider: name openvino or tensorrt with "
-            "--execution-providers"
-        )
+        raise UsageError("--precisions requires openvino or tensorrt in --execution-providers")
     choices = [Choice(label="default")]
     for provider in providers:
         kind = "gpu" if provider in _ON_GPU else "cpu"

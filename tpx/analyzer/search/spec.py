@@ -142,7 +142,7 @@ class Limits:
                 "--final-rounds must be 0, which repeats nothing, or at least 2: one round has no interval"
             )
         if len(self.pareto) == 1:
-            raise UsageError("--pareto takes at least two metrics: with one there is nothing to weigh")
+            raise UsageError("--pareto takes at least two metrics: with one there is no trade-off")
         for tag in self.pareto:
             metric(tag)
 

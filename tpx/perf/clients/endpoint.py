@@ -53,8 +53,8 @@ def parse_kind(text: str) -> ServiceKind:
     """Return the service kind for any of its names."""
     if text.lower() == "dynamic_grpc":
         raise UsageError(
-            "tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, are not "
-            "called; services of Triton's protocol are --service-kind triton -i grpc"
+            "tpx perf has no --service-kind dynamic_grpc: it cannot call methods of an arbitrary "
+            ".proto; for Triton's protocol use --service-kind triton -i grpc"
         )
     if text.lower() not in KINDS:
         names = ", ".join(f"'{name}'" for name in KINDS)
@@ -126,9 +126,7 @@ class ServiceSpec:
         owners = {"endpoint": "openai", "model_repository": "inprocess", "model_signature_name": "tfserving"}
         for name, owner in owners.items():
             if name in given(self) and kind != owner:
-                raise UsageError(
-                    f"{flag_of(name)} says something to --service-kind {owner} only, and this is {kind}"
-                )
+                raise UsageError(f"{flag_of(name)} applies to --service-kind {owner} only, not to {kind}")
         if self.bls_composing_models.keys and kind not in ("triton", "inprocess"):
             raise UsageError(f"--bls-composing-models: --service-kind {kind} has no statistics of models")
 
@@ -178,7 +176,7 @@ def connect(protocol: Protocol, endpoint: Endpoint, in_process: str = "") -> Con
     kind = endpoint.service.service_kind
     module = in_process if kind == "inprocess" else SERVICES[kind][protocol]
     if not module:
-        raise UsageError("--service-kind inprocess is there on the command line only")
+        raise UsageError("--service-kind inprocess is available on the command line only")
     return cast("Connections", import_module(module).connect(endpoint))
 
 
@@ -214,5 +212,5 @@ def parse_address(url: str, protocol: Protocol, kind: ServiceKind = "triton") ->
         host, port = address, str(DEFAULT_PORTS.get(kind, {}).get(protocol, 8000))
     host = host.removeprefix("[").removesuffix("]")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"-u {url}: expected host:port, a port from 1 to 65535 and nothing behind it")
+        raise UsageError(f"-u {url}: expected host:port, with a port from 1 to 65535 and nothing after it")
     return Address(host, int(port), _SCHEMES[scheme])

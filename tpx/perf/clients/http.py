@@ -80,7 +80,7 @@ class HttpSlots:
         )
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
-        raise UsageError(f"--service-kind {self.endpoint.service.service_kind} knows no sequences")
+        raise UsageError(f"--service-kind {self.endpoint.service.service_kind} does not support sequences")
 
     async def open(self, count: int) -> Sequence[Slot]:
         for slot in self._slots[count:]:
@@ -187,14 +187,14 @@ def _encode_json_data(tensor: Tensor) -> bytes:
     what = f"--input-tensor-format json: input '{tensor.name}'"
     if tensor.datatype in ("FP16", "BF16"):
         raise UsageError(
-            f"{what} is {tensor.datatype}, which the v2 protocol has no JSON form for; use binary"
+            f"{what} is {tensor.datatype}, which has no JSON form in the v2 protocol; use binary"
         )
     if tensor.datatype == "BYTES":
         try:
             for element in decode_bytes(tensor.data, math.prod(tensor.shape)):
                 element.decode()
         except UnicodeDecodeError as exc:
-            raise UsageError(f"{what} holds bytes that are not text, which JSON cannot carry") from exc
+            raise UsageError(f"{what} contains bytes that are not text, which JSON cannot represent") from exc
     return json_data(tensor)
 
 

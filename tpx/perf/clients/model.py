@@ -91,7 +91,7 @@ def _reject_malformed(what: str) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise MeasurementError(
-            f"the server's {what} cannot be read as the v2 protocol has it ({exc!r}): is it such a server?"
+            f"the server's {what} does not follow the v2 protocol ({exc!r}): is it a v2 server?"
         ) from exc
 
 
@@ -141,8 +141,8 @@ def _describe_tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tu
         name, datatype = spec["name"], spec["datatype"]
         if kind == "input" and datatype not in BY_NAME:
             raise MeasurementError(
-                f"{kind} '{name}' of model '{metadata.get('name')}' has the datatype '{datatype}', which the "
-                f"v2 protocol does not know (it has: {', '.join(BY_NAME)})"
+                f"{kind} '{name}' of model '{metadata.get('name')}' has the datatype '{datatype}', "
+                f"which is not in the v2 protocol (it has: {', '.join(BY_NAME)})"
             )
         shape = tuple(int(d) for d in spec.get("shape", ()))
         settings = configured.get(name, {})

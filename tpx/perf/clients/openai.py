@@ -122,7 +122,7 @@ class OpenAiClient(HttpSlots):
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
         """Encode a request; a session's turns must be prepared in the order in which they are sent."""
         if fields.sequence or fields.shared_inputs or fields.outputs:
-            raise UsageError("--service-kind openai knows neither sequences nor outputs nor shared memory")
+            raise UsageError("--service-kind openai supports neither sequences nor outputs nor shared memory")
         data = {tensor.name: tensor.data for tensor in tensors}
         (content,) = decode_bytes(data[INPUT.name], 1)
         body = payload(content, self.endpoint)
@@ -182,7 +182,7 @@ def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
         return {"model": endpoint.model.name, "input": text}
     else:
         raise UsageError(
-            f"--endpoint {path}: what a request holds is not known; give bodies with --input-data "
+            f"--endpoint {path}: the content of its requests is unknown; give bodies with --input-data "
             '{"data": [{"payload": [{...}]}]}'
         )
     made["model"] = endpoint.model.name

@@ -60,7 +60,7 @@ def _fill_spec(spec: Any, model: ModelKey, signature: str = "") -> None:
     spec.name, spec.signature_name = model.name, signature
     if model.version:
         if not model.version.isdecimal():
-            raise UsageError(f"-x {model.version}: a version of TensorFlow Serving is a number")
+            raise UsageError(f"-x {model.version}: TensorFlow Serving versions are numbers")
         spec.version.value = int(model.version)
 
 
@@ -71,7 +71,7 @@ class TfServingClient(GrpcSlots):
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
         if fields.sequence or fields.shared_inputs:
-            raise UsageError("--service-kind tfserving knows neither sequences nor shared memory")
+            raise UsageError("--service-kind tfserving supports neither sequences nor shared memory")
         endpoint = self.endpoint
         request = MESSAGES["PredictRequest"]()
         _fill_spec(request.model_spec, endpoint.model, endpoint.service.model_signature_name)
@@ -93,7 +93,7 @@ class TfServingClient(GrpcSlots):
         )
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
-        raise UsageError("--service-kind tfserving knows no sequences")
+        raise UsageError("--service-kind tfserving does not support sequences")
 
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)

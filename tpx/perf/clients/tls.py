@@ -125,13 +125,13 @@ class TlsSpec:
             used = self.ssl_grpc_use_ssl or secure
             if grpc != plain and not used:
                 raise UsageError(
-                    "--ssl-grpc-* files are given, but not --ssl-grpc-use-ssl, which makes use of them"
+                    "--ssl-grpc-* files are given, but not --ssl-grpc-use-ssl, which enables them"
                 )
             if https != plain:
-                raise UsageError("--ssl-https-* options are given, but -i grpc goes by the --ssl-grpc-* ones")
+                raise UsageError("--ssl-https-* options are given, but -i grpc uses the --ssl-grpc-* ones")
             return grpc if used else None
         if self.ssl_grpc_use_ssl or grpc != plain:
-            raise UsageError("--ssl-grpc-* options are given, but -i http goes by the --ssl-https-* ones")
+            raise UsageError("--ssl-grpc-* options are given, but -i http uses the --ssl-https-* ones")
         if https != plain and not secure:
             raise UsageError("--ssl-https-* options are given, but the URL (-u) does not begin with https://")
         return https if secure else None
@@ -171,7 +171,7 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _refuse_password() -> bytes:
-    raise ValueError("the private key is encrypted; give one that is not")
+    raise ValueError("the private key is encrypted; use an unencrypted one")
 
 
 def _read_as_pem(path: Path, encoding: Encoding, label: str) -> bytes:

@@ -35,7 +35,7 @@ class TorchServeClient(HttpSlots):
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
         if fields.sequence or fields.shared_inputs or fields.outputs:
             raise UsageError(
-                "--service-kind torchserve knows neither sequences nor outputs nor shared memory"
+                "--service-kind torchserve supports neither sequences nor outputs nor shared memory"
             )
         (tensor,) = tensors
         (content,) = decode_bytes(tensor.data, 1)
@@ -68,7 +68,7 @@ def form(content: bytes) -> bytes:
     if path is not None:
         name, data = path.name, path.read_bytes()
     if b"--" + _BOUNDARY in data:
-        raise UsageError(f"input '{INPUT.name}' holds the line that ends a form")
+        raise UsageError(f"input '{INPUT.name}' contains the line that ends a form")
     quoted = name.replace("\\", "\\\\").replace('"', '\\"').encode()
     disposition = b'Content-Disposition: form-data; name="data"; filename="%b"\r\n' % quoted
     head = b"--%b\r\n%bContent-Type: application/octet-stream\r\n\r\n" % (_BOUNDARY, disposition)

@@ -78,7 +78,7 @@ def parse_declaration(text: str) -> TensorDescription:
     except ValueError:
         refuse(flag, f"The dimensions of '{text}' are not numbers.")
     if any(dim < 1 and dim != -1 for dim in shape):
-        refuse(flag, f"The dimensions of '{text}' must be > 0, or -1 where they are open.")
+        refuse(flag, f"The dimensions of '{text}' must be > 0, or -1 if they are dynamic.")
     return TensorDescription(name=name, datatype=datatype.upper(), shape=shape)
 
 

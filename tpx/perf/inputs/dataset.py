@@ -213,7 +213,7 @@ def read_directory(directory: Path, reader: StepReader) -> DataStream:
     inputs = makers(model.inputs, reader.dims)
     for name in inputs:
         if name in reader.makers:
-            raise UsageError(f"{directory}: tensor '{name}' is given here and by --input, too")
+            raise UsageError(f"{directory}: tensor '{name}' is given here and by --input")
     inputs |= reader.makers
     for spec in model.inputs:
         if spec.name not in inputs and not spec.optional:

@@ -31,8 +31,8 @@ def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: 
     _check_batch(model, batch_size)
     if not model.inputs:
         raise MeasurementError(
-            f"the metadata of model '{model.name}' lists no inputs, so no request can be made for it; say "
-            "what they are with --declare NAME:DATATYPE:DIMS, such as --declare x:FP32:1,4"
+            f"the metadata of model '{model.name}' lists no inputs, so no request can be made for it; "
+            "describe them with --declare NAME:DATATYPE:DIMS, such as --declare x:FP32:1,4"
         )
     wanted = {shape.name: shape.dims for shape in given}
     check_names("--shape", wanted, model, "input")

@@ -208,7 +208,7 @@ class _RequestMaker:
             self._limit = psutil.virtual_memory().available // 2
         if self._limit and self._bytes > self._limit:
             raise UsageError(
-                f"{places[-1]}: the requests until here take {self._bytes / GIB:.1f} GiB, which is half of "
+                f"{places[-1]}: the requests up to here take {self._bytes / GIB:.1f} GiB, which is half of "
                 "the memory that is free; use fewer steps, or split the data among several runs"
             )
         return tensors

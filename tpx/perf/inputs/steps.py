@@ -153,7 +153,7 @@ class StepReader:
                 return None
             raise UsageError(f"{where}: missing tensor {spec.name}")
         if maker is not None:
-            raise UsageError(f"{where}: tensor '{spec.name}' is given here and by --input, too")
+            raise UsageError(f"{where}: tensor '{spec.name}' is given here and by --input")
         value = entries[spec.name]
         if spec.name == PAYLOAD:
             items = value if isinstance(value, list) else [value]

@@ -110,7 +110,7 @@ def encode_array(array: Array, datatype: str, where: str) -> Buffer:
     """
     if datatype == "BYTES":
         if array.dtype.kind not in "SUO":
-            raise UsageError(f"{where}: an array of {array.dtype} holds no BYTES")
+            raise UsageError(f"{where}: an array of {array.dtype} cannot hold BYTES")
         return raw_bytes(array)
     if datatype == "BF16":
         return raw_bytes(
@@ -122,7 +122,7 @@ def encode_array(array: Array, datatype: str, where: str) -> Buffer:
 def _convert_array(array: Array, datatype: str, where: str) -> Array:
     target = BY_NAME[datatype].numpy
     if array.dtype.kind not in _KINDS[target.kind]:
-        raise UsageError(f"{where}: an array of {array.dtype} holds no {datatype}")
+        raise UsageError(f"{where}: an array of {array.dtype} cannot hold {datatype}")
     if not array.size or array.dtype == target:
         return array.astype(target, copy=False)
     if target.kind in "iub":
@@ -211,7 +211,7 @@ def _complete_shape(dims: Sequence[int], count: int, nested: Sequence[int], wher
         return tuple(count // known if d < 0 else d for d in dims)
     if unknown:
         raise UsageError(
-            f"{where}: {count} elements do not tell what the dynamic dimensions of {list(dims)} are; give "
+            f"{where}: {count} elements do not determine the dynamic dimensions {list(dims)}; give "
             '{"content": [...], "shape": [...]} or --shape'
         )
     if known != count:

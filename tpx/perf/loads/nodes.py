@@ -137,7 +137,7 @@ class NodeWorker:
         silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
         if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
             raise MeasurementError(
-                f"{self._name} of tpx perf has said nothing for {silent_ns / 1e9:.0f} s; its rows are lost"
+                f"{self._name} of tpx perf has not responded for {silent_ns / 1e9:.0f} s; its rows are lost"
             )
 
     def say(self, command: LoadRequest | Go | Stop) -> None:

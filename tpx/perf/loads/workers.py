@@ -88,7 +88,7 @@ class LocalWorker:
         if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
             self._process.kill()
             raise MeasurementError(
-                f"{self._name} of tpx perf has said nothing for {silent_ns / 1e9:.0f} s: it is stopped, or "
+                f"{self._name} of tpx perf has not responded for {silent_ns / 1e9:.0f} s: it is stopped, or "
                 "the machine is overloaded; what it measured is lost"
             )
 

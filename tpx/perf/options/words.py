@@ -165,7 +165,9 @@ def _convert_deprecated(chosen: dict[str, Any]) -> dict[str, Any]:
     older = {field: chosen.pop(field) for field in _SUCCESSORS if field in chosen}
     growing = older.get("older_growing", False)
     if "older_most" in older and not growing:
-        raise UsageError("-c is where -d ends, and -d is missing; use --concurrency-range START:END instead")
+        raise UsageError(
+            "-c ends the range that -d starts, and -d is missing; use --concurrency-range START:END instead"
+        )
     if "older_concurrency" in older or growing:
         for kind in KINDS.values():
             if chosen.get(kind.option):

@@ -163,7 +163,7 @@ class GrpcClientConnection:
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self._calls) >= self.max_concurrent_streams:
-            raise WireError(f"the server takes no more than {self.max_concurrent_streams} calls at a time")
+            raise WireError(f"the server accepts at most {self.max_concurrent_streams} calls at a time")
         block = self._request_block(path, metadata, encoding, timeout)
         call = ClientCall(self.http2, self._next_id, on_end, self._end)
         call.on_message = on_message

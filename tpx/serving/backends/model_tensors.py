@@ -100,7 +100,8 @@ def _fill(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batchin
 def _check_ranked(model: str, tensor: ModelTensor) -> None:
     if not tensor.ranked:
         raise ConfigError(
-            f"unable to autofill for '{model}': the model does not tell how many dimensions '{tensor.name}' "
+            f"unable to autofill for '{model}': the model does not declare how many dimensions "
+            f"'{tensor.name}' "
             "has: give its dims in config.pbtxt"
         )
 

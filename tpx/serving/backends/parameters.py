@@ -113,7 +113,9 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     groups = [group for group in config.instance_group if not group.passive]
     total = sum(group.count * max(1, len(group.gpus)) for group in groups)
     if total < 1:
-        raise ConfigError(f"model '{config.name}' has no instance that is not passive: it could never answer")
+        raise ConfigError(
+            f"model '{config.name}' has no instance that is not passive: it could never compute"
+        )
     if total > MAX_INSTANCES:
         raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
     return [

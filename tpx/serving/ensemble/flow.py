@@ -162,7 +162,7 @@ class Flow:
     def _lift_limit(self, why: str) -> None:
         """Ignore the limit from now on; otherwise the request would never end."""
         self.close()
-        log.error("ensemble step goes on beyond max_inflight_requests: %s", why)
+        log.error("ensemble step continues beyond max_inflight_requests: %s", why)
         self._limit = 0
         held, self._held = list(self._held), set()
         for child in held:

@@ -116,7 +116,7 @@ class Overrides:
                 found = kept[0]
             elif found != kept[0] and reader != self.response:
                 model = self._plan.steps[reader].model
-                log.error("steps before '%s' say different things of its sequence: %s is used", model, found)
+                log.error("steps before '%s' disagree about its sequence: %s is used", model, found)
         return found
 
 

@@ -39,7 +39,7 @@ class Completions:
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                log.info("something was computed after the server had ended: dropped")
+                log.info("dropped a result that arrived after the server had ended")
 
     def _drain(self) -> None:
         # cleared first: a later push either wakes the loop again or is popped below

@@ -112,7 +112,7 @@ class FrontendHub:
         self.peers.remove(peer)
         self.changed.set()
         if not self._stopped:
-            log.warning("frontend %d has ended, and its connections", peer.index)
+            log.warning("frontend %d has ended, and so have its connections", peer.index)
 
     async def _watch_readiness(self) -> None:
         while True:

@@ -138,7 +138,7 @@ class ProcessSupervisor:
             except OSError as exc:
                 raise UsageError(
                     f"Socket '{address}:{port}' already in use or not available: {exc.strerror} "
-                    f"(--{flag}-port and --{flag}-address say where it shall be)"
+                    f"(choose another with --{flag}-port or --{flag}-address)"
                 ) from exc
         return out
 
@@ -257,7 +257,7 @@ class _ChildWatch:
 
 def _log_end(child: _Child, status: int) -> None:
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    log.error("%s has ended %s: it is started again", child.name, how)
+    log.error("%s has ended %s: restarting it", child.name, how)
 
 
 def _note(number: int, frame: object) -> None:

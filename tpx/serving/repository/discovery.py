@@ -119,7 +119,7 @@ def private_directory(prefix: str, parent: Path | None) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as exc:
-        raise LoadError(f"cannot make a directory for the files of the model: {exc.strerror}") from exc
+        raise LoadError(f"cannot create a directory for the model's files: {exc.strerror}") from exc
 
 
 def relative_paths(text: str) -> str:

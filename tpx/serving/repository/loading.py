@@ -322,7 +322,7 @@ class Loader:
             if config.sequence_batching.iterative_sequence:
                 raise ConfigError(
                     f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose "
-                    "models can ask for a request again (python, and those in --backend-directory), not "
+                    "models can reschedule requests (python, and those in --backend-directory), not "
                     f"'{config.backend}'"
                 )
         opened.check(config)
@@ -335,7 +335,7 @@ class Loader:
 def reason_of(error: BaseException) -> str:
     """Return the reason of a failed load as the repository index shows it."""
     if not isinstance(error, TpxError):
-        log.error("a defect while loading", exc_info=error)
+        log.error("internal error while loading", exc_info=error)
         return relative_paths(f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
     name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
     return f"{name}: {relative_paths(error.message)}"

@@ -319,8 +319,8 @@ class ModelMemory:
         self.refused.add(model)
         error = LoadError(
             f"model '{model}' needs {needed_bytes:,} bytes, and of --model-memory-limit={self.limit_bytes} "
-            f"{max(0, self.limit_bytes - self.used_bytes):,} are free; no other models that are idle hold "
-            "what is missing: raise the limit, or unload models",
+            f"{max(0, self.limit_bytes - self.used_bytes):,} are free; unloading idle models would not "
+            "free enough: raise the limit, or unload models",
             code=Code.RESOURCE_EXHAUSTED,
         )
         log.error("no room: %s", error.message)
@@ -373,7 +373,7 @@ class ModelMemory:
         now_ns = time.perf_counter_ns()
         for candidate in chosen:
             log.info(
-                "'%s' makes room for '%s': %d bytes, used %.1f s ago",
+                "unloading '%s' to make room for '%s': %d bytes, last used %.1f s ago",
                 candidate.model,
                 model,
                 candidate.size_bytes,

@@ -236,5 +236,5 @@ def parse_resources(flags: Sequence[str]) -> dict[Resource, int]:
         name, count, device = match.groups()
         resource = (name, GLOBAL if device is None else int(device))
         if amounts.setdefault(resource, int(count)) != int(count):
-            raise UsageError(f"--rate-limit-resource gives '{name}' twice, and not the same amount")
+            raise UsageError(f"--rate-limit-resource gives '{name}' twice, with different amounts")
     return amounts

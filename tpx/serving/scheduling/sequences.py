@@ -263,7 +263,7 @@ class SequenceTable:
     def expire(self, now_ns: int) -> list[Refusal]:
         """End sequences that were idle for too long; refuse those whose timeout in the backlog has passed."""
         while self._idle and now_ns - (sequence := next(iter(self._idle))).touched_ns > self._idle_ns:
-            log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
+            log.info("sequence %s of model '%s' was idle and has been ended", sequence.id, self._model_name)
             del self._idle[sequence]
             self._give_up(sequence, None)
             self._release_slot(sequence, now_ns)

@@ -126,7 +126,7 @@ class _Slices:
         if rows and (not shape or shape[0] != rows):
             raise ExecutionError(
                 f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows, one for each of the "
-                "inputs': a model that gives another number of rows needs max_batch_size 0, and full dims"
+                "inputs': a model that returns another number of rows needs max_batch_size 0 and full dims"
             )
         size = array.nbytes
         self.array = array
@@ -141,7 +141,7 @@ def checked_output(spec: TensorSpec, outputs: Arrays) -> Array:
     """Return an output with its configured datatype. Raises ExecutionError."""
     array = outputs.get(spec.name)
     if array is None:
-        raise ExecutionError(f"the model gave no output '{spec.name}'")
+        raise ExecutionError(f"the model returned no output '{spec.name}'")
     dtype = array.dtype
     if dtype is spec.dtype or dtype == spec.dtype or (spec.datatype == "BYTES" and dtype.kind in "SU"):
         return array
@@ -157,7 +157,7 @@ def client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tu
         want not in (-1, got) for want, got in zip(spec.model_dims, given, strict=True)
     ):
         raise ExecutionError(
-            f"output '{spec.name}' has shape {list(shape)}, its reshape says {[*rows, *spec.model_dims]}"
+            f"output '{spec.name}' has shape {list(shape)}, its reshape requires {[*rows, *spec.model_dims]}"
         )
     free = iter([got for want, got in zip(spec.model_dims, given, strict=True) if want == -1])
     return (*rows, *(next(free) if dim == -1 else dim for dim in spec.dims))

@@ -53,7 +53,7 @@ class SampleStacking:
     def _build_tensor(self, spec: TensorSpec, outputs: Arrays, start: int, count: int) -> Tensor:
         samples = outputs.get(spec.name)
         if samples is None:
-            raise ExecutionError(f"the model gave no output '{spec.name}'")
+            raise ExecutionError(f"the model returned no output '{spec.name}'")
         if len(samples) < start + count:
             raise ExecutionError(
                 f"output '{spec.name}' has {len(samples)} samples, fewer than the inputs of its batch"
@@ -76,8 +76,8 @@ class SampleStacking:
             return stacked if self._batched else stacked[0]
         listed = ", ".join(str(list(shape)) for shape in sorted(shapes))
         raise ExecutionError(
-            f"output '{name}' has samples of different shapes ({listed}) for one request, which takes one "
-            "shape: send them in requests of their own, or have the model resize them"
+            f"output '{name}' has samples of different shapes ({listed}) for one request, which must "
+            "have one shape: send them in separate requests, or let the model resize them"
         )
 
 

@@ -119,7 +119,7 @@ class SequenceStacking:
     def _check_state_output(self, state: SequenceState, outputs: Arrays, height: int) -> Array:
         array = outputs.get(state.output_name)
         if array is None:
-            raise ExecutionError(f"the model gave no state '{state.output_name}'")
+            raise ExecutionError(f"the model returned no state '{state.output_name}'")
         if array.dtype != state.datatype.numpy:
             raise ExecutionError(
                 f"state '{state.output_name}' has type {array.dtype}, the configuration says "

@@ -97,7 +97,7 @@ class SpanExport:
             self._collector.call_off()
             thread.join(_CALLED_OFF_S)
             where = self._settings.url
-            log.error("%d spans are lost: '%s' did not take them within %g s", left, where, patience_s)
+            log.error("%d spans are lost: '%s' did not accept them within %g s", left, where, patience_s)
         self._collector.close()
 
     def _export_batches(self) -> None:
@@ -136,18 +136,18 @@ class SpanExport:
             self._lost += count
             if not self._failing:
                 self._failing = True
-                fault = "spans cannot be sent to '%s': %s; they are dropped until it takes them again"
+                fault = "spans cannot be sent to '%s': %s; they are dropped until it accepts them again"
                 log.error(fault, self._settings.url, why)
         elif self._failing:
             self._failing = False
-            log.info("'%s' takes spans again; %d were dropped meanwhile", self._settings.url, self._lost)
+            log.info("'%s' accepts spans again; %d were dropped meanwhile", self._settings.url, self._lost)
             self._lost = 0
 
     def _count_dropped(self, count: int) -> None:
         """Log the first dropped trace, and then every thousandth."""
         if self._dropped % _TELL_EVERY == 0:
             log.warning(
-                "a trace of %d spans is dropped: %d wait for '%s', bsp_max_queue_size is %d (%d before)",
+                "dropped a trace of %d spans: %d wait for '%s', bsp_max_queue_size is %d (%d before)",
                 count,
                 self._waiting,
                 self._settings.url,

@@ -114,7 +114,7 @@ def _apply_span_flags(
     if setting.trace_file:
         raise UsageError("--trace-file has no effect: that needs mode=triton")
     if setting.trace_level and setting.fault:
-        raise UsageError(f"{setting.fault}: spans have times only, --trace-config level=TIMESTAMPS")
+        raise UsageError(f"{setting.fault}: spans record times only: use --trace-config level=TIMESTAMPS")
     said = {flag.setting: flag.value for flag in flags if flag.mode == "opentelemetry"}
     pairs = [str(flag.value).partition("=") for flag in flags if flag.setting == "resource"]
     spans = SpanSettings(resource=tuple({key: value for key, _, value in pairs}.items()))

@@ -215,12 +215,12 @@ class TraceWriter:
             return
         if written and self._failing:
             self._failing = False
-            log.info("trace file '%s' is written again", self._file.path)
+            log.info("trace file '%s' can be written again", self._file.path)
 
     def _count_dropped(self, why: str) -> None:
         """Log the first dropped trace, and then every thousandth."""
         if self._dropped % 1000 == 0:
-            log.warning("a trace is dropped: %s (%d before)", why, self._dropped)
+            log.warning("dropped a trace: %s (%d before)", why, self._dropped)
         self._dropped += 1
 
 

@@ -252,15 +252,15 @@ _FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     [
         (
             helper.make_sequence_type_proto(_FLOATS),
-            "type seq(tensor(float)), which the v2 protocol cannot carry: ",
+            "type seq(tensor(float)), which the v2 protocol does not support: ",
         ),
         (
             helper.make_optional_type_proto(_FLOATS),
-            "type optional(tensor(float)), which the v2 protocol cannot carry: it has tensors alone",
+            "type optional(tensor(float)), which the v2 protocol does not support: it has tensors alone",
         ),
         (
             helper.make_tensor_type_proto(TensorProto.FLOAT8E4M3FN, [1]),
-            "type tensor(float8e4m3fn), which the v2 protocol cannot carry",
+            "type tensor(float8e4m3fn), which the v2 protocol does not support",
         ),
     ],
 )

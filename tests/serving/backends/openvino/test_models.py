@@ -134,7 +134,7 @@ def test_a_configuration_that_is_not_the_models_is_refused(tmp_path: Path, text:
 
 def test_strings_are_refused_when_the_model_is_loaded(tmp_path: Path) -> None:
     onnx_files.save(onnx_files.identity("BYTES"), tmp_path / "model.onnx")
-    with pytest.raises(LoadError, match="'x' has OpenVINO's type string, which tpx cannot carry"):
+    with pytest.raises(LoadError, match="'x' has OpenVINO's type string, which tpx does not support"):
         completed(tmp_path, "default_model_filename: 'model.onnx' ")
 
 
@@ -167,7 +167,7 @@ def test_dims_are_the_configurations_where_it_says_so(tmp_path: Path) -> None:
 def test_dims_that_the_model_cannot_take_are_refused(tmp_path: Path) -> None:
     convert(classifier(), tmp_path)
     text = "input [{ name: 'image' data_type: TYPE_FP32 dims: [ 2, 8, 8 ] }] max_batch_size: 2 "
-    with pytest.raises(ConfigError, match=r"model 'net' cannot take inputs of the shapes \[\?,2,8,8\]"):
+    with pytest.raises(ConfigError, match=r"model 'net' cannot accept inputs of the shapes \[\?,2,8,8\]"):
         completed(tmp_path, text + parameters(RESHAPE_IO_LAYERS="YES"))
 
 

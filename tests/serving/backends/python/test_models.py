@@ -190,7 +190,7 @@ def test_an_output_of_another_type_is_told_as_what_it_is(live: Live) -> None:
 def test_an_output_that_its_reshape_does_not_fit_is_an_error_of_its_request_alone(live: Live) -> None:
     assert ask(live, "reshaped", 2).json["outputs"][0]["shape"] == [1, 2]
     answer = ask(live, "reshaped", 3)
-    assert (answer.status, answer.error) == (500, "output 'y' has shape [3], its reshape says [2]")
+    assert (answer.status, answer.error) == (500, "output 'y' has shape [3], its reshape requires [2]")
     assert y_of(ask(live, "reshaped", 2)) == [0, 0]
 
 
@@ -205,7 +205,7 @@ def test_an_answer_may_come_after_execute_has_returned(live: Live) -> None:
 def test_a_request_that_a_model_drops_is_answered_with_an_error(live: Live) -> None:
     answer = say(live, "forget")
     assert answer.status == 500
-    assert "dropped the request without an answer" in answer.error
+    assert "dropped the request without a response" in answer.error
 
 
 def test_requests_are_batched_but_not_stacked(live: Live) -> None:

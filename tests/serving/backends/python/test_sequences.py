@@ -57,7 +57,7 @@ def test_controls_and_states_reach_each_request(tmp_path: Path, strategy: str, r
         assert y_of(_send(live, 8, 20, rows=rows, sequence_end=True)) == [130]
         assert y_of(_send(live, 7, 3, rows=rows)) == [106]
         missing = _send(live, 7, 5000, rows=rows)
-        assert missing.error == "the model gave no state 'sum_out'"
+        assert missing.error == "the model returned no state 'sum_out'"
 
 
 SLOTS = "max_batch_size: 4 " + _config("direct { }") + io({"x": PAIR, "word": WORD}, {"y": VARIES})
@@ -202,6 +202,4 @@ def test_only_models_that_can_ask_again_are_iterative(tmp_path: Path) -> None:
     (tmp_path / "echo" / "config.pbtxt").write_text(config)
     with serving(tmp_path, exit_on_error=False) as live:
         [entry] = live.http("POST", "/v2/repository/index").json
-        assert (
-            "iterative_sequence needs a backend whose models can ask for a request again" in entry["reason"]
-        )
+        assert "iterative_sequence needs a backend whose models can reschedule requests" in entry["reason"]

@@ -64,7 +64,7 @@ def test_a_file_outside_the_version_is_refused(tmp_path: Path) -> None:
 
 def test_weights_without_a_class_are_told_what_they_lack(tmp_path: Path) -> None:
     torch.save(zoo.Affine().state_dict(), tmp_path / "model.pt")
-    with pytest.raises(LoadError, match="holds weights and no model: put the class of the model beside them"):
+    with pytest.raises(LoadError, match="contains weights but no model: put the model's class beside them"):
         kind(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> No
 def test_another_kind_of_archive_is_refused_with_what_is_in_it(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
         archive.writestr("a/readme.txt", "")
-    with pytest.raises(LoadError, match=r"of no model that PyTorch wrote \(it has: \['readme.txt'\]\)"):
+    with pytest.raises(LoadError, match=r"not of a PyTorch model \(it has: \['readme.txt'\]\)"):
         kind(tmp_path)
 
 

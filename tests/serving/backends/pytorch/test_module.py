@@ -111,7 +111,7 @@ def test_of_several_classes_a_parameter_names_one_and_the_first_is_warned_of(
     )
     (tmp_path / "model.safetensors").unlink()
     assert run(tmp_path, TEXT, x=X)["y"].tolist() == X[:, :2].tolist()
-    assert "has the classes Block, Net, of which 'Block' is the model" in caplog.text
+    assert "has the classes Block, Net; 'Block' is used as the model" in caplog.text
     safetensors.torch.save_file(zoo.Affine().state_dict(), tmp_path / "model.safetensors")
     named = TEXT + "parameters { key: 'MODULE_CLASS' value { string_value: '%s' } }"
     assert run(tmp_path, named % "Net", x=X)["y"].tolist() == WANTED
@@ -157,13 +157,15 @@ class _Sneaky:
 def test_weights_that_hold_code_are_refused_and_do_not_run(tmp_path: Path) -> None:
     written(tmp_path, weights="")
     torch.save({"layer.weight": _Sneaky()}, tmp_path / "model.pt")
-    with pytest.raises(LoadError, match="holds more than tensors, and reading it could run any code"):
+    with pytest.raises(
+        LoadError, match="contains more than tensors, and reading it could run arbitrary code"
+    ):
         check(tmp_path, TEXT)
 
 
 BAD_WEIGHTS = {
     "model.safetensors": (b"no tensors at all", "cannot read the weights in"),
-    "model.pt": (b"no zip", r"model\.pt' (is not an archive written by PyTorch|holds more than tensors)"),
+    "model.pt": (b"no zip", r"model\.pt' (is not an archive written by PyTorch|contains more than tensors)"),
 }
 
 
@@ -177,7 +179,7 @@ def test_a_damaged_file_of_weights_is_named(tmp_path: Path, name: str) -> None:
 
 def test_weights_that_are_no_state_dict_are_refused(tmp_path: Path) -> None:
     torch.save([1, 2], written(tmp_path, weights="") / "model.pt")
-    with pytest.raises(LoadError, match="holds a list and no state dict"):
+    with pytest.raises(LoadError, match="contains a list, not a state dict"):
         check(tmp_path, TEXT)
 
 

@@ -207,7 +207,7 @@ def test_the_first_count_that_is_named_stays_and_others_are_warned(
     counts.ask("d", intra=2, inter=torch.get_num_interop_threads(), instances=1)
     assert torch.get_num_threads() == 3
     assert "model 'd' asks for INTRA_OP_THREAD_COUNT 2" in caplog.text
-    assert "3, as model 'a' has set it first" in caplog.text
+    assert "3, set first by model 'a'" in caplog.text
 
 
 def test_a_count_that_comes_too_late_is_warned_of(

@@ -68,7 +68,7 @@ SERVED = {
     "one_output": "output [{ name: 'x_plus_1' }] optimization { graph { level: -1 } }",
 }
 REFUSED = {
-    "no_rank": (signature("any_rank"), "the model does not tell how many dimensions 'x' has"),
+    "no_rank": (signature("any_rank"), "the model does not declare how many dimensions 'x' has"),
     "no_signature": (
         signature("nothing"),
         "has no signature 'nothing' (it has: any_rank, count, halves, multiply, picky, scalars, ",

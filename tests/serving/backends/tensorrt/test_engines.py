@@ -112,7 +112,7 @@ def test_an_engine_of_fixed_shapes_has_no_batches(opened: Opened) -> None:
         ),
         (
             "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] is_shape_tensor: true }] " + GROUP % "",
-            "is_shape_tensor of 'x' of model 'net' must be false: so it is in the engine",
+            "is_shape_tensor of 'x' of model 'net' must be false, as in the engine",
         ),
         (
             "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] optional: true }] " + GROUP % "",
@@ -130,7 +130,7 @@ def test_a_configuration_that_is_not_the_engines_is_refused(opened: Opened, text
     ("tensor", "message"),
     [
         ({"dtype": "FP8"}, "'x' of model 'net' has TensorRT's type FP8, which no client can send"),
-        ({"format": "CHW32"}, "tensor 'x' of model 'net' does not lie in memory row by row"),
+        ({"format": "CHW32"}, "tensor 'x' of model 'net' is not stored row by row"),
     ],
 )
 def test_an_engine_that_no_client_could_use_is_refused(
@@ -248,7 +248,7 @@ def test_shape_tensors_are_read_and_written_in_the_hosts_memory(opened: Opened) 
 
 def test_shape_tensors_in_batches_are_refused(opened: Opened) -> None:
     opened.write(SHAPES, "fill")
-    with pytest.raises(ConfigError, match="has shape tensors, which tpx serves without batches only"):
+    with pytest.raises(ConfigError, match="has shape tensors, which tpx supports without batching only"):
         opened.completed("max_batch_size: 2 " + GROUP % "")
 
 

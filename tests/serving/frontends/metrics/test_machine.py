@@ -137,7 +137,7 @@ def test_a_probe_that_breaks_is_told_of_once_and_the_others_go_on(caplog: pytest
         sampler.stop()
     assert (broken.asked, broken.closed, sound.closed) == (2, 1, 1)
     assert page(sampler.families()).names() == {"b"}
-    assert caplog.messages == ["Counting failed and is not asked again"]
+    assert caplog.messages == ["Counting failed and is not queried again"]
 
 
 class Starved(Counting):

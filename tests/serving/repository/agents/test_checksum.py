@@ -70,7 +70,7 @@ def test_a_parameter_that_cannot_be_is_told(directory: Path, key: str, value: st
 
 @pytest.mark.parametrize(("name", "why"), [("2/weights", "No such file"), ("1", "Is a directory")])
 def test_a_file_that_cannot_be_read_is_named(directory: Path, name: str, why: str) -> None:
-    with pytest.raises(LoadError, match=f"cannot read '{name}', whose checksum is wanted: {why}"):
+    with pytest.raises(LoadError, match=f"cannot read '{name}' to compute its checksum: {why}"):
         check(directory, f"SHA256:{name}", "0" * 64)
 
 

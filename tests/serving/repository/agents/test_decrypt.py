@@ -101,9 +101,9 @@ def test_a_parameter_that_cannot_be_is_told(location: Path, parameters: dict[str
     ("content", "why"),
     [
         (None, "cannot read the key file '.*': No such file"),
-        (b"", "holds no key"),
-        (b"short", "holds no Fernet key: 32 bytes in URL-safe base64"),
-        (b"\xff\xfe", "holds no Fernet key: it is not text"),
+        (b"", "contains no key"),
+        (b"short", "contains no Fernet key: 32 bytes in URL-safe base64"),
+        (b"\xff\xfe", "contains no Fernet key: it is not text"),
         pytest.param(
             Fernet.generate_key(),
             "'.*weights.fernet' was not encrypted with this key, or is damaged",

@@ -219,7 +219,7 @@ def test_a_file_that_changes_while_it_is_fetched_fails_the_load(
     assert source is not None
     assert source.origin is not None
     s3.put("moving/net/1/model.onnx", b"other")
-    with pytest.raises(Exception, match="has changed while it was fetched"):
+    with pytest.raises(Exception, match="changed during the download"):
         source.origin.fetch_version(mount, 1)
 
 

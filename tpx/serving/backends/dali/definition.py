@@ -119,7 +119,7 @@ def _inputs(pipeline: Any) -> Iterator[PipelineTensor]:
 
 def _tensor(name: str, dtype: int, ndim: int) -> PipelineTensor:
     if dtype >= len(_DATATYPES):
-        raise LoadError(f"'{name}' has DALI's type {dtype}, which tpx cannot carry to or from a pipeline")
+        raise LoadError(f"'{name}' has DALI's type {dtype}, which tpx does not support")
     return PipelineTensor(
         name=name, datatype=_DATATYPES[dtype] if dtype >= 0 else "", ndim=ndim if ndim >= 0 else None
     )

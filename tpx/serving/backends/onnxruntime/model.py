@@ -158,8 +158,8 @@ class OnnxModel:
         datatypes = {tensor.datatype for tensor in (*inputs, *outputs)}
         if datatypes >= {"BF16", "BYTES"}:
             raise LoadError(
-                f"model '{config.name}' has bfloat16 and string tensors: ONNX Runtime takes no strings where "
-                "it takes bfloat16"
+                f"model '{config.name}' has bfloat16 and string tensors: ONNX Runtime's Python API "
+                "cannot take both"
             )
         options = run_options(config, spec)
         session = self._session_of(spec, config)

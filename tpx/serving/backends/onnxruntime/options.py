@@ -56,15 +56,15 @@ def _make_pools_once(threads: Threads) -> None:
     """Create the shared pools, which belong to the process and cannot be changed."""
     if not hasattr(ort, "set_global_thread_pool_sizes"):
         raise LoadError(
-            f"--backend-config onnxruntime,{GLOBAL}: ONNX Runtime {ort.__version__} cannot be told from "
-            "Python to share its threads: pip install --upgrade onnxruntime"
+            f"--backend-config onnxruntime,{GLOBAL}: ONNX Runtime {ort.__version__} has no Python API "
+            "for shared threads: pip install --upgrade onnxruntime"
         )
     try:
         ort.set_global_thread_pool_sizes(threads.intra_op, threads.inter_op)
     except ORT_ERRORS as exc:
         raise LoadError(
-            f"--backend-config onnxruntime,{GLOBAL}: the threads that all models of this process share have "
-            f"other counts already: {exc}"
+            f"--backend-config onnxruntime,{GLOBAL}: the process's shared threads already exist with "
+            f"other counts: {exc}"
         ) from exc
 
 
@@ -189,8 +189,8 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
         kind, device = found[1], int(found[2])
         if kind == "cpu" and (device or not given.switch("enable_mem_arena", default=True)):
             raise ConfigError(
-                f"parameter '{SHRINKAGE}' of {given.where} names {item}, which has no arena: the one of the "
-                "CPU is cpu:0, unless enable_mem_arena is 0"
+                f"parameter '{SHRINKAGE}' of {given.where} names {item}, which has no arena: the CPU's "
+                "is cpu:0, unless enable_mem_arena is 0"
             )
         if kind == "cpu" or (spec.kind == "KIND_GPU" and spec.device_id == device):
             arenas.append(item)

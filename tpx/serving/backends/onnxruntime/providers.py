@@ -121,8 +121,8 @@ def check_started(
         if provider.name not in started:
             raise LoadError(
                 f"model '{model}': ONNX Runtime has {provider.name}, but cannot start it on this machine"
-                f"{f': {cause}' if cause else ''}: look for the device, its driver and the libraries of the "
-                f"provider (its own words are on stderr), or install them: {provider.install}"
+                f"{f': {cause}' if cause else ''}: check the device, its driver and the provider's "
+                f"libraries (its own messages are on stderr), or install them: {provider.install}"
             )
 
 
@@ -163,9 +163,7 @@ _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 def _parameters(config: ModelConfig, accelerator: Any) -> GivenParameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
     if "device_id" in accelerator.parameters:
-        raise ConfigError(
-            f"parameter 'device_id' of {where}: the device is that of the instance_group, its gpus"
-        )
+        raise ConfigError(f"parameter 'device_id' of {where}: set the device with gpus in the instance_group")
     return GivenParameters(where=where, words=dict(accelerator.parameters))
 
 

@@ -50,7 +50,9 @@ class OnnxTensor(ModelTensor):
         datatype = _DATATYPES.get(node.type)
         if datatype is None:
             advice = next((words for part, words in _ADVICE.items() if part in node.type), "")
-            raise LoadError(f"'{node.name}' has type {node.type}, which the v2 protocol cannot carry{advice}")
+            raise LoadError(
+                f"'{node.name}' has type {node.type}, which the v2 protocol does not support{advice}"
+            )
         shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
         return cls(name=node.name, datatype=datatype, shape=shape)
 

@@ -125,7 +125,7 @@ class OpenVinoModel:
         if spec.kind == "KIND_GPU":
             raise ConfigError(
                 f"unable to load model '{self._name}', instance groups of the OpenVINO backend are KIND_CPU: "
-                "the parameter TARGET_DEVICE says which device computes"
+                "the parameter TARGET_DEVICE selects the device"
             )
         if self._compiled is None:
             self._compiled = self._compile()
@@ -185,7 +185,7 @@ class OpenVinoModel:
             self._model.reshape(shapes)
         except ERRORS as exc:
             raise ConfigError(
-                f"model '{self._name}' cannot take inputs of the shapes "
+                f"model '{self._name}' cannot accept inputs of the shapes "
                 f"{', '.join(str(shape) for shape in shapes.values())}: {reason(exc)} (max_batch_size 0 "
                 "leaves its batch dimension as it is, SKIP_OV_DYNAMIC_BATCHSIZE makes it max_batch_size)"
             ) from exc
@@ -218,7 +218,7 @@ def _tensor(port: ov.Output, wanted: set[str]) -> ModelTensor:
     datatype = _DATATYPES.get(kind)
     if datatype is None:
         raise LoadError(
-            f"'{chosen[0]}' has OpenVINO's type {kind}, which tpx cannot carry to it (it can: "
+            f"'{chosen[0]}' has OpenVINO's type {kind}, which tpx does not support for it (supported: "
             f"{', '.join(_DATATYPES.values())})"
         )
     ranked = not port.partial_shape.rank.is_dynamic

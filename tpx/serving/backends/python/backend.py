@@ -44,7 +44,9 @@ def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None
                 refusal = json.dumps({"number": asked["number"], "error": error}).encode()
                 sock.sendall(frames.framed(frames.RESULT, [refusal]))
     except TimeoutError as exc:
-        raise LoadError(f"model '{words['name']}': auto_complete_config took over {_TIMEOUT_S} s") from exc
+        raise LoadError(
+            f"model '{words['name']}': auto_complete_config took longer than {_TIMEOUT_S} s"
+        ) from exc
     except OSError as exc:
         raise LoadError(f"Stub process '{words['name']}' is not healthy.") from exc
     answer = json.loads(body)

@@ -88,7 +88,7 @@ class WorkerConnection:
         try:
             self._incoming = self._share(size, frames.FROM_MODEL)
         except OSError as exc:
-            log.error("no shared memory of %d bytes for what a model answers: %s", size, exc.strerror)
+            log.error("no shared memory of %d bytes for a model's outputs: %s", size, exc.strerror)
             self._flush()
             self._write(frames.framed(frames.SEGMENT, [frames.SEGMENT_BODY.pack(frames.FROM_MODEL, 0)]), [])
 

@@ -70,7 +70,7 @@ class SequenceTensors:
         for state in self.states:
             index = given.get(state.output_name)
             if index is None:
-                raise ExecutionError(f"the model gave no state '{state.output_name}'")
+                raise ExecutionError(f"the model returned no state '{state.output_name}'")
             head = heads[index]
             if head.datatype != state.datatype.name:
                 raise ExecutionError(

@@ -100,7 +100,7 @@ class PythonExecutor:
             process.socket.close()
             process.kill()
             await self._loop.run_in_executor(None, process.end, 1.0)
-            raise LoadError(f"{self._settings.name} is not wanted any more")
+            raise LoadError(f"{self._settings.name} is no longer needed")
         self._initialized = self._loop.create_future()
         try:
             connection = WorkerConnection(self._loop, process.socket, self._frame, self._gone)
@@ -309,9 +309,7 @@ class PythonExecutor:
         try:
             self._dispatch(kind, body)
         except Exception:  # one process' boundary: an invalid frame
-            log.exception(
-                "the process of %s has sent a frame that cannot be: it is ended", self._settings.name
-            )
+            log.exception("the process of %s has sent an invalid frame and is stopped", self._settings.name)
             if self._process is not None:
                 self._process.kill()
             if self._connection is not None:

@@ -163,7 +163,7 @@ class HeldBatch:
         batch.alone = parts
 
 
-_NONE = InferResponse([], ExecutionError("the model has not answered"))
+_NONE = InferResponse([], ExecutionError("the model has not responded"))
 
 
 class Held:
@@ -249,7 +249,7 @@ class Held:
         elif given is not None:
             self._send(given, over=final)
         elif final and not self._sent:
-            error = ExecutionError("the model has dropped the request without an answer")
+            error = ExecutionError("the model has dropped the request without a response")
             self._send(InferResponse([], error), over=True)
         elif final:
             self._end()

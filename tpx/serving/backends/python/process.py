@@ -169,7 +169,7 @@ def extracted(archive: Path, cache: Path) -> Path:
             _unpack(target)
         except tarfile.FilterError as exc:
             shutil.rmtree(target, ignore_errors=True)
-            raise LoadError(f"the archive has a member that leads out of it: {exc}") from exc
+            raise LoadError(f"the archive has a member that points outside it: {exc}") from exc
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -198,7 +198,7 @@ def _unpack(place: Path) -> None:
         last = exc.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise LoadError(f"its bin/conda-unpack failed with status {exc.returncode}: {last}") from exc
     except subprocess.TimeoutExpired as exc:
-        raise LoadError(f"its bin/conda-unpack took over {_UNPACK_S} s") from exc
+        raise LoadError(f"its bin/conda-unpack took longer than {_UNPACK_S} s") from exc
 
 
 def _variables(path: Path) -> Mapping[str, str]:

@@ -46,7 +46,8 @@ def device_of(spec: InstanceSpec, model: str) -> torch.device | None:
         )
     if spec.device_id >= count:
         raise LoadError(
-            f"{where} specifies invalid or unsupported gpu id {spec.device_id}: there are {count}, from 0 on"
+            f"{where} specifies invalid or unsupported gpu id {spec.device_id}: there are {count}, "
+            "counted from 0"
         )
     return torch.device("cuda", spec.device_id)
 

@@ -252,8 +252,8 @@ class InductorProgram(Program):
             )
         if self.device.type == "cpu":
             log.warning(
-                "model '%s': PyTorch runs AOTInductor packages with Python's lock held, and nothing else in "
-                "the server goes on meanwhile: for runs of over a millisecond torch.export serves better",
+                "model '%s': PyTorch runs AOTInductor packages while holding the GIL, so nothing else "
+                "in the server runs meanwhile: prefer torch.export for runs longer than a millisecond",
                 model,
             )
         given, made = (leaves_of(text) for text in loader.get_call_spec())

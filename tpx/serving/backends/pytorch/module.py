@@ -47,7 +47,7 @@ def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]
             weights = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as exc:
         raise LoadError(
-            f"'{path}' holds more than tensors, and reading it could run any code: save "
+            f"'{path}' contains more than tensors, and reading it could run arbitrary code: save "
             f"model.state_dict(), or safetensors ({str(exc).splitlines()[0]})"
         ) from exc
     except (RuntimeError, ValueError, OSError, EOFError) as exc:
@@ -56,7 +56,7 @@ def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]
         isinstance(value, torch.Tensor) for value in weights.values()
     ):
         raise LoadError(
-            f"'{path}' holds a {type(weights).__name__} and no state dict: save model.state_dict()"
+            f"'{path}' contains a {type(weights).__name__}, not a state dict: save model.state_dict()"
         )
     return weights
 
@@ -92,7 +92,7 @@ class ModuleProgram(Program):
             module = _made(_class_of(self._python, class_name, path, model), path, model)
             weights = weights_file(path)
             if weights is None:
-                log.info("model '%s' has no file of weights beside '%s'", model, path.name)
+                log.info("model '%s' has no weights file beside '%s'", model, path.name)
             else:
                 state = read_weights(weights, device or torch.device("cpu"))
                 try:
@@ -188,7 +188,7 @@ def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
         raise LoadError(f"model '{model}': Cannot find a subclass of torch.nn.Module in '{path}'")
     if len(own) > 1:
         log.warning(
-            "model '%s': '%s' has the classes %s, of which '%s' is the model: parameter %s names another",
+            "model '%s': '%s' has the classes %s; '%s' is used as the model: parameter %s selects another",
             model,
             path,
             ", ".join(each.__name__ for each in own),
@@ -238,8 +238,8 @@ class TorchScriptProgram(Program):
         self.interface = Interface(arguments=None if self._dict else slots)
         if getattr(self._module, "training", False):
             log.warning(
-                "model '%s' was saved in training mode, in which dropout and batch normalisation act as they "
-                "do in training: call eval() before it is saved",
+                "model '%s' was saved in training mode, in which dropout and batch normalization behave "
+                "as in training: call eval() before saving it",
                 model,
             )
 

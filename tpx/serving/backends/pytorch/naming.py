@@ -108,8 +108,8 @@ def _chosen(config: ModelConfig, kind: str, names: Sequence[str], known: Mapping
         return indices
     if known or any(_SEPARATOR in name for name in names):
         log.warning(
-            "%s of model '%s' (%s) are neither called as the model calls them (%s) nor do they all %s: "
-            "they are taken in the order of the configuration",
+            "%s of model '%s' (%s) neither have the model's names (%s) nor do they all %s: they are "
+            "assigned in the order of the configuration",
             f"{kind}s",
             config.name,
             ", ".join(names),
@@ -165,7 +165,7 @@ def _checked(config: ModelConfig, kind: str, positions: dict[str, int], count: i
         if position >= count:
             raise ConfigError(
                 f"model '{config.name}': {kind} '{name}' refers to index {position}, but the model has "
-                f"{count} {kind}s, from 0 on"
+                f"{count} {kind}s, counted from 0"
             )
         if position in taken:
             raise ConfigError(

@@ -175,7 +175,7 @@ class ThreadCounts:
             elif intra and (count := torch.get_num_threads()) != intra:
                 log.warning(
                     "model '%s' asks for INTRA_OP_THREAD_COUNT %d, but all models of a process share one "
-                    "count: %d, as model '%s' has set it first",
+                    "count: %d, set first by model '%s'",
                     *(model, intra, count, self._intra),
                 )
             if inter and torch.get_num_interop_threads() != inter:
@@ -183,8 +183,8 @@ class ThreadCounts:
                     torch.set_num_interop_threads(inter)
                 except RuntimeError:
                     log.warning(
-                        "model '%s' asks for INTER_OP_THREAD_COUNT %d, but PyTorch takes the count only "
-                        "once, before it has computed anything: it is %d",
+                        "model '%s' asks for INTER_OP_THREAD_COUNT %d, but PyTorch accepts the count "
+                        "only once, before its first computation: it is %d",
                         *(model, inter, torch.get_num_interop_threads()),
                     )
 

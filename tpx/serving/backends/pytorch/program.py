@@ -60,7 +60,7 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
     if beside.is_file():
         return ModelSourceFile(path=beside, format=Format.MODULE)
     raise LoadError(
-        f"'{path}' holds weights and no model: put the class of the model beside them, in "
+        f"'{path}' contains weights but no model: put the model's class beside them, in "
         f"'{beside.name}', or save the model as an archive (torch.export.save)"
     )
 
@@ -87,7 +87,7 @@ def _archive(path: Path) -> Format | None:
         return Format.TORCHSCRIPT
     if "data.pkl" in names:
         return None
-    raise LoadError(f"'{path}' is an archive, but of no model that PyTorch wrote (it has: {names[:8]})")
+    raise LoadError(f"'{path}' is an archive, but not of a PyTorch model (it has: {names[:8]})")
 
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, kind) for kind, name in NUMPY_NAMES.items()}
@@ -138,7 +138,7 @@ def datatype_of(dtype: torch.dtype, what: str) -> str:
     """Return the protocol's name of a type. Raises LoadError for one that the protocol lacks."""
     name = _NAMES.get(dtype)
     if name is None:
-        raise LoadError(f"{what} has type {dtype}, which the v2 protocol cannot carry")
+        raise LoadError(f"{what} has type {dtype}, which the v2 protocol does not support")
     return name
 
 

@@ -66,7 +66,7 @@ class Lender:
         self._lent.clear()
         if written:
             log.warning(
-                "model '%s' writes into its inputs: they are copied for it from now on, which takes time",
+                "model '%s' modifies its inputs: it receives copies from now on, which takes time",
                 self._model,
             )
             self._watches = False
@@ -146,7 +146,8 @@ class Outputs:
             array: Array = tensor.numpy()
         except (RuntimeError, TypeError) as exc:  # for example a sparse or meta tensor
             raise ExecutionError(
-                f"the model gave a tensor ({tensor.layout}, on {tensor.device}) that cannot be sent: {exc}"
+                f"the model returned a tensor ({tensor.layout}, on {tensor.device}) that cannot be "
+                f"sent: {exc}"
             ) from exc
         return array if array.shape else array.reshape(1)
 
@@ -159,7 +160,7 @@ def _by_place(raw: Value, names: list[str]) -> Value:
         missing = [name for name in names if name not in raw]
         if missing and len(missing) < len(names):
             gave = ", ".join(map(str, raw))
-            raise ExecutionError(f"the model gave no output '{missing[0]}' (it gave: {gave})")
+            raise ExecutionError(f"the model returned no output '{missing[0]}' (it returned: {gave})")
         # if no name is a key, outputs are matched by index or order
         return list(raw.values()) if missing else raw
     if isinstance(raw, (list, tuple)):

@@ -95,7 +95,7 @@ class TensorFlowModel:
         if self._settings.init_ops_file and not self._graph:
             raise ConfigError(
                 f"parameter 'TF_INIT_OPS_FILE' of model '{self._name}' is for the platform {_GRAPH}: a "
-                "SavedModel initialises itself"
+                "SavedModel initializes itself"
             )
         self._init_ops = init_ops_of(self._settings, self._name, files.directory)
         self._inputs: list[Bound] = []
@@ -137,7 +137,7 @@ class TensorFlowModel:
         if spec.kind == "KIND_GPU" and spec.device_id >= gpu_count():
             raise ConfigError(
                 f"instance '{spec.name}' of model '{self._name}' asks for GPU {spec.device_id}, but "
-                f"TensorFlow sees {gpu_count()} GPUs (pip install 'tensorflow[and-cuda]' brings CUDA)"
+                f"TensorFlow sees {gpu_count()} GPUs (pip install 'tensorflow[and-cuda]' adds CUDA)"
             )
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [bound for bound in self._outputs if bound.tensor.name in used]

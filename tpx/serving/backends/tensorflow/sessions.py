@@ -112,8 +112,8 @@ def _mixed_precision(config: ModelConfig) -> bool:
     for accelerator in accelerators.gpu_execution_accelerator:
         if accelerator.name in ("tensorrt", "gpu_io"):
             raise ConfigError(
-                f"model '{config.name}' asks for execution accelerator '{accelerator.name}', which tpx does "
-                "not have for TensorFlow: TensorRT serves engines by itself (backend 'tensorrt')"
+                f"model '{config.name}' asks for execution accelerator '{accelerator.name}', which tpx "
+                "does not support for TensorFlow: serve TensorRT engines with backend 'tensorrt'"
             )
         if accelerator.name != "auto_mixed_precision":
             raise ConfigError(
@@ -194,9 +194,7 @@ def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> li
         raise LoadError(f"cannot read '{path}' of model '{model}': {exc}") from exc
     names = content.get("init_ops") if isinstance(content, dict) else None
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise ConfigError(
-            f"'{path}' of model '{model}' must be an object with the one list 'init_ops' of names"
-        )
+        raise ConfigError(f"'{path}' of model '{model}' must be an object with one list of names, 'init_ops'")
     return names
 
 
@@ -244,7 +242,7 @@ def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
     if name not in there:
         raise ConfigError(
             f"the SavedModel of '{model}' has no signature '{name}' (it has: {', '.join(there) or 'none'}): "
-            "the parameter TF_SIGNATURE_DEF chooses one"
+            "the parameter TF_SIGNATURE_DEF selects one"
         )
     return signatures[name]
 
@@ -255,7 +253,8 @@ def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
     for name, info in sorted(infos.items()):
         if info.WhichOneof("encoding") != "name":
             raise LoadError(
-                f"'{name}' of model '{model}' is a sparse or composite tensor: give it a dense one"
+                f"'{name}' of model '{model}' is a sparse or composite tensor: export the model with a "
+                "dense one"
             )
         shape = info.tensor_shape
         sizes = None if shape.unknown_rank else [dim.size for dim in shape.dim]
@@ -268,8 +267,8 @@ def model_tensor(model: str, name: str, datatype: int, sizes: Iterable[int | Non
     known = DATATYPES.get(datatype)
     if known is None:
         raise LoadError(
-            f"'{name}' of model '{model}' has TensorFlow's type {datatype}, which the v2 protocol cannot "
-            "carry"
+            f"'{name}' of model '{model}' has TensorFlow's type {datatype}, which the v2 protocol does "
+            "not support"
         )
     shape = tuple(-1 if size is None or size < 0 else size for size in sizes or ())
     return ModelTensor(name=name, datatype=known, shape=shape, ranked=sizes is not None)

@@ -105,7 +105,7 @@ class TensorRtModel:
         if config.max_batch_size > self._most(specs):
             raise ConfigError(
                 f"unexpected configuration maximum batch size {config.max_batch_size} for '{config.name}', "
-                f"the profiles of its instances take {self._most(specs)} at most"
+                f"the profiles of its instances accept {self._most(specs)} at most"
             )
         tensors = {each.name: each for each in self._facts.inputs}
         for item in config.input:
@@ -149,7 +149,7 @@ class TensorRtModel:
     def _check_batching(self, config: ModelConfig) -> None:
         if config.max_batch_size and self._facts.has_shape_tensors:
             raise ConfigError(
-                f"model '{config.name}' has shape tensors, which tpx serves without batches only: set "
+                f"model '{config.name}' has shape tensors, which tpx supports without batching only: set "
                 "max_batch_size to 0"
             )
 
@@ -158,7 +158,7 @@ class TensorRtModel:
         for each in (*self._facts.inputs, *self._facts.outputs):
             if not each.linear:
                 raise ConfigError(
-                    f"tensor '{each.name}' of model '{config.name}' does not lie in memory row by row: build "
+                    f"tensor '{each.name}' of model '{config.name}' is not stored row by row: build "
                     "the engine with the format LINEAR for its inputs and outputs"
                 )
         shaping = {each.name for each in (*self._facts.inputs, *self._facts.outputs) if each.is_shape}
@@ -168,7 +168,7 @@ class TensorRtModel:
             if item.is_shape_tensor != (item.name in shaping):
                 raise ConfigError(
                     f"is_shape_tensor of '{item.name}' of model '{config.name}' must be "
-                    f"{str(item.name in shaping).lower()}: so it is in the engine"
+                    f"{str(item.name in shaping).lower()}, as in the engine"
                 )
 
 

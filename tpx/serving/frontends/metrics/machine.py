@@ -128,7 +128,7 @@ class Sampler:
             except OSError as exc:  # e.g. no free file descriptor: the next sample may succeed
                 log.warning("%s has no sample: %s", type(probe).__name__, exc)
             except Exception:  # drop this probe, keep the others
-                log.exception("%s failed and is not asked again", type(probe).__name__)
+                log.exception("%s failed and is not queried again", type(probe).__name__)
                 self._probes.remove(probe)
                 probe.close()
         self._latest = families

@@ -42,7 +42,7 @@ def _verify_checksum(model: AgentModel, key: str, expected: str) -> None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
     except OSError as exc:
-        raise LoadError(f"cannot read '{name}', whose checksum is wanted: {exc.strerror}") from exc
+        raise LoadError(f"cannot read '{name}' to compute its checksum: {exc.strerror}") from exc
     if not hmac.compare_digest(found.hexdigest(), expected):
         raise LoadError(
             f"Mismatched {algorithm.upper()} hash for file {name}, expect: {expected}, got: "

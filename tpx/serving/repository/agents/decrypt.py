@@ -50,11 +50,11 @@ def _read_keys(model: AgentModel) -> MultiFernet:
         raise LoadError(f"the environment variable '{value}', which should hold the key, is not set")
     keys = text.split()
     if not keys:
-        raise LoadError(f"{where} holds no key")
+        raise LoadError(f"{where} contains no key")
     try:
         return MultiFernet([Fernet(key) for key in keys])
     except ValueError as exc:
-        raise LoadError(f"{where} holds no Fernet key: 32 bytes in URL-safe base64, one a line") from exc
+        raise LoadError(f"{where} contains no Fernet key: 32 bytes in URL-safe base64, one per line") from exc
 
 
 def _read_key_file(path: Path) -> str:
@@ -64,7 +64,7 @@ def _read_key_file(path: Path) -> str:
     except OSError as exc:
         raise LoadError(f"cannot read the key file '{path}': {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise LoadError(f"key_file '{path}' holds no Fernet key: it is not text") from exc
+        raise LoadError(f"key_file '{path}' contains no Fernet key: it is not text") from exc
 
 
 def _copy_decrypted(
@@ -99,7 +99,7 @@ def _decrypt_file(source: Path, target: Path, decrypt: Callable[[bytes], bytes])
         raise LoadError(f"'{source}' was not encrypted with this key, or is damaged") from exc
     except FileExistsError as exc:
         raise LoadError(
-            f"'{source.parent}' has '{target.name}' also in plain: remove one of the two"
+            f"'{source.parent}' has '{target.name}' also in plain text: remove one of the two"
         ) from exc
     except OSError as exc:
         raise LoadError(f"cannot decrypt '{source}': {exc.strerror}") from exc

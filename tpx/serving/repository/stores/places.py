@@ -136,8 +136,8 @@ def _read_s3_settings(place: StorePlace, environment: Mapping[str, str], home: P
         found = _read_aws_profile(profile or "default", environment, home)
         if profile and not found.get("access_key_id"):
             raise UsageError(
-                f"profile '{profile}' of AWS_PROFILE has no aws_access_key_id: tpx reads the keys that stand "
-                "in ~/.aws/credentials; for other kinds of profiles set AWS_ACCESS_KEY_ID and "
+                f"profile '{profile}' of AWS_PROFILE has no aws_access_key_id: tpx reads only keys from "
+                "~/.aws/credentials; for other kinds of profiles set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY"
             )
         if found.get("access_key_id"):

@@ -159,7 +159,7 @@ class StoreRepository:
                     options["if_match"] = found.tag
                 part = self._run_fetch(lambda: obstore.get(self._bucket, key, options=options).bytes(), found)  # noqa: B023
                 if len(part) != end - start:
-                    raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched")
+                    raise LoadError(f"'{self.place}/{found.key}' changed during the download")
                 file.write(part)
 
     def _run_fetch(self, work: Callable[[], T], found: StoredObject) -> T:
@@ -168,9 +168,11 @@ class StoreRepository:
         try:
             return work()
         except PreconditionError as exc:
-            raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched") from exc
+            raise LoadError(f"'{self.place}/{found.key}' changed during the download") from exc
         except (BaseError, OSError) as exc:
-            raise LoadError(f"cannot fetch '{self.place}/{found.key}': {_extract_first_line(exc)}") from exc
+            raise LoadError(
+                f"cannot download '{self.place}/{found.key}': {_extract_first_line(exc)}"
+            ) from exc
 
     def _run_query(self, work: Callable[[], T]) -> T:
         from obstore.exceptions import BaseError

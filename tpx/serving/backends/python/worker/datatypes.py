@@ -90,7 +90,7 @@ def decode_strings(data: Buffer, shape: Sequence[int] | None = None) -> Array:
         elements.append(bytes(view[at : at + size]))
         at += size
     if at != end:
-        raise ValueError(f"{end - at} bytes are left behind the last string")
+        raise ValueError(f"{end - at} bytes remain after the last string")
     array = np.empty(len(elements), dtype=np.object_)
     array[:] = elements
     return array if shape is None else array.reshape(shape)
