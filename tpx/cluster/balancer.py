@@ -54,21 +54,21 @@ def changes(old: Slots, new: Slots) -> Iterator[str]:
             server = f"{backend}/s{number}"
             if now is None:
                 yield f"set server {server} state maint"
-            elif was is not None and (was.host, was.http_port, was.grpc_port) == _address(now):
-                yield f"set server {server} state {_state(now)}"
+            elif was is not None and (was.host, was.http_port, was.grpc_port) == _get_endpoint(now):
+                yield f"set server {server} state {_choose_state(now)}"
             else:
                 port = now.http_port if backend == "http" else now.grpc_port
                 yield f"set server {server} state maint"
                 yield f"set server {server} addr {now.host} port {port}"
                 yield f"set server {server} check-addr {now.host} port {now.http_port}"
-                yield f"set server {server} state {_state(now)}"
+                yield f"set server {server} state {_choose_state(now)}"
 
 
-def _address(route: ReplicaRoute) -> tuple[str, int, int]:
+def _get_endpoint(route: ReplicaRoute) -> tuple[str, int, int]:
     return route.host, route.http_port, route.grpc_port
 
 
-def _state(route: ReplicaRoute) -> str:
+def _choose_state(route: ReplicaRoute) -> str:
     return "drain" if route.draining else "ready"
 
 
@@ -108,7 +108,7 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
             f"backend {backend}",
             "    stick-table type string len 128 size 200k expire 10m",
             f"    stick on req.hdr({STICKY_HEADER})",
-            *(_server(number, route, backend, proto) for number, route in enumerate(slots.routes)),
+            *(_format_server(number, route, backend, proto) for number, route in enumerate(slots.routes)),
         ]
     lines += [
         "frontend stats",
@@ -120,7 +120,7 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _server(number: int, route: ReplicaRoute | None, backend: str, proto: str) -> str:
+def _format_server(number: int, route: ReplicaRoute | None, backend: str, proto: str) -> str:
     check = f" check check-proto h1{proto}"
     if route is None:
         return f"    server s{number} {NOWHERE}{check} port 1 disabled"
@@ -133,23 +133,23 @@ def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, 
     """Return the equivalent static configuration of Envoy (v3); `envoy -c` reads it as YAML or JSON."""
     ready = [route for route in routes if not route.draining]
     return {
-        "admin": {"address": _socket_address("127.0.0.1", traffic.stats_port)},
+        "admin": {"address": _build_address("127.0.0.1", traffic.stats_port)},
         "static_resources": {
-            "listeners": [_listener(name, port) for name, port in _ports(traffic)],
-            "clusters": [_cluster(name, traffic, ready) for name in BACKENDS],
+            "listeners": [_build_listener(name, port) for name, port in _list_ports(traffic)],
+            "clusters": [_build_cluster(name, traffic, ready) for name in BACKENDS],
         },
     }
 
 
-def _ports(traffic: Traffic) -> tuple[tuple[str, int], ...]:
+def _list_ports(traffic: Traffic) -> tuple[tuple[str, int], ...]:
     return (("http", traffic.http_port), ("grpc", traffic.grpc_port))
 
 
-def _socket_address(host: str, port: int) -> dict[str, object]:
+def _build_address(host: str, port: int) -> dict[str, object]:
     return {"socket_address": {"address": host, "port_value": port}}
 
 
-def _listener(name: str, port: int) -> dict[str, object]:
+def _build_listener(name: str, port: int) -> dict[str, object]:
     route = {
         "cluster": name,
         "timeout": "0s",
@@ -178,18 +178,16 @@ def _listener(name: str, port: int) -> dict[str, object]:
     network = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
     return {
         "name": name,
-        "address": _socket_address("0.0.0.0", port),
+        "address": _build_address("0.0.0.0", port),
         "filter_chains": [{"filters": [network]}],
     }
 
 
-def _cluster(name: str, traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, object]:
+def _build_cluster(name: str, traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, object]:
     endpoints = [
         {
             "endpoint": {
-                "address": _socket_address(
-                    route.host, route.http_port if name == "http" else route.grpc_port
-                ),
+                "address": _build_address(route.host, route.http_port if name == "http" else route.grpc_port),
                 "health_check_config": {"port_value": route.http_port},
             }
         }

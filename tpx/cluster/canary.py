@@ -49,7 +49,7 @@ class CanaryCounters:
 
     def quantile_us(self, probability: float, earlier: "CanaryCounters | None" = None) -> float | None:
         """Return a quantile of the requests since an earlier reading; None without requests."""
-        ranks = np.append(0.0, _since(self, earlier)[2:].cumsum())
+        ranks = np.append(0.0, _subtract_counters(self, earlier)[2:].cumsum())
         if not ranks[-1]:
             return None
         return math.exp(np.interp(probability * ranks[-1], ranks, log_edges(self.bounds_us)))
@@ -108,7 +108,7 @@ class Canary:
                 kept = self._models[model] = _ComparedRequests(counters.bounds_us if alike else ())
             width = 2 + (len(kept.bounds_us) + 1 if kept.bounds_us else 0)
             rows = {
-                name: _since(each, before[name].get(model))[:width]
+                name: _subtract_counters(each, before[name].get(model))[:width]
                 for name, each in {"": counters, **others}.items()
                 if each.bounds_us == kept.bounds_us or not kept.bounds_us
             }
@@ -131,15 +131,17 @@ class Canary:
         ]
         error = (1 - CONFIDENCE) * portion / max(1, 2 * len(compared))  # two figures for each model
         for name, new, old, bounds_us in compared:
-            fault = _failing(new[:, :2], old[:, :2], self.rollout.canary_error_share, error)
+            fault = _compare_failures(new[:, :2], old[:, :2], self.rollout.canary_error_share, error)
             if not fault and bounds_us:
-                fault = _slower(new[:, 2:], old[:, 2:], bounds_us, self.rollout.canary_latency_ratio, error)
+                fault = _compare_latencies(
+                    new[:, 2:], old[:, 2:], bounds_us, self.rollout.canary_latency_ratio, error
+                )
             if fault:
                 return f"model '{name}': {fault}"
         return ""
 
 
-def _since(now: CanaryCounters, before: CanaryCounters | None) -> Floats:
+def _subtract_counters(now: CanaryCounters, before: CanaryCounters | None) -> Floats:
     """Return the row of the interval between two readings; all of `now` if the server was restarted."""
     row = np.array([now.answered, now.failed, *now.counts], np.float64)
     if before is None or before.bounds_us != now.bounds_us:
@@ -148,7 +150,7 @@ def _since(now: CanaryCounters, before: CanaryCounters | None) -> Floats:
     return row if (grown < 0).any() else grown
 
 
-def _failing(new: Floats, old: Floats, allowed: float, error: float) -> str:
+def _compare_failures(new: Floats, old: Floats, allowed: float, error: float) -> str:
     """Return the shares of failures if the difference certainly exceeds `allowed`; rows of answered and
     failed.
 
@@ -159,14 +161,14 @@ def _failing(new: Floats, old: Floats, allowed: float, error: float) -> str:
     if len(new) < 2 or share - usual <= allowed:
         return ""
     effect = max(design_effect(side[:, 1], side.sum(axis=1), 1 - 2 * error) for side in (new, old))
-    low = _share_at_least(share, requests[0] / effect, error)
-    high = 1 - _share_at_least(1 - usual, requests[1] / effect, error)
+    low = _bound_share(share, requests[0] / effect, error)
+    high = 1 - _bound_share(1 - usual, requests[1] / effect, error)
     if share - usual - math.hypot(share - low, high - usual) <= allowed:
         return ""
     return f"{share:.1%} of the requests failed, {usual:.1%} on the old replicas"
 
 
-def _share_at_least(share: float, trials: float, error: float) -> float:
+def _bound_share(share: float, trials: float, error: float) -> float:
     """Return the exact lower bound of a probability: C. Clopper and E. Pearson, Biometrika 26, 1934."""
     low, high = 0.0, share
     for _ in range(40):
@@ -178,7 +180,9 @@ def _share_at_least(share: float, trials: float, error: float) -> float:
     return low
 
 
-def _slower(new: Floats, old: Floats, bounds_us: tuple[float, ...], allowed: float, error: float) -> str:
+def _compare_latencies(
+    new: Floats, old: Floats, bounds_us: tuple[float, ...], allowed: float, error: float
+) -> str:
     """Return the ratio of a latency percentile to that of the old replicas if it certainly exceeds
     `allowed`; rows of requests by bucket.
     """
@@ -193,7 +197,10 @@ def _slower(new: Floats, old: Floats, bounds_us: tuple[float, ...], allowed: flo
     for percentile in PERCENTILES:
         probability = percentile / 100
         values = [float(np.interp(probability * ranks[-1], ranks, edges)) for ranks in below]
-        effects = [_effect(side, edges, at, 1 - 2 * error) for side, at in zip(sides, values, strict=True)]
+        effects = [
+            _estimate_design_effect(side, edges, at, 1 - 2 * error)
+            for side, at in zip(sides, values, strict=True)
+        ]
         if any(
             too_few(percentile, int(ranks[-1]), effect) for ranks, effect in zip(below, effects, strict=True)
         ):
@@ -232,7 +239,7 @@ def log_edges(bounds_us: tuple[float, ...]) -> Floats:
     return edges
 
 
-def _effect(rows: Floats, edges: Floats, value: float, confidence: float) -> float:
+def _estimate_design_effect(rows: Floats, edges: Floats, value: float, confidence: float) -> float:
     """Return the design effect of the share of requests above a latency; rows of requests by bucket."""
     requests = rows.sum(axis=1)
     below = np.append(np.zeros((len(rows), 1)), rows.cumsum(axis=1), axis=1)

@@ -34,32 +34,32 @@ class Cluster:
 
     def status(self) -> JsonObject:
         """Return the result of `ClusterSupervisor.status`."""
-        found: JsonObject = self._call("status")
+        found: JsonObject = self._call_supervisor("status")
         return found
 
     def update(self, spec: ClusterSpec) -> None:
         """Start a rolling update. Raises UsageError if one is in progress."""
-        self._refuse(self._call("update", spec.plain()))
+        self._raise_fault(self._call_supervisor("update", spec.plain()))
 
     def scale(self, count: int) -> None:
         """Set the number of replicas. Raises UsageError if it is out of bounds."""
-        self._refuse(self._call("scale", count))
+        self._raise_fault(self._call_supervisor("scale", count))
 
     def log(self, replica: str, lines: int) -> str:
         """Return the last lines of a replica's log. Raises NotFound for an unknown replica."""
         names = [row["name"] for row in self.status()["replicas"]]
         if replica not in names:
             raise NotFound(f"no replica '{replica}' (has: {', '.join(names) or 'none'})")
-        return str(self._call("log", replica, lines))
+        return str(self._call_supervisor("log", replica, lines))
 
     def down(self) -> None:
         """Stop everything in the cluster, the supervisor last."""
         import ray
 
-        self._call("down")
+        self._call_supervisor("down")
         ray.kill(self._actor)
 
-    def _call(self, method: str, *words: object, timeout_s: float = ANSWER_S) -> JsonValue:
+    def _call_supervisor(self, method: str, *words: object, timeout_s: float = ANSWER_S) -> JsonValue:
         """Call a method; retry until the deadline while the supervisor restarts, possibly on another node."""
         import ray
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
@@ -80,7 +80,7 @@ class Cluster:
             time.sleep(READY_POLL_S)
 
     @staticmethod
-    def _refuse(fault: str) -> None:
+    def _raise_fault(fault: str) -> None:
         if fault:
             raise UsageError(fault)
 
@@ -98,7 +98,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
     from tpx.cluster.supervisor import ClusterSupervisor, supervisor_name
 
     name = spec.place.name
-    _refuse_too_small(spec, ray.nodes())
+    _require_resources(spec, ray.nodes())
     if _exists(name):
         raise UsageError(
             f"cluster '{name}' exists; `tpx cluster update` changes it, `tpx cluster down` ends it"
@@ -128,13 +128,13 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         while not is_up:
             status = cluster.status()
             yield status
-            fault = _start_fault(status)
+            fault = _find_start_fault(status)
             if fault:
                 raise UsageError(fault)
             is_up = _is_up(status)
             if not is_up and time.monotonic() > deadline_s:
                 raise UsageError(
-                    f"not ready after {spec.server.ready_timeout_secs:g} s: {_waits_for(status)}"
+                    f"not ready after {spec.server.ready_timeout_secs:g} s: {_describe_unready(status)}"
                 )
             time.sleep(READY_POLL_S)
     finally:
@@ -166,7 +166,7 @@ def _is_up(status: JsonObject) -> bool:
     return ready >= status["desired"] and all(each.get("running") for each in status["balancers"])
 
 
-def _start_fault(status: JsonObject) -> str:
+def _find_start_fault(status: JsonObject) -> str:
     for row in status["replicas"]:
         if row["state"] == "failed":
             return f"{row['name']} on {row['host']}: {row['message']}"
@@ -178,13 +178,13 @@ def _start_fault(status: JsonObject) -> str:
     return ""
 
 
-def _waits_for(status: JsonObject) -> str:
+def _describe_unready(status: JsonObject) -> str:
     return ", ".join(
         f"{row['name']} is {row['state']}" for row in status["replicas"] if row["state"] != "ready"
     )
 
 
-def _refuse_too_small(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
+def _require_resources(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
     """Raise UsageError if the nodes can never hold the minimum number of replicas."""
     wanted, need = spec.replica.bounds[0] or 1, spec.replica.resources
     alive = [node["Resources"] for node in nodes if node["Alive"]]

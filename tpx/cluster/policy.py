@@ -67,7 +67,7 @@ class Autoscaler:
         if low == high or not samples:
             self._more_since_s = self._fewer_since_s = None
             return min(max(count, low), high)
-        wanted = min(max(self._wanted(count, samples), low), high)
+        wanted = min(max(self._compute_wanted_count(count, samples), low), high)
         scaling = self.spec.scaling
         if wanted > count:
             self._fewer_since_s = None
@@ -89,7 +89,7 @@ class Autoscaler:
             self._more_since_s = self._fewer_since_s = None
         return min(max(count, low), high)
 
-    def _wanted(self, count: int, samples: Sequence[ReplicaSample]) -> int:
+    def _compute_wanted_count(self, count: int, samples: Sequence[ReplicaSample]) -> int:
         scaling = self.spec.scaling
         utilization = sum(sample.utilization for sample in samples) / len(samples)
         rate = sum(sample.requests_per_s for sample in samples)

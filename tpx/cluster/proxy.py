@@ -42,7 +42,7 @@ class Proxy:
         if self._keeper is not None:
             return ""
         try:
-            self._refuse()
+            self._check_prerequisites()
             self._folder = tempfile.TemporaryDirectory(prefix="tpx-haproxy-")
         except UsageError as exc:
             self._message = exc.message
@@ -51,7 +51,7 @@ class Proxy:
             self._message = f"HAProxy's directory cannot be made: {exc}"
             return self._message
         started = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.create_task(self._keep(started))
+        self._keeper = asyncio.create_task(self._run_forever(started))
         return str(await started)
 
     async def route(self, routes: Sequence[ReplicaRoute]) -> str:
@@ -61,7 +61,7 @@ class Proxy:
             return self._message
         try:
             for command in changes(self._slots, new):
-                await asyncio.to_thread(self._command, command)
+                await asyncio.to_thread(self._send_command, command)
         except OSError as exc:  # HAProxy is restarting; it will start with the new slots
             self._message = f"haproxy: {exc}"
         else:
@@ -94,7 +94,7 @@ class Proxy:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _refuse(self) -> None:
+    def _check_prerequisites(self) -> None:
         """Raise UsageError if the program is missing or a port is in use."""
         traffic = self._spec.traffic
         if shutil.which(traffic.haproxy) is None:
@@ -108,7 +108,7 @@ class Proxy:
             except OSError as exc:
                 raise UsageError(f"--{flag.replace('_', '-')} {port}: {exc.strerror}") from exc
 
-    async def _keep(self, started: "asyncio.Future[str]") -> None:
+    async def _run_forever(self, started: "asyncio.Future[str]") -> None:
         while True:
             began_s = time.monotonic()
             try:
@@ -133,7 +133,7 @@ class Proxy:
             start_new_session=True,
             preexec_fn=end_with_parent(),
         )
-        words = asyncio.create_task(_last_line(self._process))
+        words = asyncio.create_task(_read_last_line(self._process))
         if not started.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._process.wait()), 0.5)
@@ -149,7 +149,7 @@ class Proxy:
     def _socket(self) -> str:
         return str(Path(self._directory, "socket"))
 
-    def _command(self, command: str) -> None:
+    def _send_command(self, command: str) -> None:
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(SOCKET_TIMEOUT_S)
             peer.connect(self._socket)
@@ -159,7 +159,7 @@ class Proxy:
             raise OSError(f"{command}: {answer}")
 
 
-async def _last_line(process: asyncio.subprocess.Process) -> str:
+async def _read_last_line(process: asyncio.subprocess.Process) -> str:
     assert process.stderr is not None
     last = b""
     async for line in process.stderr:

@@ -82,23 +82,23 @@ class Replica:
     async def start(self) -> None:
         """Start to keep the server running. Returns at once."""
         if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep())
+            self._keeper = asyncio.create_task(self._serve_forever())
 
     async def status(self, with_reading: bool = False) -> ReplicaStatus:
         """Check the server and return the replica's state."""
-        where = self._addresses()
+        where = self._find_addresses()
         sample = ReplicaSample()
         if where is not None and self._state in ("ready", "unready"):
-            ready = await asyncio.to_thread(_answers, f"http://{where.http}/v2/health/ready")
+            ready = await asyncio.to_thread(_is_live, f"http://{where.http}/v2/health/ready")
             self._state = "ready" if ready else "unready"
             self._served = self._served or ready
-            page = await asyncio.to_thread(_get, where.metrics_url)
+            page = await asyncio.to_thread(_fetch_page, where.metrics_url)
             sample = self._meter.sample(page, time.monotonic()) if page else sample
         return ReplicaStatus(
             state=self._state,
             host=self._host,
-            http_port=_port(where.http) if where else 0,
-            grpc_port=_port(where.grpc) if where else 0,
+            http_port=_parse_port(where.http) if where else 0,
+            grpc_port=_parse_port(where.grpc) if where else 0,
             pid=(self._server.pid or 0) if self._server else 0,
             restarts=self._restarts,
             models=len(self._meter.models),
@@ -128,14 +128,14 @@ class Replica:
         except OSError as exc:
             return f"{self._log}: {exc.strerror}"
 
-    def _addresses(self) -> Addresses | None:
+    def _find_addresses(self) -> Addresses | None:
         if self._server is None:
             return None
         with contextlib.suppress(MeasurementError):
             return self._server.addresses
         return None
 
-    async def _keep(self) -> None:
+    async def _serve_forever(self) -> None:
         while True:
             began_s = time.monotonic()
             try:
@@ -152,8 +152,8 @@ class Replica:
 
     async def _serve(self) -> None:
         """Run one server until it exits. Always raises TpxError."""
-        self._refuse_missing()
-        self._refuse_full()
+        self._require_repositories()
+        self._require_disk_space()
         command = (sys.executable, "-m", "tpx", "serve", *self._spec.serve_words(self._host))
         self._server = await ChildServer.start(command, self._log, {"TPX_REPLICA": str(os.getpid())})
         try:
@@ -166,12 +166,12 @@ class Replica:
                 await self._server.stop(0)
                 self._server = None
 
-    def _refuse_missing(self) -> None:
+    def _require_repositories(self) -> None:
         for where in self._spec.server.model_repository:
             if not _STORE.match(where) and not Path(where).is_dir():
                 raise MeasurementError(f"--model-repository {where}: no such directory on node {self._host}")
 
-    def _refuse_full(self) -> None:
+    def _require_disk_space(self) -> None:
         """Raise MeasurementError if the log's disk is full: the server announces its ports in the log."""
         folder = self._log.parent
         try:
@@ -203,7 +203,7 @@ class ReplicaMeter:
 
     def sample(self, page: bytes, now_s: float) -> ReplicaSample:
         """Return the activity since the previous page; an empty sample for the first page."""
-        totals, self.models = _read(page)
+        totals, self.models = _parse_metrics(page)
         before, since_s = self._before, now_s - self._at_s
         self._before, self._at_s = totals, now_s
         if now_s - self._earlier[-1][0] >= RECENT_S / RECENT_PARTS:
@@ -221,23 +221,23 @@ class ReplicaMeter:
             requests_per_s=done / since_s,
             queue_ms=grown(_QUEUED) / done / 1000 if done else 0.0,
             utilization=grown(_CPU) / since_s / self._cpus,
-            p99_ms=self._p99_ms(),
+            p99_ms=self._compute_p99_ms(),
         )
 
-    def _p99_ms(self) -> float | None:
+    def _compute_p99_ms(self) -> float | None:
         earlier = self._earlier[0][1]
         tails = [counters.quantile_us(0.99, earlier.get(name)) for name, counters in self.models.items()]
         known = [tail / 1000 for tail in tails if tail is not None]
         return max(known, default=None)
 
 
-def _read(page: bytes) -> tuple[dict[bytes, float], Reading]:
+def _parse_metrics(page: bytes) -> tuple[dict[bytes, float], Reading]:
     """Return the sums of families over their labels, and the counters of each model, all versions."""
     totals: dict[bytes, float] = {}
     answered, failed = Counter[str](), Counter[str]()
     below: dict[str, Counter[float]] = {}
     for name, labels, value in _SERIES.findall(page):
-        model, bound = _labels(labels)
+        model, bound = _parse_labels(labels)
         if name == _BUCKET:
             below.setdefault(model, Counter())[bound] += int(value)
             continue
@@ -253,17 +253,17 @@ def _read(page: bytes) -> tuple[dict[bytes, float], Reading]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _labels(labels: bytes) -> tuple[str, float]:
+def _parse_labels(labels: bytes) -> tuple[str, float]:
     """Return the model and the upper bound among the labels of a series."""
     model, bound = _MODEL.search(labels), _BOUND.search(labels)
     return model[1].decode() if model else "", float(bound[1]) if bound else math.inf
 
 
-def _port(address: str) -> int:
+def _parse_port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def _get(url: str) -> bytes:
+def _fetch_page(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
             return bytes(answer.read())
@@ -271,7 +271,7 @@ def _get(url: str) -> bytes:
         return b""
 
 
-def _answers(url: str) -> bool:
+def _is_live(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
             return int(answer.status) == 200

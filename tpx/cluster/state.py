@@ -67,19 +67,19 @@ class ClusterState:
         """Make a spec the current release, and drop releases no longer in use."""
         self.release = max(self.releases) + 1
         self.releases[self.release] = spec.plain()
-        self._forget()
+        self._drop_unused_releases()
 
-    def _forget(self) -> None:
+    def _drop_unused_releases(self) -> None:
         used: set[int] = {self.release, *(member.release for member in self.members)}
         used |= {self.update.from_release, self.update.to_release} if self.update else set()
         self.releases = {number: plain for number, plain in self.releases.items() if number in used}
 
     def dump(self) -> bytes:
         """Return the state as JSON; `load` reads it."""
-        return json.dumps({**asdict(self), "events": list(self.events)}, default=_listed).encode()
+        return json.dumps({**asdict(self), "events": list(self.events)}, default=_encode_value).encode()
 
 
-def _listed(value: object) -> object:
+def _encode_value(value: object) -> object:
     if isinstance(value, Sequence | set):
         return list(value)
     return str(value)

@@ -75,7 +75,7 @@ class ClusterSupervisor:
             self._state.tell("supervisor started again")
         else:
             spec = from_plain(plain)
-            self._state = ClusterState(releases={1: dict(plain)}, desired=_first_count(spec))
+            self._state = ClusterState(releases={1: dict(plain)}, desired=_choose_first_count(spec))
         self._watched: dict[str, _Watched] = {}
         self._proxies: JsonObject = {}
         self._proxy_asked: dict[str, tuple[Actor, Actor]] = {}
@@ -86,7 +86,7 @@ class ClusterSupervisor:
         self._closed = False
         self._fault = ""
         self._find_members()
-        self._shown = self._show(time.monotonic())
+        self._shown = self._encode_status(time.monotonic())
         self._thread = threading.Thread(target=self._loop, daemon=True)
         self._thread.start()
 
@@ -132,7 +132,7 @@ class ClusterSupervisor:
                 state.tell(f"update from release {was} to {state.release} begins")
             self._scaler = Autoscaler(state.spec)
             self._canary = None
-            self._shown = self._show(time.monotonic())
+            self._shown = self._encode_status(time.monotonic())
             return ""
 
     def log(self, replica: str, lines: int) -> str:
@@ -157,29 +157,29 @@ class ClusterSupervisor:
         while not self._closed:
             began_s = time.monotonic()
             try:
-                self._tick(began_s)
+                self._reconcile(began_s)
             except RayError as exc:  # the head node may be unreachable for a moment: keep looping
                 self._state.tell(f"Ray: {str(exc).splitlines()[0]}")
             time.sleep(max(0.05, TICK_S - (time.monotonic() - began_s)))
 
-    def _tick(self, now_s: float) -> None:
-        self._ask()
+    def _reconcile(self, now_s: float) -> None:
+        self._poll_replicas()
         with self._lock:
             if self._closed:
                 return
             before = self._state.dump()
-            self._bury()
+            self._remove_lost()
             self._scale(now_s)
-            self._roll(now_s)
-            self._drain(now_s)
+            self._advance_update(now_s)
+            self._remove_drained(now_s)
             if self._state.dump() != before:
                 internal_kv._internal_kv_put(key_of(self._cluster), self._state.dump(), overwrite=True)
-            routes = self._routes()
-        self._publish(routes)
+            routes = self._list_routes()
+        self._publish_routes(routes)
         with self._lock:
-            self._shown = self._show(now_s)
+            self._shown = self._encode_status(now_s)
 
-    def _show(self, now_s: float) -> JsonObject:
+    def _encode_status(self, now_s: float) -> JsonObject:
         """Return the status as JSON."""
         state = self._state
         rows = []
@@ -190,7 +190,7 @@ class ClusterSupervisor:
             if member.draining:
                 shown["state"] = "draining"
             if watched.status.state == PLACING and now_s - watched.created_s > UNPLACED_S and self._is_full():
-                shown["message"] = f"no node has {_resources(state.spec)} free"
+                shown["message"] = f"no node has {_format_resources(state.spec)} free"
             rows.append({"name": member.name, "release": member.release, **shown})
         return {
             "name": self._cluster,
@@ -216,16 +216,16 @@ class ClusterSupervisor:
         """Find the replicas of the previous supervisor process."""
         for member in list(self._state.members):
             try:
-                actor = ray.get_actor(self._actor_name(member.name), namespace=NAMESPACE)
+                actor = ray.get_actor(self._make_actor_name(member.name), namespace=NAMESPACE)
             except ValueError:
                 self._state.members.remove(member)
                 continue
             self._watched[member.name] = _Watched(actor)
 
-    def _actor_name(self, name: str) -> str:
+    def _make_actor_name(self, name: str) -> str:
         return f"{self._cluster}/{name}"
 
-    def _ask(self) -> None:
+    def _poll_replicas(self) -> None:
         """Poll the status of all replicas; one that does not answer in time keeps its last status."""
         for watched in self._watched.values():
             watched.asked = watched.asked or watched.actor.status.remote(self._canary is not None)
@@ -239,10 +239,12 @@ class ClusterSupervisor:
             try:
                 watched.status = ray.get(watched.asked)
             except RayError as exc:
-                watched.status = ReplicaStatus(state=LOST, host=watched.status.host, message=_short(exc))
+                watched.status = ReplicaStatus(
+                    state=LOST, host=watched.status.host, message=_summarize_error(exc)
+                )
             watched.asked = None
 
-    def _bury(self) -> None:
+    def _remove_lost(self) -> None:
         """Remove members whose actor is gone because its process or node died."""
         for member in list(self._state.members):
             watched = self._watched.get(member.name)
@@ -257,30 +259,30 @@ class ClusterSupervisor:
         if watched is not None:
             ray.kill(watched.actor)
 
-    def _ready(self) -> list[tuple[ReplicaRecord, _Watched]]:
+    def _list_ready(self) -> list[tuple[ReplicaRecord, _Watched]]:
         found = [(member, self._watched[member.name]) for member in self._state.active]
         return [(member, watched) for member, watched in found if watched.status.state == "ready"]
 
     def _scale(self, now_s: float) -> None:
         state = self._state
-        samples = [watched.status.sample for _, watched in self._ready()]
+        samples = [watched.status.sample for _, watched in self._list_ready()]
         wanted = self._scaler.decide(state.desired, samples, now_s)
         if wanted != state.desired and state.update is None:
             state.tell(f"scaled from {state.desired} to {wanted} by load")
             state.desired = wanted
         for _ in range(state.desired - len(state.active)):
-            self._create()
+            self._create_replica()
         if state.update is None:
             for member in state.active[state.desired :]:
-                self._begin_drain(member, now_s)
+                self._start_draining(member, now_s)
 
-    def _create(self) -> None:
+    def _create_replica(self) -> None:
         state = self._state
         state.number += 1
         member = ReplicaRecord(name=f"replica-{state.number}", release=state.release)
         spec = state.spec.replica
         remote = ray.remote(ReplicaActor).options(
-            name=self._actor_name(member.name),
+            name=self._make_actor_name(member.name),
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=spec.cpus,
@@ -295,12 +297,12 @@ class ClusterSupervisor:
         state.members.append(member)
         self._watched[member.name] = _Watched(actor)
 
-    def _begin_drain(self, member: ReplicaRecord, now_s: float) -> None:
+    def _start_draining(self, member: ReplicaRecord, now_s: float) -> None:
         member.draining = True
         self._watched[member.name].drain_until_s = now_s + self._state.spec.server.drain_secs
         self._state.tell(f"{member.name} is drained")
 
-    def _drain(self, now_s: float) -> None:
+    def _remove_drained(self, now_s: float) -> None:
         """Stop and remove members that have been draining long enough."""
         for member in [member for member in self._state.members if member.draining]:
             watched = self._watched[member.name]
@@ -314,7 +316,7 @@ class ClusterSupervisor:
                 if done or now_s >= watched.drain_until_s:
                     self._remove(member)
 
-    def _roll(self, now_s: float) -> None:
+    def _advance_update(self, now_s: float) -> None:
         """Advance a rolling update by one replica, once all replicas of the new release are ready."""
         state = self._state
         update = state.update
@@ -322,7 +324,7 @@ class ClusterSupervisor:
             return
         fresh = [member for member in state.active if member.release == state.release]
         watched = [self._watched[member.name] for member in fresh]
-        fault = self._update_fault(now_s, watched)
+        fault = self._find_update_fault(now_s, watched)
         if fault and not update.rolling_back:
             self._roll_back(update, fault)
             return
@@ -334,16 +336,16 @@ class ClusterSupervisor:
         late = any(w.status.state == PLACING and now_s - w.created_s > UNPLACED_S for w in watched)
         if late and self._is_full():
             if len(state.active) > state.desired:  # no resources for one more: free some first
-                self._begin_drain(state.outdated[0], now_s)
+                self._start_draining(state.outdated[0], now_s)
             return
         if self._canary or not all(w.status.state == "ready" for w in watched):
             return
         if len(state.active) > state.desired:
-            self._begin_drain(state.outdated[0], now_s)
+            self._start_draining(state.outdated[0], now_s)
         elif len(fresh) < state.desired:
-            self._create()
+            self._create_replica()
 
-    def _update_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
+    def _find_update_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
         """Return why the new release must be rolled back, or an empty string."""
         for watched in fresh:
             if watched.status.state == "failed":
@@ -351,9 +353,9 @@ class ClusterSupervisor:
         timeout_s = self._state.spec.server.ready_timeout_secs
         if any(not watched.status.served and now_s - watched.created_s > timeout_s for watched in fresh):
             return f"a replica was not ready after {timeout_s:g} s"
-        return self._canary_fault(now_s, fresh)
+        return self._find_canary_fault(now_s, fresh)
 
-    def _canary_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
+    def _find_canary_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:
         """Compare the first new replica with the old ones. Return why to roll back, or an empty string."""
         state = self._state
         if self._canary is None:
@@ -367,7 +369,7 @@ class ClusterSupervisor:
         status = fresh[0].status
         if status.restarts:
             return f"its server ended while it was compared: {status.message}"
-        old = {m.name: w.status.reading for m, w in self._ready() if m.release != state.release}
+        old = {m.name: w.status.reading for m, w in self._list_ready() if m.release != state.release}
         self._canary.observe(now_s, status.reading, old)
         fault = self._canary.fault(now_s)
         if fault or self._canary.ended:
@@ -385,7 +387,7 @@ class ClusterSupervisor:
         self._scaler = Autoscaler(state.spec)
         for member in state.outdated:
             if self._watched[member.name].status.state != "ready":
-                self._begin_drain(member, time.monotonic())
+                self._start_draining(member, time.monotonic())
 
     def _end_update(self, update: Update) -> None:
         state = self._state
@@ -395,7 +397,7 @@ class ClusterSupervisor:
         state.update = None
         self._compared = False
 
-    def _routes(self) -> list[ReplicaRoute]:
+    def _list_routes(self) -> list[ReplicaRoute]:
         """Return the replicas to route to: all that have been ready and are still reachable. Health
         checks do the rest.
         """
@@ -413,12 +415,12 @@ class ClusterSupervisor:
             and status.state in ("ready", "unready")
         ]
 
-    def _publish(self, routes: Sequence[ReplicaRoute]) -> None:
+    def _publish_routes(self, routes: Sequence[ReplicaRoute]) -> None:
         """Send the routes to every proxy, and start missing proxies."""
         for node in self._state.spec.traffic.balancer:
             proxy = self._proxies.get(node)
             if proxy is None:
-                proxy = self._proxies[node] = self._proxy_at(node)
+                proxy = self._proxies[node] = self._start_proxy(node)
                 self._proxy_status[node] = {
                     "running": False,
                     "message": ray.get(proxy.start.remote(), timeout=30),
@@ -431,13 +433,13 @@ class ClusterSupervisor:
             try:
                 self._proxy_status[node] = ray.get(asked[1])
             except RayError as exc:
-                self._state.tell(f"balancer on {node} is gone: {_short(exc)}")
+                self._state.tell(f"balancer on {node} is gone: {_summarize_error(exc)}")
                 del self._proxies[node]
 
-    def _proxy_at(self, node: str) -> Actor:
+    def _start_proxy(self, node: str) -> Actor:
         ids = {each["NodeManagerAddress"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
         remote = ray.remote(Proxy).options(
-            name=self._actor_name(f"balancer-{node}"),
+            name=self._make_actor_name(f"balancer-{node}"),
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=0,
@@ -447,14 +449,14 @@ class ClusterSupervisor:
         return remote.remote(self._state.spec.plain())
 
 
-def _first_count(spec: ClusterSpec) -> int:
+def _choose_first_count(spec: ClusterSpec) -> int:
     low, high = spec.replica.bounds
     return min(max(spec.replica.replicas, low), high)
 
 
-def _resources(spec: ClusterSpec) -> str:
+def _format_resources(spec: ClusterSpec) -> str:
     return ", ".join(f"{name} {amount:g}" for name, amount in spec.replica.resources.items()) or "a place"
 
 
-def _short(error: Exception) -> str:
+def _summarize_error(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
