@@ -124,19 +124,19 @@ class Field:
     @property
     def item_type(self) -> Any:
         """Return the type of one value, inside Optional and tuple[T, ...]."""
-        kind = _without_none(self.type)
+        kind = _strip_none(self.type)
         return get_args(kind)[0] if get_origin(kind) is tuple else kind
 
     @property
     def repeatable(self) -> bool:
-        return get_origin(_without_none(self.type)) is tuple
+        return get_origin(_strip_none(self.type)) is tuple
 
     @property
     def is_switch(self) -> bool:
         return self.option.counted or (self.item_type is bool and not self.repeatable)
 
 
-def _without_none(kind: object) -> object:
+def _strip_none(kind: object) -> object:
     if get_origin(kind) in (Union, types.UnionType):
         rest = [a for a in get_args(kind) if a is not type(None)]
         return rest[0] if len(rest) == 1 else kind
@@ -145,20 +145,20 @@ def _without_none(kind: object) -> object:
 
 def fields_of(config: type) -> list[Field]:
     """Return the options of a config dataclass in definition order, inert ones last."""
-    return list(_sorted(config))
+    return list(_sort_fields(config))
 
 
 @cache
-def _sorted(config: type) -> tuple[Field, ...]:
-    return tuple(sorted(_fields(config), key=lambda field: field.option.inert))
+def _sort_fields(config: type) -> tuple[Field, ...]:
+    return tuple(sorted(_iter_fields(config), key=lambda field: field.option.inert))
 
 
-def _fields(config: type, groups: tuple[str, ...] = (), section: str = "") -> Iterator[Field]:
+def _iter_fields(config: type, groups: tuple[str, ...] = (), section: str = "") -> Iterator[Field]:
     hints = get_type_hints(config)
     for field in dataclasses.fields(config):
         if "group" in field.metadata:
             inner = field.metadata["section"] or section
-            yield from _fields(field.metadata["group"], (*groups, field.name), inner)
+            yield from _iter_fields(field.metadata["group"], (*groups, field.name), inner)
         elif "option" in field.metadata:
             made = field.default_factory
             default = field.default if made is dataclasses.MISSING else made()
@@ -242,8 +242,8 @@ def given_in_mapping(
         if len(items) != 1 and not field.repeatable:
             raise UsageError(f"{source}: {key} takes one value, got {len(items)}")
         texts = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
-        converted = [_convert(field, text, f"{source}: {key}") for text in texts]
-        chosen[field.name] = _collect(converted) if field.repeatable else converted[-1]
+        converted = [_convert_text(field, text, f"{source}: {key}") for text in texts]
+        chosen[field.name] = _join_values(converted) if field.repeatable else converted[-1]
     return chosen
 
 
@@ -257,12 +257,12 @@ def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     given: dict[str, list[object]] = {}
     for field, name, text in _Words(fields_of(config), argv).pairs():
-        given.setdefault(field.name, []).append(_convert(field, text, name))
+        given.setdefault(field.name, []).append(_convert_text(field, text, name))
         values: list[Any] = given[field.name]
         if field.option.counted:
             chosen[field.name] = sum(values) if values[-1] else 0
         else:
-            chosen[field.name] = _collect(values) if field.repeatable else values[-1]
+            chosen[field.name] = _join_values(values) if field.repeatable else values[-1]
     return chosen
 
 
@@ -284,31 +284,31 @@ def build(config: type[C], chosen: Mapping[str, object]) -> C:
     for field in fields_of(config):
         values = chosen.get(field.name)
         for value in values if isinstance(values, tuple) else () if values is None else (values,):
-            _in_range(field, field.flag, value)
+            _check_bounds(field, field.flag, value)
     left = dict(chosen)
-    made = _made(config, left)
+    made = _build_group(config, left)
     if left:
         raise TypeError(f"{config.__name__} has no {', '.join(left)}")
     return made
 
 
-def _made(config: type[C], left: dict[str, object]) -> C:
+def _build_group(config: type[C], left: dict[str, object]) -> C:
     """Return a config from its part of the values, which is removed from `left`."""
     values: dict[str, object] = {}
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         if "group" in field.metadata:
-            values[field.name] = _made(field.metadata["group"], left)
+            values[field.name] = _build_group(field.metadata["group"], left)
         elif field.name in left:
             values[field.name] = left.pop(field.name)
     return config(**values)
 
 
-def _collect(items: Sequence[object]) -> tuple[object, ...]:
+def _join_values(items: Sequence[object]) -> tuple[object, ...]:
     """Join the values of an option; one word with commas gives several."""
     return tuple(value for item in items for value in (item if isinstance(item, tuple) else (item,)))
 
 
-def _convert(field: Field, text: str, name: str) -> object:
+def _convert_text(field: Field, text: str, name: str) -> object:
     try:
         if field.option.parse is not None:
             return field.option.parse(text)
@@ -316,13 +316,13 @@ def _convert(field: Field, text: str, name: str) -> object:
             return int(text.lower() in TRUE_WORDS)
         if field.option.comma:
             parts = [part.strip() for part in text.split(",") if part.strip()]
-            return tuple(_in_range(field, name, _scalar(field.item_type, part)) for part in parts)
-        return _in_range(field, name, _scalar(field.item_type, text))
+            return tuple(_check_bounds(field, name, _parse_scalar(field.item_type, part)) for part in parts)
+        return _check_bounds(field, name, _parse_scalar(field.item_type, text))
     except ValueError as exc:
         raise UsageError(f"Failed to parse {name}. Invalid value provided: {text} ({exc})") from exc
 
 
-def _in_range(field: Field, name: str, value: Any) -> Any:
+def _check_bounds(field: Field, name: str, value: Any) -> Any:
     low, high, above = field.option.minimum, field.option.maximum, field.option.above
     bounds = ""
     if above is not None and not above < value <= (value if high is None else high):
@@ -334,7 +334,7 @@ def _in_range(field: Field, name: str, value: Any) -> Any:
     return value
 
 
-def _number(kind: type, text: str) -> object:
+def _parse_number(kind: type, text: str) -> object:
     try:
         if "_" in text or text != text.strip():
             raise ValueError(text)  # int() would accept 1_000
@@ -343,7 +343,7 @@ def _number(kind: type, text: str) -> object:
         raise ValueError("expected an integer" if kind is int else "expected a number") from None
 
 
-def _scalar(kind: object, text: str) -> object:
+def _parse_scalar(kind: object, text: str) -> object:
     """Return one value of a field's item type; ValueError says what was expected."""
     if kind is bool:
         word = text.lower()
@@ -351,7 +351,7 @@ def _scalar(kind: object, text: str) -> object:
             raise ValueError("expected true, on, 1, false, off or 0")
         return word in TRUE_WORDS
     if kind in (int, float):
-        return _number(kind, text)
+        return _parse_number(kind, text)
     if kind is Path:
         return Path(text)
     choices = [m.value for m in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
@@ -383,9 +383,9 @@ class _Words:
             if word == "--" and options:
                 options = False
             elif options and word.startswith("--"):
-                yield self._long(word, words)
+                yield self._match_long(word, words)
             elif options and word.startswith("-") and len(word) > 1:
-                yield self._short(word, words)
+                yield self._match_short(word, words)
             elif positionals:
                 field = positionals[0]
                 if not field.repeatable:
@@ -394,17 +394,17 @@ class _Words:
             else:
                 raise UsageError(f"Unknown command-line argument '{word}': options start with '--'")
 
-    def _long(self, word: str, words: list[str]) -> tuple[Field, str, str]:
+    def _match_long(self, word: str, words: list[str]) -> tuple[Field, str, str]:
         name, equals, text = word.partition("=")
         name = name.replace("_", "-")
-        field, negated = self._lookup(name)
+        field, negated = self._find_option(name)
         if negated and equals:
             raise UsageError(f"Option '{name}' takes no value")
         if negated or equals:
             return field, name, "false" if negated else text
-        return field, name, self._value(field, name, words)
+        return field, name, self._take_value(field, name, words)
 
-    def _lookup(self, name: str) -> tuple[Field, bool]:
+    def _find_option(self, name: str) -> tuple[Field, bool]:
         field = self._by_spelling.get(name)
         if field is not None:
             return field, False
@@ -420,7 +420,7 @@ class _Words:
             raise UsageError(f"Option '{name}' is ambiguous: {flags}")
         raise UsageError(f"Invalid long option '{name}'{nearest(name, self._by_spelling)}")
 
-    def _short(self, word: str, words: list[str]) -> tuple[Field, str, str]:
+    def _match_short(self, word: str, words: list[str]) -> tuple[Field, str, str]:
         name = word[:2]
         field = self._by_spelling.get(name)
         if field is None:
@@ -430,9 +430,9 @@ class _Words:
         if attached and field.is_switch:
             words.append("-" + attached)
             return field, name, "true"
-        return field, name, attached or self._value(field, name, words)
+        return field, name, attached or self._take_value(field, name, words)
 
-    def _value(self, field: Field, name: str, words: list[str]) -> str:
+    def _take_value(self, field: Field, name: str, words: list[str]) -> str:
         """Return the next argument if the option needs one; a switch takes it only if it is a boolean."""
         boolean = field.item_type is bool or field.option.counted
         if boolean and not (words and words[-1].lower() in TRUE_WORDS | FALSE_WORDS):

@@ -101,13 +101,13 @@ def analyze(
             "triton_metrics_url": f"http://{target.metrics}/metrics",
         }
     spec: ProfileSpec = complete_options(given)
-    run_in_thread(lambda stop: _carried_out(spec, stop))
+    run_in_thread(lambda stop: _run_search(spec, stop))
     return AnalysisRun(Run.from_records(read_last_run(spec.output.journal_path)), place)
 
 
-async def _carried_out(spec: ProfileSpec, stop: asyncio.Event) -> None:
+async def _run_search(spec: ProfileSpec, stop: asyncio.Event) -> None:
     """Run the search; stop after the current measurement once `stop` is set."""
-    with open_search(spec, _silent, _silent) as search:
+    with open_search(spec, _ignore_event, _ignore_event) as search:
         if search is None:
             return
         work = asyncio.ensure_future(search.run(("tpx.analyze",)))
@@ -119,5 +119,5 @@ async def _carried_out(spec: ProfileSpec, stop: asyncio.Event) -> None:
         await work
 
 
-def _silent(_: Event | str) -> None:
+def _ignore_event(_: Event | str) -> None:
     """Ignore a line that the command line would print."""

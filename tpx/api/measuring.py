@@ -66,7 +66,7 @@ class PerfRun:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per level: load, throughput in infer/s with its interval, latencies in us."""
-        return data_frame([_row(level) for level in self.levels])
+        return data_frame([_make_row(level) for level in self.levels])
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Return the report as one page; write it to `path` if given."""
@@ -97,7 +97,7 @@ def measure(
     `protocol="grpc"`, `batch_size=8`, `slo=["p99<=5ms"]`. Works in a notebook, too; Ctrl-C ends it with the
     levels measured so far. Raises UsageError, MeasurementError, WireError.
     """
-    spec = _spec(target, model, concurrency, request_rate, options)
+    spec = _make_spec(target, model, concurrency, request_rate, options)
     return PerfRun(run_in_thread(lambda stop: run(spec, stop=stop)))
 
 
@@ -111,7 +111,7 @@ async def measure_async(
     **options: object,
 ) -> PerfRun:
     """Measure on the running event loop, which should be otherwise idle; see `measure`."""
-    return PerfRun(await run(_spec(target, model, concurrency, request_rate, options), stop=stop))
+    return PerfRun(await run(_make_spec(target, model, concurrency, request_rate, options), stop=stop))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +144,20 @@ def compare(
 
     Relative differences below `min_effect` are ignored. Raises UsageError if nothing can be compared.
     """
-    levels = [_levels(each, name) for each, name in ((before, "before"), (after, "after"))]
+    levels = [_read_levels(each, name) for each, name in ((before, "before"), (after, "after"))]
     found = compare_levels(levels[0], levels[1], Strictness(alpha=alpha, min_effect=min_effect))
     if not found.differences:
         raise UsageError(f"the runs have no load to compare ({'; '.join(found.left_out)})")
     return RunComparison(found)
 
 
-def _levels(run: PerfRun | str | Path, name: str) -> Levels:
+def _read_levels(run: PerfRun | str | Path, name: str) -> Levels:
     if isinstance(run, PerfRun):
         return read_levels(json.loads(run.to_json()), name)
     return levels_of(Path(run))
 
 
-def _spec(
+def _make_spec(
     target: RunningServer | str,
     model: str,
     concurrency: int | Sequence[int] | None,
@@ -180,7 +180,7 @@ def _spec(
     return build(SessionSpec, given)
 
 
-def _row(result: LevelResult) -> dict[str, object]:
+def _make_row(result: LevelResult) -> dict[str, object]:
     latency, throughput = result.latency, result.estimates.throughput if result.estimates else None
     row: dict[str, object] = {
         "mode": result.level.mode,

@@ -53,17 +53,17 @@ class RunningServer:
     @property
     def http(self) -> str:
         """Return host:port of the HTTP endpoint. Raises UsageError if it is disabled."""
-        return self._address("HTTPService")
+        return self._find_address("HTTPService")
 
     @property
     def grpc(self) -> str:
         """Return host:port of the gRPC endpoint. Raises UsageError if it is disabled."""
-        return self._address("GRPCInferenceService")
+        return self._find_address("GRPCInferenceService")
 
     @property
     def metrics(self) -> str:
         """Return host:port of the metrics page. Raises UsageError if it is disabled."""
-        return self._address("Metrics Service")
+        return self._find_address("Metrics Service")
 
     def client(self, protocol: Literal["http", "grpc"] = "grpc") -> Any:
         """Return a tritonclient, which the caller closes. Raises UsageError if it is not installed."""
@@ -89,7 +89,7 @@ class RunningServer:
     def __repr__(self) -> str:
         return f"<tpx server: {', '.join(f'{name} {where}' for name, where in self._addresses.items())}>"
 
-    def _address(self, service: str) -> str:
+    def _find_address(self, service: str) -> str:
         if service not in self._addresses:
             raise UsageError(f"this server has no {service} (has: {', '.join(self._addresses)})")
         return self._addresses[service]
@@ -144,7 +144,7 @@ class _ProcessServer:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         from_mapping(ServeConfig, options, source="tpx.serve")  # raises UsageError here, not in the process
-        self._words = [word for name, value in options.items() for word in _words(name, value)]
+        self._words = [word for name, value in options.items() for word in _format_option(name, value)]
         self._log = Path(tempfile.mkstemp(prefix="tpx-serve-", suffix=".log")[1])
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -154,13 +154,13 @@ class _ProcessServer:
                 [sys.executable, "-m", "tpx", "serve", *self._words], stdout=log, stderr=subprocess.STDOUT
             )
         deadline = time.monotonic() + START_S
-        while "is ready" not in self._said() and self._process.poll() is None:
+        while "is ready" not in self._read_log() and self._process.poll() is None:
             if time.monotonic() > deadline:
                 raise LoadError(f"the server is not ready after {START_S:g} s; its log: {self._log}")
             time.sleep(POLL_S)
         if self._process.poll() is not None:
-            raise LoadError(f"the server did not start:\n{self._said().strip()[-2000:]}")
-        return dict(re.findall(r"Started (\w[\w ]*) at (\S+:\d+)", self._said()))
+            raise LoadError(f"the server did not start:\n{self._read_log().strip()[-2000:]}")
+        return dict(re.findall(r"Started (\w[\w ]*) at (\S+:\d+)", self._read_log()))
 
     def stop(self) -> None:
         if self._process is None:
@@ -174,11 +174,11 @@ class _ProcessServer:
                 self._process.wait()
         self._log.unlink(missing_ok=True)
 
-    def _said(self) -> str:
+    def _read_log(self) -> str:
         return self._log.read_text("utf-8", errors="replace")
 
 
-def _words(name: str, value: object) -> list[str]:
+def _format_option(name: str, value: object) -> list[str]:
     """Return an option as command-line words, one per element of a list."""
     flag = f"--{name.replace('_', '-')}"
     values = value if isinstance(value, list | tuple) else [value]

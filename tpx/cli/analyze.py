@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Run `tpx analyze` with these arguments; return the exit code."""
     try:
-        mode, argv = _mode_of(argv)
+        mode, argv = _split_mode(argv)
         if not argv:
             return show(("analyze",))
         name, *words = argv
@@ -60,7 +60,7 @@ def profile(argv: Sequence[str]) -> int:
         return show_plan(config)
     if config.output.pdf is not None:
         require_typst()
-    fault = _measured(config, ("tpx", "analyze", "profile", *argv))
+    fault = _run_search(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.output.journal_path))
     view = ReportView.of(
         run,
@@ -82,7 +82,7 @@ def profile(argv: Sequence[str]) -> int:
     return Exit.FAILED
 
 
-def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError | None:
+def _run_search(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError | None:
     """Run the search; return the error that cut it short, if any. The journal has what was measured."""
     try:
         with (
@@ -109,7 +109,7 @@ WITH_MODE = frozenset({"profile", "analyze", "plan", "doctor", "report"})
 """Commands that accept Model Analyzer's global `-m online`."""
 
 
-def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_mode(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return Model Analyzer's global option as an option of the command, and the remaining arguments."""
     words = list(argv)
     if not words or not words[0].startswith("-"):
@@ -166,7 +166,7 @@ class SearchProgress:
     def observe(self, event: Event) -> None:
         match event:
             case ModelStarted(model=model):
-                self._show(f"loading {model}")
+                self._show_status(f"loading {model}")
             case ModelPlanned():
                 if not self._quiet:
                     self.say(self._outlook(event))
@@ -180,13 +180,13 @@ class SearchProgress:
                 self._place = f"[{place}] {event.trial.variant.name}"
                 left = "" if event.remaining_ns is None else f", at most {duration(event.remaining_ns)} left"
                 times = f"({duration(event.elapsed_ns)}{left})"
-                self._show(f"{self._place} at {event.trial.load}  {times}")
+                self._show_status(f"{self._place} at {event.trial.load}  {times}")
             case TrialEnded(trial=trial, outcome=outcome):
-                self._tell_of(trial.load, outcome)
+                self._report_trial(trial.load, outcome)
             case Remark(text=text):
                 self.say(f"note: {text}")
 
-    def _tell_of(self, load: LoadPoint, outcome: Outcome) -> None:
+    def _report_trial(self, load: LoadPoint, outcome: Outcome) -> None:
         if isinstance(outcome, TrialFailure):
             self.say(f"{self._place} at {load}: failed: {outcome.reason}")
         elif not self._quiet:
@@ -200,7 +200,7 @@ class SearchProgress:
         width = self._console.width if self._console.is_terminal else None
         self._console.print(fitted(text, width), markup=False, soft_wrap=True)
 
-    def _show(self, text: str) -> None:
+    def _show_status(self, text: str) -> None:
         if self._quiet or not self._console.is_terminal:
             return
         if self._status is None:

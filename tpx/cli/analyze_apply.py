@@ -20,7 +20,7 @@ def apply(argv: Sequence[str]) -> int:
     records = read_last_run(journal_of(config.export_path))
     run = Run.from_records(records)
     configuration = choose(run, config)
-    repository = config.model_repository or _repository_of(run.started)
+    repository = config.model_repository or _find_repository(run.started)
     if not repository.is_dir():
         raise UsageError(f"--model-repository {repository}: no such directory")
     measured = {record.model: record.fingerprint for record in records if isinstance(record, ModelRead)}
@@ -29,7 +29,7 @@ def apply(argv: Sequence[str]) -> int:
     if not changes:
         print(f"{repository} has the configuration {name} already: nothing to do")
         return 0
-    if not _confirmed(changes, f"Apply {name}?", yes=config.yes, dry_run=config.dry_run):
+    if not _confirm_changes(changes, f"Apply {name}?", yes=config.yes, dry_run=config.dry_run):
         return 0 if config.dry_run else 1
     carry_out(changes)
     for change in changes:
@@ -45,7 +45,7 @@ def rollback(argv: Sequence[str]) -> int:
     run = None
     if config.export_path is not None:
         run = Run.from_records(read_last_run(journal_of(config.export_path)))
-    repository = config.model_repository or (None if run is None else _repository_of(run.started))
+    repository = config.model_repository or (None if run is None else _find_repository(run.started))
     if repository is None:
         raise UsageError("missing: --model-repository, the directory of the models, or -e, the run")
     models = config.models
@@ -60,7 +60,7 @@ def rollback(argv: Sequence[str]) -> int:
                 f"{repository} has no model with a configuration of this run: nothing to roll back"
             )
     changes = changes_back(models, repository, force=config.force)
-    if not _confirmed(changes, "Roll back?", yes=config.yes, dry_run=config.dry_run):
+    if not _confirm_changes(changes, "Roll back?", yes=config.yes, dry_run=config.dry_run):
         return 0 if config.dry_run else 1
     carry_out(changes)
     for change in changes:
@@ -80,7 +80,7 @@ def _list_applied(models: Mapping[str, str], repository: Path) -> int:
     return 0
 
 
-def _confirmed(changes: Sequence[ConfigChange], question: str, *, yes: bool, dry_run: bool) -> bool:
+def _confirm_changes(changes: Sequence[ConfigChange], question: str, *, yes: bool, dry_run: bool) -> bool:
     """Show the changes and ask for confirmation; without a terminal only --yes confirms."""
     for change in changes:
         print(change.diff)
@@ -120,7 +120,7 @@ def choose(run: Run, config: ApplyConfig) -> Configuration:
     return verdict.best.run.configuration
 
 
-def _repository_of(started: RunStarted) -> Path:
+def _find_repository(started: RunStarted) -> Path:
     named = started.settings.get("model_repository")
     if not isinstance(named, str):
         raise UsageError("missing: --model-repository, as the run does not say where its models are")

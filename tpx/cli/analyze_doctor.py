@@ -26,10 +26,10 @@ def doctor(argv: Sequence[str]) -> int:
     """`tpx analyze doctor`, with the options of `profile`; return 1 if something would stop the run."""
     config = merge_options(argv)
     with Console(stderr=True).status("Looking at what the run needs"):
-        checks = [*_options(config), *check_machine(config)]
+        checks = [*_check_options(config), *check_machine(config)]
         try:
             with asyncio.Runner(loop_factory=event_loop) as loop:
-                checks += loop.run(_asked(config))
+                checks += loop.run(_check_server(config))
         except TpxError as exc:
             checks.append(Check(what="server", state=CheckState.FAILED, found=exc.message))
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -43,7 +43,7 @@ def doctor(argv: Sequence[str]) -> int:
     return 1 if any(check.state is CheckState.FAILED for check in checks) else 0
 
 
-def _options(config: ProfileSpec) -> list[Check]:
+def _check_options(config: ProfileSpec) -> list[Check]:
     if config.models.model_repository is None and config.server.triton_launch_mode != "remote":
         remedy = "name the directory of the models with --model-repository"
         return [Check(what="options", state=CheckState.FAILED, found="no model repository", remedy=remedy)]
@@ -53,7 +53,7 @@ def _options(config: ProfileSpec) -> list[Check]:
     return [Check(what="options", state=CheckState.OK, found="they go together")]
 
 
-async def _asked(config: ProfileSpec) -> list[Check]:
+async def _check_server(config: ProfileSpec) -> list[Check]:
     """Return findings that need a server."""
     if config.server.triton_launch_mode == "remote":
         checks = await check_remote(config, open_control(config, remote_addresses(config)))
@@ -64,7 +64,7 @@ async def _asked(config: ProfileSpec) -> list[Check]:
     if config.models.model_repository is None and config.server.triton_launch_mode != "remote":
         return checks
     if config.server.triton_launch_mode == "ray":
-        return await _on_nodes(config)
+        return await _check_nodes(config)
     runner = open_runner(config)
     try:
         return checks + await check_models(config, runner)
@@ -72,7 +72,7 @@ async def _asked(config: ProfileSpec) -> list[Check]:
         await runner.close()
 
 
-async def _on_nodes(config: ProfileSpec) -> list[Check]:
+async def _check_nodes(config: ProfileSpec) -> list[Check]:
     """Return the Ray nodes that take part, why others do not, and whether they can serve the models."""
     left_out: list[str] = []
     with (

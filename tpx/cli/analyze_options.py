@@ -46,10 +46,10 @@ def read_names(value: Any) -> tuple[ReportedConfiguration, ...]:
 
 def read_plots(value: Any) -> tuple[Plot, ...]:
     """Names of plots with their title, axes, and whether they are monotonic."""
-    return tuple(_plot(name, own) for name, own in mapping(value, "plots").items())
+    return tuple(_parse_plot(name, own) for name, own in mapping(value, "plots").items())
 
 
-def _plot(name: str, value: Any) -> Plot:
+def _parse_plot(name: str, value: Any) -> Plot:
     own = mapping(value, f"title, x_axis and y_axis of plot '{name}'")
     known = ("title", "x_axis", "y_axis", "monotonic")
     for key in own:

@@ -64,16 +64,16 @@ def show_plan(config: ProfileSpec) -> int:
         tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch,
     ):
         with asyncio.Runner(loop_factory=event_loop) as loop:
-            loop.run(_follow(config, pace, Path(scratch)))
+            loop.run(_simulate_search(config, pace, Path(scratch)))
         found = Run.from_records(read_last_run(Path(scratch) / "run.jsonl"))
     width = terminal_width()
     for model in found.models:
-        print(_model_text(model, width))
-    print("\n".join(wrapped(line, width) for line in _summary(config, found, pace)))
+        print(_format_model(model, width))
+    print("\n".join(wrapped(line, width) for line in _summarize_plan(config, found, pace)))
     return Exit.OK if all(model.measured for model in found.models) else Exit.FAILED
 
 
-async def _follow(config: ProfileSpec, pace: Pace, place: Path) -> None:
+async def _simulate_search(config: ProfileSpec, pace: Pace, place: Path) -> None:
     """Run the search over invented measurements, with its journal in `place`."""
     count = 0
 
@@ -185,7 +185,7 @@ def repetitions(model: ModelRun) -> int:
     return sum(len(variant.repetitions) for variant in model.variants)
 
 
-def _model_text(model: ModelRun, width: int | None) -> str:
+def _format_model(model: ModelRun, width: int | None) -> str:
     if not model.measured:
         return f"{model.model} cannot be profiled: {model.why_nothing}\n"
     count = len(model.variants)
@@ -198,7 +198,7 @@ def _model_text(model: ModelRun, width: int | None) -> str:
         most = each.configuration.max_batch_size
         parts = [each.configuration.instance_group, f"batches of up to {most}" if most else "no batches"]
         parts += ["dynamic batching"] * each.configuration.dynamic_batching
-        rows.append((each.variant.name, ", ".join(parts), _loads_text(each)))
+        rows.append((each.variant.name, ", ".join(parts), _format_loads(each)))
     lines = [title]
     headers: tuple[str, ...] = ("Configuration", "Settings", "Loads")
     if len({loads for *_, loads in rows}) == 1:
@@ -209,7 +209,7 @@ def _model_text(model: ModelRun, width: int | None) -> str:
     return "\n".join([*(wrapped(line, width) for line in lines), table.to_console(width), left])
 
 
-def _loads_text(variant: VariantRun) -> str:
+def _format_loads(variant: VariantRun) -> str:
     """Return text such as `concurrency 1, 2, 4`, per batch size."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for load in (measured.load for measured in variant.measurements):
@@ -222,13 +222,13 @@ def _loads_text(variant: VariantRun) -> str:
     )
 
 
-def _summary(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
+def _summarize_plan(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
     count = sum(model.measurement_count + repetitions(model) for model in found.models)
     stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
     lines = [
         f"In all: at most {count} measurements, {stable} where they are stable at once, {longest} where none "
         "ever is; fewer where more load or larger batches bring nothing.",
-        _server_text(config),
+        _describe_server(config),
     ]
     if config.budget.budget is not None:
         lines.append(
@@ -239,7 +239,7 @@ def _summary(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
     return lines
 
 
-def _server_text(config: ProfileSpec) -> str:
+def _describe_server(config: ProfileSpec) -> str:
     if config.server.triton_launch_mode == "remote":
         if config.server.reload_model_disable:
             return "The running server is measured as it is; nothing is loaded."

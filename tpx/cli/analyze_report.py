@@ -30,16 +30,18 @@ from tpx.report.pdf import require_typst, write_pdf
 
 def report(argv: Sequence[str]) -> int:
     """`tpx analyze report`: return 0 if all reports were written."""
-    config = _read(argv)
+    config = _read_options(argv)
     path = journal_of(config.checkpoint_directory or config.export_path)
     run = Run.from_records(read_last_run(path))
     if "pdf" in config.output_formats:
         require_typst()
-    (_write_detailed if config.report_model_configs else _write_whole)(_view(run, config), config)
+    (_write_variant_reports if config.report_model_configs else _write_run_reports)(
+        _make_view(run, config), config
+    )
     return 0
 
 
-def _view(run: Run, config: ReportConfig) -> ReportView:
+def _make_view(run: Run, config: ReportConfig) -> ReportView:
     """Return the view of the command's options; the run's own options are the defaults."""
     own = run.started.settings
     repository = Path(str(own.get("output_model_repository_path", "output_model_repository")))
@@ -50,7 +52,7 @@ def _view(run: Run, config: ReportConfig) -> ReportView:
     return replace(view, plots=config.plots)
 
 
-def _read(argv: Sequence[str]) -> ReportConfig:
+def _read_options(argv: Sequence[str]) -> ReportConfig:
     given = given_in_argv(ReportConfig, argv)
     path = given.get("config_file")
     if path is not None:
@@ -62,7 +64,7 @@ def _read(argv: Sequence[str]) -> ReportConfig:
     return build(ReportConfig, given)
 
 
-def _only(run: Run, name: str) -> Run:
+def _select_variant(run: Run, name: str) -> Run:
     """Return the part of the run about one configuration and the default it is compared with."""
     models = []
     for model in run.models:
@@ -72,7 +74,7 @@ def _only(run: Run, name: str) -> Run:
     return replace(run, models=tuple(models))
 
 
-def _write_whole(view: ReportView, config: ReportConfig) -> None:
+def _write_run_reports(view: ReportView, config: ReportConfig) -> None:
     """Write every report of the run in these formats, to the places that `profile` uses."""
     place, wanted = config.export_path, set(config.output_formats)
 
@@ -94,7 +96,7 @@ def _write_whole(view: ReportView, config: ReportConfig) -> None:
             print(f"Report: {path}")
 
 
-def _write_detailed(view: ReportView, config: ReportConfig) -> None:
+def _write_variant_reports(view: ReportView, config: ReportConfig) -> None:
     """Write a report of each configuration in these formats."""
     models = {v.variant.name: model.model for model in view.run.models for v in model.measured}
     for wanted in config.report_model_configs:
@@ -114,14 +116,14 @@ def _write_detailed(view: ReportView, config: ReportConfig) -> None:
     for wanted in config.report_model_configs:
         own = replace(view, plots=wanted.plots or view.plots)
         for written in dict.fromkeys(config.output_formats):
-            for path in _write_one(own, wanted.name, written):
+            for path in _write_variant(own, wanted.name, written):
                 print(f"Report: {path}")
 
 
-def _write_one(view: ReportView, name: str, written: str) -> tuple[Path, ...]:
+def _write_variant(view: ReportView, name: str, written: str) -> tuple[Path, ...]:
     place = view.export_path / "reports" / "detailed" / name
     if written == "csv":
-        return write_csv(replace(view, run=_only(view.run, name)), place)
+        return write_csv(replace(view, run=_select_variant(view.run, name)), place)
     path = place / f"detailed_report.{written}"
     document = build_detail(view, name)
     if written == "html":
@@ -143,11 +145,13 @@ def compare(argv: Sequence[str]) -> int:
         raise UsageError(
             f"{config.runs[0]} and {config.runs[1]} have no configuration in common under the same load"
         )
-    compared = Compared(pairs=tuple(_pairs(found)), strictness=config.comparison.strictness, unit="infer/s")
-    return report_comparison(compared, config.comparison, _document(found), everything=config.all)
+    compared = Compared(
+        pairs=tuple(_group_differences(found)), strictness=config.comparison.strictness, unit="infer/s"
+    )
+    return report_comparison(compared, config.comparison, _make_document(found), everything=config.all)
 
 
-def _pairs(found: AnalysisComparison) -> Iterator[Against]:
+def _group_differences(found: AnalysisComparison) -> Iterator[Against]:
     """Yield the differences by configuration, and last what only one run has."""
     for (before, after, recommended), pairs in groupby(
         found.pairs, key=lambda pair: (pair.before, pair.after, pair.recommended)
@@ -167,7 +171,7 @@ def _pairs(found: AnalysisComparison) -> Iterator[Against]:
         yield Against(title="Not compared", differences=(), left_out=left_out)
 
 
-def _document(found: AnalysisComparison) -> dict[str, object]:
+def _make_document(found: AnalysisComparison) -> dict[str, object]:
     """Return the differences as JSON."""
     differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, object]] = [

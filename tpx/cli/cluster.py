@@ -95,7 +95,7 @@ def up(argv: Sequence[str]) -> int:
                 )
             print(f"HAProxy's page: http://{spec.traffic.balancer[0]}:{spec.traffic.stats_port}/", file=out)
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 def update(argv: Sequence[str]) -> int:
@@ -115,7 +115,7 @@ def update(argv: Sequence[str]) -> int:
                 raise UsageError(status["fault"])
             print(f"every replica runs release {status['release']}", file=out)
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 def status(argv: Sequence[str]) -> int:
@@ -138,7 +138,7 @@ def status(argv: Sequence[str]) -> int:
                 for event in found["events"][-5:]:
                     print(event, file=out)
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 def scale(argv: Sequence[str]) -> int:
@@ -149,7 +149,7 @@ def scale(argv: Sequence[str]) -> int:
         with connected(config.place.ray_address):
             client.Cluster(config.place.name).scale(config.count)
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 def down(argv: Sequence[str]) -> int:
@@ -160,7 +160,7 @@ def down(argv: Sequence[str]) -> int:
         with connected(place.ray_address):
             client.Cluster(place.name).down()
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 def logs(argv: Sequence[str]) -> int:
@@ -171,7 +171,7 @@ def logs(argv: Sequence[str]) -> int:
         with connected(config.place.ray_address):
             print(client.Cluster(config.place.name).log(config.replica, config.lines), file=out)
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 def config(argv: Sequence[str]) -> int:
@@ -194,7 +194,7 @@ def config(argv: Sequence[str]) -> int:
         else:
             print(haproxy_config(traffic, Slots(tuple(routes)), "/run/haproxy-tpx.sock"), end="", file=out)
 
-    return _guarded(action)
+    return _run_with_ray(action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def table(status: JsonObject) -> Table:
     return shown
 
 
-def _guarded(action: Callable[[TextIO], None]) -> int:
+def _run_with_ray(action: Callable[[TextIO], None]) -> int:
     """Run a command that writes its results to what it is given; what Ray prints meanwhile goes to stderr."""
     out = sys.stdout
     try:

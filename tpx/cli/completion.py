@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if asked:
         if shell not in _SHELLS:
             return Exit.FAILED
-        made = _shell(shell)
+        made = _make_shell_completion(shell)
         print(made.source() if what == "source" else made.complete())
         return Exit.OK
     flag, shell = [*argv, Path(os.environ.get("SHELL", "")).name][:2]
@@ -51,12 +51,12 @@ def main(argv: Sequence[str]) -> int:
         told = f"no completion for shell '{shell}'{nearest(shell, _SHELLS)}" if shell else "SHELL is not set"
         complain(f"tpx {flag}: {told}: name one of {', '.join(_SHELLS)}")
         return Exit.FAILED
-    source = _shell(shell).source()
-    print(source if flag == "--show-completion" else _installed(shell, source))
+    source = _make_shell_completion(shell).source()
+    print(source if flag == "--show-completion" else _install_script(shell, source))
     return Exit.OK
 
 
-def _installed(shell: str, source: str) -> str:
+def _install_script(shell: str, source: str) -> str:
     """Write the script and make the shell load it; return what was done."""
     script, startup, line = _FILES[shell]
     path = Path.home() / script
@@ -71,7 +71,7 @@ def _installed(shell: str, source: str) -> str:
     return f"Wrote {path}. Start a new {shell} to use it."
 
 
-def _shell(name: str) -> ShellComplete:
+def _make_shell_completion(name: str) -> ShellComplete:
     kind = get_completion_class(name)
     assert kind is not None, name
 
@@ -85,15 +85,15 @@ def _shell(name: str) -> ShellComplete:
 
 def candidates(args: Sequence[str], incomplete: str) -> Iterator[CompletionItem]:
     """Yield completions of the incomplete word after these arguments."""
-    words, incomplete, lead = _split(args, incomplete)
+    words, incomplete, lead = _split_value(args, incomplete)
     path = command_of(words)
     fields = options_of(COMMANDS[path]) if path in COMMANDS else []
     by_spelling = {name: field for field in fields for name in field.spellings}
     before = by_spelling.get(words[-1]) if words else None
     if before is not None and not before.is_switch:
-        yield from _values(before, fields, words, incomplete, lead)
+        yield from _complete_value(before, fields, words, incomplete, lead)
     elif incomplete.startswith("-"):
-        yield from _flags(path, fields, incomplete)
+        yield from _complete_flag(path, fields, incomplete)
     else:
         if len(words) == len(path):
             for name in below(path):
@@ -101,10 +101,10 @@ def candidates(args: Sequence[str], incomplete: str) -> Iterator[CompletionItem]
                     yield CompletionItem(name, help=COMMANDS[(*path, name)].summary)
         for field in fields:
             if field.option.positional:
-                yield from _values(field, fields, words, incomplete, lead)
+                yield from _complete_value(field, fields, words, incomplete, lead)
 
 
-def _split(args: Sequence[str], incomplete: str) -> tuple[list[str], str, str]:
+def _split_value(args: Sequence[str], incomplete: str) -> tuple[list[str], str, str]:
     """Split --name=value: the arguments before the value, the partial value, and the prefix before it."""
     words = list(args)
     if words[-1:] == ["="]:  # bash splits it into three words
@@ -117,7 +117,9 @@ def _split(args: Sequence[str], incomplete: str) -> tuple[list[str], str, str]:
     return words, incomplete, ""
 
 
-def _flags(path: tuple[str, ...], fields: Sequence[Field], incomplete: str) -> Iterator[CompletionItem]:
+def _complete_flag(
+    path: tuple[str, ...], fields: Sequence[Field], incomplete: str
+) -> Iterator[CompletionItem]:
     told = {field.flag: field.option.help for field in fields if not field.option.positional}
     told |= {"--help": "the options that most people use"}
     told |= {"--help-all": "all options"} if path else {"--version": "print the version"}
@@ -126,7 +128,7 @@ def _flags(path: tuple[str, ...], fields: Sequence[Field], incomplete: str) -> I
             yield CompletionItem(name, help=help_)
 
 
-def _values(
+def _complete_value(
     field: Field, fields: Sequence[Field], words: Sequence[str], incomplete: str, lead: str
 ) -> Iterator[CompletionItem]:
     """Return the values that an option accepts: choices, models, or files."""
@@ -144,7 +146,7 @@ def _values(
             yield CompletionItem(f"{lead}{head}{comma}{name}")
 
 
-def _given(fields: Sequence[Field], words: Sequence[str], name: str) -> str | None:
+def _find_value(fields: Sequence[Field], words: Sequence[str], name: str) -> str | None:
     """Return the last value that the words give an option."""
     spellings = next((field.spellings for field in fields if field.name == name), ())
     value = None
@@ -155,16 +157,16 @@ def _given(fields: Sequence[Field], words: Sequence[str], name: str) -> str | No
     return value
 
 
-def _models_in_repository(fields: Sequence[Field], words: Sequence[str]) -> list[str]:
-    directory = Path(_given(fields, words, "model_repository") or "models")
+def _list_repository_models(fields: Sequence[Field], words: Sequence[str]) -> list[str]:
+    directory = Path(_find_value(fields, words, "model_repository") or "models")
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and entry.name[0] != ".")
     except OSError:
         return []
 
 
-def _models_on_server(fields: Sequence[Field], words: Sequence[str]) -> list[str]:
-    url = _given(fields, words, "url") or "localhost:8000"
+def _list_server_models(fields: Sequence[Field], words: Sequence[str]) -> list[str]:
+    url = _find_value(fields, words, "url") or "localhost:8000"
     host = url.removeprefix("http://").partition("/")[0]
     try:
         with closing(http.client.HTTPConnection(host, timeout=ASKING_S)) as connection:
@@ -176,6 +178,6 @@ def _models_on_server(fields: Sequence[Field], words: Sequence[str]) -> list[str
 
 
 _NAMES: dict[str, Callable[[Sequence[Field], Sequence[str]], list[str]]] = {
-    "models": _models_in_repository,
-    "served models": _models_on_server,
+    "models": _list_repository_models,
+    "served models": _list_server_models,
 }

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         config = from_argv(DoctorConfig, argv)
         with Console(stderr=True).status("Looking at what is installed"):
             found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
-        faults = [_fault(found, name) for name in config.require]
+        faults = [_explain_unusable(found, name) for name in config.require]
     except TpxError as exc:
         complain(f"error: {exc}")
         return 1
@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         remedies = [each for each in (*found.backends, *found.features) if each.remedy]
         show(
-            *(_machine_table(found.machine), "", _table("Backends", found.backends)),
-            *("", _table("Features", found.features)),
+            *(_make_machine_table(found.machine), "", _make_table("Backends", found.backends)),
+            *("", _make_table("Features", found.features)),
             *(("", Text("What would help", style="bold")) if remedies else ()),
             # each on one line regardless of its length, so that it can be copied
             *(Text(f"  {each.name}: {each.remedy}") for each in remedies),
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if any(faults) else 0
 
 
-def _fault(found: Inspection, name: str) -> str:
+def _explain_unusable(found: Inspection, name: str) -> str:
     """Return why a required name cannot be used, or "". Raises UsageError for an unknown one."""
     finding = found.finding(name)
     if finding is None:
@@ -75,7 +75,7 @@ def _fault(found: Inspection, name: str) -> str:
     return f"{name} is required and {finding.state.value}: {finding.why}{help_}"
 
 
-def _machine_table(machine: Machine) -> Table:
+def _make_machine_table(machine: Machine) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
@@ -92,7 +92,7 @@ def _machine_table(machine: Machine) -> Table:
     return table
 
 
-def _table(title: str, findings: Sequence[InspectedPart]) -> Table:
+def _make_table(title: str, findings: Sequence[InspectedPart]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in (title, "", "Version"):
         table.add_column(header, no_wrap=True)

@@ -32,9 +32,9 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
     page = _Page()
     fields = options_of(COMMANDS[path]) if path in COMMANDS else []
     if topic:
-        fields = _about(fields, topic)
+        fields = _find_options(fields, topic)
         if not fields:
-            _nothing_about(path, topic)
+            _complain_no_match(path, topic)
             return Exit.FAILED
     elif not whole:
         fields = [field for field in fields if field.option.common] or fields
@@ -47,12 +47,14 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
         page.examples(command.examples)
     page.options(fields)
     if not topic:
-        page.rows("Commands", [(" ".join(words[len(path) :]), each.summary) for words, each in _listed(path)])
+        page.rows(
+            "Commands", [(" ".join(words[len(path) :]), each.summary) for words, each in _iter_commands(path)]
+        )
         if path not in COMMANDS:
             page.rows("Options", _ROOT_OPTIONS)
         elif COMMANDS[path].config:
             page.rows("Exit codes", [(str(code.value), MEANINGS[code]) for code in COMMANDS[path].exits])
-    page.text(_more(path, shown=len(fields)))
+    page.text(_describe_hidden_options(path, shown=len(fields)))
     print("\n".join(page.lines))
     return Exit.OK
 
@@ -79,7 +81,7 @@ def choices_of(field: Field) -> list[str]:
     return [str(choice) for choice in given if choice != ""]
 
 
-def _listed(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
+def _iter_commands(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
     """Return the commands of a group; at the top also subcommands of commands that have options."""
     for words, command in COMMANDS.items():
         if words[: len(path)] == path and len(words) > len(path):
@@ -88,7 +90,7 @@ def _listed(path: tuple[str, ...]) -> Iterable[tuple[tuple[str, ...], Command]]:
                 yield words, command
 
 
-def _about(fields: Sequence[Field], topic: str) -> list[Field]:
+def _find_options(fields: Sequence[Field], topic: str) -> list[Field]:
     """Return the options of sections whose titles contain the topic, else options that contain it."""
     word = topic.lower()
     found = [field for field in fields if word == field.section.lower()]
@@ -101,20 +103,20 @@ def _about(fields: Sequence[Field], topic: str) -> list[Field]:
     ]
 
 
-def _sections(path: tuple[str, ...]) -> list[str]:
+def _list_sections(path: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(field.section for field in options_of(COMMANDS[path])))
 
 
-def _nothing_about(path: tuple[str, ...], topic: str) -> None:
+def _complain_no_match(path: tuple[str, ...], topic: str) -> None:
     if path not in COMMANDS or not COMMANDS[path].config:
         complain(f"tpx: no command '{topic}'{nearest(topic, below(path))}")
         return
-    sections = [section.lower() for section in _sections(path)]
+    sections = [section.lower() for section in _list_sections(path)]
     name, near = " ".join(("tpx", *path)), nearest(topic.lower(), sections)
     complain(f"{name}: no section or option about '{topic}'{near}\nsections: {', '.join(sections)}")
 
 
-def _more(path: tuple[str, ...], *, shown: int) -> str:
+def _describe_hidden_options(path: tuple[str, ...], *, shown: int) -> str:
     """Return how to see the options that are not shown."""
     name = " ".join(("tpx", *path))
     if path not in COMMANDS or not COMMANDS[path].config:
@@ -122,7 +124,7 @@ def _more(path: tuple[str, ...], *, shown: int) -> str:
     total = len(options_of(COMMANDS[path]))
     if shown == total:
         return ""
-    sections = ", ".join(section.lower() for section in _sections(path))
+    sections = ", ".join(section.lower() for section in _list_sections(path))
     return (
         f"{shown} of {total} options. For all of them: {name} --help-all. For a section or a topic: "
         f"{name} --help WORD. Sections: {sections}."
@@ -145,23 +147,26 @@ class _Page:
             words.append("COMMAND")
         else:
             fields = options_of(COMMANDS[path])
-            words += ["[OPTIONS]", *(_positional(field) for field in fields if field.option.positional)]
-        self.lines += [f"{self._bold('Usage:')} {' '.join(words)}", ""]
+            words += [
+                "[OPTIONS]",
+                *(_format_positional(field) for field in fields if field.option.positional),
+            ]
+        self.lines += [f"{self._format_bold('Usage:')} {' '.join(words)}", ""]
 
     def text(self, *paragraphs: str) -> None:
         for paragraph in filter(None, paragraphs):
-            self.lines += [*_wrapped(paragraph, self._width), ""]
+            self.lines += [*_wrap_text(paragraph, self._width), ""]
 
     def examples(self, examples: Sequence[str]) -> None:
         if examples:
-            self.lines += [self._bold("Examples:"), *(f"  {example}" for example in examples), ""]
+            self.lines += [self._format_bold("Examples:"), *(f"  {example}" for example in examples), ""]
 
     def options(self, fields: Sequence[Field]) -> None:
         """Add a section per heading, in the order of the fields."""
         sections: dict[str, list[Row]] = {}
         for field in fields:
             title = "Arguments" if field.option.positional else field.section
-            sections.setdefault(title, []).append(_row(field))
+            sections.setdefault(title, []).append(_format_row(field))
         for title, rows in sections.items():
             self.rows(title, rows)
 
@@ -171,40 +176,40 @@ class _Page:
             return
         most = min(COLUMN_MOST, round(self._width * COLUMN_SHARE))
         column = max((len(left) for left, _ in rows if len(left) <= most), default=most - 4) + 4
-        self.lines.append(self._bold(f"{title}:"))
+        self.lines.append(self._format_bold(f"{title}:"))
         for left, right in rows:
-            told = _wrapped(right, self._width - column)
+            told = _wrap_text(right, self._width - column)
             shown = f"  {_CYAN}{left}{_PLAIN}" if self._coloured else f"  {left}"
             if len(left) + 4 <= column:
                 shown += " " * (column - len(left) - 2) + (told.pop(0) if told else "")
             self.lines += [shown, *(" " * column + line for line in told)]
         self.lines.append("")
 
-    def _bold(self, text: str) -> str:
+    def _format_bold(self, text: str) -> str:
         return f"{_BOLD}{text}{_PLAIN}" if self._coloured else text
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap_text(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def _row(field: Field) -> Row:
+def _format_row(field: Field) -> Row:
     """Return the spellings of an option and its help."""
     if field.option.positional:
-        return _metavar(field), field.option.help
+        return _format_metavar(field), field.option.help
     spelled = ", ".join(sorted(field.spellings, key=lambda name: (name.startswith("--"), name != field.flag)))
     if not field.is_switch:
-        spelled += f" {_metavar(field)}"
-    return spelled, field.option.help + _default(field)
+        spelled += f" {_format_metavar(field)}"
+    return spelled, field.option.help + _format_default(field)
 
 
-def _metavar(field: Field) -> str:
+def _format_metavar(field: Field) -> str:
     given = field.option.metavar or _METAVARS.get(field.item_type, "TEXT")
     return "|".join(choices_of(field)) or given
 
 
-def _positional(field: Field) -> str:
-    shown = _metavar(field)
+def _format_positional(field: Field) -> str:
+    shown = _format_metavar(field)
     more = "..." * (field.repeatable and " " not in shown)
     return (shown if field.default is MISSING else f"[{shown}]") + more
 
@@ -212,7 +217,7 @@ def _positional(field: Field) -> str:
 _METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
-def _default(field: Field) -> str:
+def _format_default(field: Field) -> str:
     default = field.default
     if default is MISSING:
         return " [required]"

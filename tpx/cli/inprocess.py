@@ -150,7 +150,7 @@ class EngineClient:
 
         def send(encoded: EngineRequest, on_response: OnResponse) -> InferRequest:
             answer = Answer(on_response)
-            request = InferRequest(encoded.head, encoded.buffers, _reply, answer)
+            request = InferRequest(encoded.head, encoded.buffers, _take_response, answer)
             if encoded.head.model.decoupled:
                 request.backpressure = ResponseBackpressure()
             try:
@@ -180,7 +180,7 @@ class EngineClient:
         await self._engine.stop()
 
 
-def _reply(request: InferRequest, response: InferResponse) -> None:
+def _take_response(request: InferRequest, response: InferResponse) -> None:
     answer: Answer = request.context
     if response.error is not None:
         _take_error(answer, response.error)

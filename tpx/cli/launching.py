@@ -77,7 +77,7 @@ async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observ
 @contextmanager
 def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Profile | None]:
     """Open what a run needs: runner, repository of variants and journal; yields None where it is complete."""
-    earlier = _earlier(config, say) if config.output.resume or config.output.retry_failed else None
+    earlier = _read_earlier_run(config, say) if config.output.resume or config.output.retry_failed else None
     if earlier is not None and earlier.complete:
         hint = "; --retry-failed tries again what failed" if earlier.failures else ""
         say(f"the run is complete: there is nothing to resume{hint}")
@@ -114,7 +114,7 @@ def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunne
     )
 
 
-def _earlier(config: ProfileSpec, say: Say) -> RunRecords:
+def _read_earlier_run(config: ProfileSpec, say: Say) -> RunRecords:
     path = config.output.journal_path
     earlier = RunRecords(read_last_run(path) if path.exists() else ())
     check_same_run(earlier, config.as_settings(), path)
@@ -131,7 +131,7 @@ def open_runner(config: ProfileSpec) -> Runner:
     if config.server.triton_launch_mode == "inprocess":
         return InProcessRunner(
             (config.models.model_repository or Path()).absolute(),
-            replace(_load_generator(config), in_process=IN_PROCESS),
+            replace(_make_load_generator(config), in_process=IN_PROCESS),
             limit_s=config.measurement.perf_analyzer_timeout,
         )
 
@@ -139,8 +139,8 @@ def open_runner(config: ProfileSpec) -> Runner:
         return open_control(config, addresses)
 
     return ServedRunner(
-        ModelLoader(_starter(config), control, timeout_s=config.server.client_max_retries),
-        _load_generator(config),
+        ModelLoader(_choose_starter(config), control, timeout_s=config.server.client_max_retries),
+        _make_load_generator(config),
         launch=lambda model: launch_of(config, model),
         limit_s=config.measurement.perf_analyzer_timeout,
         reloads=not config.server.reload_model_disable,
@@ -163,7 +163,7 @@ def remote_addresses(config: ProfileSpec) -> Addresses:
     )
 
 
-def _load_generator(config: ProfileSpec) -> LoadGenerator:
+def _make_load_generator(config: ProfileSpec) -> LoadGenerator:
     """Options of the load generator, and the observer that every level is reported to."""
     file = config.measurement.perf_output_path
     if file is None and not config.measurement.perf_output:
@@ -193,7 +193,7 @@ def launch_of(config: ProfileSpec, name: str) -> Launch:
     )
 
 
-def _starter(config: ProfileSpec) -> StartServer:
+def _choose_starter(config: ProfileSpec) -> StartServer:
     """Return the runner that starts, or finds, the server of a launch mode."""
     if config.server.triton_launch_mode == "remote":
         addresses = remote_addresses(config)

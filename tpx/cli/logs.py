@@ -42,19 +42,19 @@ class TritonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         block = getattr(record, "block", "")
         if self.log_format == "json":
-            return self._json(record, block)
+            return self._format_json(record, block)
         if block:
-            return f"{self._start(record)}\n{block}"
+            return f"{self._format_prefix(record)}\n{block}"
         message = record.getMessage()
         if self._escape:
             message = json.dumps(message, ensure_ascii=False).translate(_UNSEEN)
-        text = self._start(record) + message
+        text = self._format_prefix(record) + message
         if record.exc_info:  # no line of a traceback may look like the start of another record
             lines = self.formatException(record.exc_info).splitlines()
             text += "".join(f"\n    {line.translate(_CONTROLS)}" for line in lines)
         return text
 
-    def _json(self, record: logging.LogRecord, block: str) -> str:
+    def _format_json(self, record: logging.LogRecord, block: str) -> str:
         """Return one JSON object on one line, whatever the record has."""
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
@@ -68,7 +68,7 @@ class TritonFormatter(logging.Formatter):
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False).translate(_UNSEEN)
 
-    def _start(self, record: logging.LogRecord) -> str:
+    def _format_prefix(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC)
         letter = _LETTERS.get(record.levelno, "E")
         where = f"{record.process} {record.filename}:{record.lineno}] "
@@ -123,11 +123,11 @@ def configure(control: LogControl) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    handlers = _handlers(control.settings.log_file)
+    handlers = _make_handlers(control.settings.log_file)
     formatter = TritonFormatter(escape=escapes(os.environ))
     for handler in handlers:
         handler.setFormatter(formatter)
-        handler.addFilter(lambda record: _wanted(control.settings, record.levelno))
+        handler.addFilter(lambda record: _is_enabled(control.settings, record.levelno))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -139,7 +139,7 @@ def configure(control: LogControl) -> None:
     control.watch(apply)
 
 
-def _handlers(log_file: str) -> list[logging.Handler]:
+def _make_handlers(log_file: str) -> list[logging.Handler]:
     if log_file:
         try:
             return [_LogFile(log_file, encoding="utf-8", errors="backslashreplace")]
@@ -152,7 +152,7 @@ def _handlers(log_file: str) -> list[logging.Handler]:
     return [out, err]
 
 
-def _wanted(settings: LogSettings, level: int) -> bool:
+def _is_enabled(settings: LogSettings, level: int) -> bool:
     if level >= logging.ERROR:
         return settings.log_error
     if level >= logging.WARNING:

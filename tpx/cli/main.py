@@ -41,9 +41,9 @@ def run(argv: Sequence[str]) -> int:
         return version(argv)
     flag = next((i for i, word in enumerate(argv) if word in _HELP_FLAGS), None)
     if not argv or flag is not None or "help" in argv[:2]:
-        return _help(argv, len(argv) if flag is None else flag)
+        return _show_help(argv, len(argv) if flag is None else flag)
     if (argv[0],) not in COMMANDS:
-        return _unknown(argv[0], ())
+        return _reject_command(argv[0], ())
     return COMMANDS[argv[0],].function()(argv[1:])
 
 
@@ -53,7 +53,7 @@ def version(_: Sequence[str]) -> int:
     return Exit.OK
 
 
-def _help(argv: Sequence[str], flag: int) -> int:
+def _show_help(argv: Sequence[str], flag: int) -> int:
     """Show the help of the command that is named before the help flag or right behind it."""
     from tpx.cli import help as pages
 
@@ -63,14 +63,14 @@ def _help(argv: Sequence[str], flag: int) -> int:
     path = command_of(named)
     rest = named[len(path) :]
     if rest and not rest[0].startswith("-") and (not path or not COMMANDS[path].config):
-        return _unknown(rest[0], path)
+        return _reject_command(rest[0], path)
     topic = behind if before and flag < len(argv) else rest
     if len(topic) > 1 and topic[0].startswith("-"):  # more options of a command line, not a question
         topic = []
     return pages.show(path, topic=" ".join(topic), whole="--help-all" in argv)
 
 
-def _unknown(word: str, path: tuple[str, ...]) -> int:
+def _reject_command(word: str, path: tuple[str, ...]) -> int:
     from tpx.cli import help as pages
 
     complain(f"tpx: no command '{' '.join((*path, word))}'{nearest(word, below(path))}\n")

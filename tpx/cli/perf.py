@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         if "--version" in spelled_out(argv):
             complain(f"Perf Analyzer Version {__version__} (tpx perf)")
             return Exit.OK
-        config = _configured(argv)
+        config = _read_config(argv)
         kind = config.service.service_kind
         if config.pace.self_test:
             from tpx.perf.self_test import self_test  # late
@@ -60,15 +60,15 @@ def main(argv: Sequence[str]) -> int:
                 from tpx.cli.perf_compare import compare_servers  # late
 
                 return compare_servers(config, argv, IN_PROCESS)
-            return _measured(config, argv)
+            return _run_and_report(config, argv)
     except TpxError as exc:
-        complain(f"Error: {exc}{_hint(exc, kind)}")
+        complain(f"Error: {exc}{_suggest_remedy(exc, kind)}")
         return Exit.PERF_FAILED
 
 
-def _measured(config: SessionSpec, argv: Sequence[str]) -> int:
+def _run_and_report(config: SessionSpec, argv: Sequence[str]) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        report = runner.run(_run(config))
+        report = runner.run(_run_session(config))
     if report is None:
         return Exit.INTERRUPTED
     tell(summary(report.levels) + answer_line(report) + answers_text(report))
@@ -76,13 +76,13 @@ def _measured(config: SessionSpec, argv: Sequence[str]) -> int:
         from tpx.perf.report.files import write_files  # late
 
         write_files(report, argv)
-        _tell_of_files(config, report)
+        _announce_files(config, report)
     if report.error:
         complain(f"Error: {report.error}")
     return exit_status(report)
 
 
-def _tell_of_files(config: SessionSpec, report: Report) -> None:
+def _announce_files(config: SessionSpec, report: Report) -> None:
     """Name on stderr the files that were written, and the levels that perf_analyzer's CSV rule leaves out."""
     if config.output.step_summary and step_summary_path() is None:
         complain(f"note: no step summary: {STEP_SUMMARY} is not set")
@@ -98,7 +98,7 @@ def _tell_of_files(config: SessionSpec, report: Report) -> None:
         complain(f"note: not in {config.output.csv}, as with perf_analyzer: {', '.join(left_out)}")
 
 
-def _hint(error: TpxError, kind: str) -> str:
+def _suggest_remedy(error: TpxError, kind: str) -> str:
     """Return advice for a server that does not listen, or whose certificate is unknown."""
     if not str(error).startswith("cannot connect"):
         return ""
@@ -109,7 +109,7 @@ def _hint(error: TpxError, kind: str) -> str:
     return f" ({START_ONE if kind == 'triton' else ''}{SAY_WHERE}{direct})"
 
 
-def _configured(argv: Sequence[str]) -> SessionSpec:
+def _read_config(argv: Sequence[str]) -> SessionSpec:
     if argv and not argv[0].startswith("-"):
         raise UsageError(
             f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: give the "
@@ -150,7 +150,7 @@ def exit_status(report: Report) -> Exit:
     return Exit.UNSTABLE if report.only_unstable and not report.config.answers.slo else Exit.OK
 
 
-async def _run(config: SessionSpec) -> Report | None:
+async def _run_session(config: SessionSpec) -> Report | None:
     """Return the report, or None if the run was interrupted twice."""
     with Terminal(config) as terminal:
         interrupts = Interrupts(lambda: terminal.measuring, terminal.notice)

@@ -52,16 +52,16 @@ def compare_servers(config: SessionSpec, argv: Sequence[str], in_process: str = 
     Interrupted runs are judged by what they measured only with --allow-partial.
     """
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        found = runner.run(_run(config, in_process))
+        found = runner.run(_run_comparison(config, in_process))
     if found is None:
         return Exit.INTERRUPTED
-    status = report_comparison(_compared(found), config.output, _ab_document(found, argv))
+    status = report_comparison(_make_comparison(found), config.output, _make_ab_document(found, argv))
     if found.interrupted and not config.answers.allow_partial:
         return Exit.INTERRUPTED
     return status
 
 
-async def _run(config: SessionSpec, in_process: str) -> ServerTurns | None:
+async def _run_comparison(config: SessionSpec, in_process: str) -> ServerTurns | None:
     begun = False
 
     def said(text: str) -> None:
@@ -74,7 +74,7 @@ async def _run(config: SessionSpec, in_process: str) -> ServerTurns | None:
     return await interrupts.run(turns)
 
 
-def _compared(found: ServerTurns) -> Compared:
+def _make_comparison(found: ServerTurns) -> Compared:
     base, *others = found.servers
     return Compared(
         pairs=tuple(
@@ -86,7 +86,7 @@ def _compared(found: ServerTurns) -> Compared:
     )
 
 
-def _ab_document(found: ServerTurns, argv: Sequence[str]) -> dict[str, object]:
+def _make_ab_document(found: ServerTurns, argv: Sequence[str]) -> dict[str, object]:
     return {
         "schema": 1,
         "argv": list(argv),

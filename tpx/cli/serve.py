@@ -43,25 +43,25 @@ _OTHER_FILES = 1024
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx serve` with these words; returns the exit status: 0 after a stop, 1 otherwise."""
-    return _reporting(lambda: _main(argv))
+    return _report_errors(lambda: _main(argv))
 
 
 def _main(argv: Sequence[str]) -> int:
     config = from_argv(ServeConfig, argv)
-    _warn_of_options(config, argv)
+    _warn_about_options(config, argv)
     logs = LogControl(config.logging.settings)
     configure(logs)
-    config = _with_models(config)
+    config = _choose_models(config)
     _allow_many_connections(config.server.max_connections)
     keep_few_pools()
     if config.server.frontends:
         return _supervise(config, logs)
-    status = _run(_serve(config, logs))
+    status = _run_coroutine(_serve(config, logs))
     finish()
     return status
 
 
-def _run(work: Coroutine[object, object, int]) -> int:
+def _run_coroutine(work: Coroutine[object, object, int]) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(work)
 
@@ -71,8 +71,8 @@ def _supervise(config: ServeConfig, logs: LogControl) -> int:
     check_ports(config)
     status = ProcessSupervisor(
         config,
-        engine=lambda seat: _reporting(lambda: _run(_serve(config, logs, seat))),
-        frontend=lambda seat: _reporting(lambda: _run(_serve_frontend(config, logs, seat))),
+        engine=lambda seat: _report_errors(lambda: _run_coroutine(_serve(config, logs, seat))),
+        frontend=lambda seat: _report_errors(lambda: _run_coroutine(_serve_frontend(config, logs, seat))),
     ).run()
     finish()
     if status < 0:
@@ -81,7 +81,7 @@ def _supervise(config: ServeConfig, logs: LogControl) -> int:
     return status
 
 
-def _reporting(run: Callable[[], int]) -> int:
+def _report_errors(run: Callable[[], int]) -> int:
     """Return the status of `run`, or 1 after printing what it fails with."""
     try:
         return run()
@@ -95,7 +95,7 @@ async def _serve_frontend(config: ServeConfig, logs: LogControl, seat: FrontendS
     return 0
 
 
-def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
+def _warn_about_options(config: ServeConfig, argv: Sequence[str]) -> None:
     """Return a line per option that does not do what its name promises or is deprecated."""
     for field in fields_of(ServeConfig):
         instead = _DEPRECATED.get(field.name)
@@ -128,26 +128,26 @@ def _allow_many_connections(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def _with_models(config: ServeConfig) -> ServeConfig:
+def _choose_models(config: ServeConfig) -> ServeConfig:
     """Without a word about models: ./models, or the example models."""
     if config.repository.models or config.repository.model_repository:
         return config
     directory = Path("models")
     if directory.is_dir():
-        _tell(config, f"No model repository given: serving ./{directory}")
+        _print_notice(config, f"No model repository given: serving ./{directory}")
     else:
         from tpx import examples  # late: only this path writes models
 
         directory = examples.default_directory()
         examples.write(directory)
         where = f"serving the example models in {directory}"
-        _tell(config, f"No model repository given and no ./models here: {where}")
+        _print_notice(config, f"No model repository given and no ./models here: {where}")
     return replace(config, repository=replace(config.repository, model_repository=(directory,)))
 
 
 async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None = None) -> int:
     server = InferenceServer(config, logs, seat)
-    signals = ServerSignals(on_now=lambda: _die(server))
+    signals = ServerSignals(on_now=lambda: _exit_by_signal(server))
     signals.watch()
     started = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(signals.stop.wait())
@@ -166,7 +166,7 @@ async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None 
     log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)
-    _tell(config, _ready(endpoints, "https" if config.http.http_use_ssl else "http"))
+    _print_notice(config, _format_ready_line(endpoints, "https" if config.http.http_use_ssl else "http"))
     await stopping
     if not await server.stop():
         log.error("Exit timeout expired. Exiting immediately.")
@@ -181,7 +181,7 @@ def _exit_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _die(server: InferenceServer) -> None:
+def _exit_by_signal(server: InferenceServer) -> None:
     """End the process by the signal that it got."""
     server.control.abandon()
     finish()
@@ -189,7 +189,7 @@ def _die(server: InferenceServer) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _ready(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
+def _format_ready_line(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
     """Return the line that says where everything is."""
     bound = {endpoint.service: endpoint.where for endpoint in endpoints}
     http, grpc, metrics = map(bound.get, ("HTTPService", "GRPCInferenceService", "Metrics Service"))
@@ -200,7 +200,7 @@ def _ready(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
     return f"tpx {__version__} is ready: {', '.join(parts)}"
 
 
-def _tell(config: ServeConfig, text: str) -> None:
+def _print_notice(config: ServeConfig, text: str) -> None:
     """Print a line that is no part of the log, unless the log is what a program reads."""
     if config.logging.log_format == "json":
         log.info("%s", text)

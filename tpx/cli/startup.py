@@ -26,7 +26,7 @@ def log_models(server: InferenceServer, config: ServeConfig) -> None:
     configs = [model.config for model in server.plane.served()]
     agents = sorted({each.name for one in configs for each in one.model_repository_agents.agents})
     options = config.repository
-    _log(
+    _log_table(
         ("Repository Agent", "Path"),
         [(name, where_agent_is(name, options.repoagent_directory)) for name in agents],
     )
@@ -36,16 +36,16 @@ def log_models(server: InferenceServer, config: ServeConfig) -> None:
         settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
         place = whereabouts(name, options.backend_directory)
         backends.append((name, place, json.dumps({"cmdline": settings}, separators=(",", ":"))))
-    _log(("Backend", "Path", "Config"), backends)
+    _log_table(("Backend", "Path", "Config"), backends)
     models = server.status()
-    _log(("Model", "Version", "Status"), model_rows(models))
+    _log_table(("Model", "Version", "Status"), model_rows(models))
     if not models:
         log.info("no models found")
 
 
 def log_options(server: InferenceServer, config: ServeConfig) -> None:
     """Return what the server was told."""
-    _log(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions))
+    _log_table(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions))
 
 
 def table(headers: Row, rows: Iterable[Row], width: int | None = None) -> str:
@@ -53,18 +53,18 @@ def table(headers: Row, rows: Iterable[Row], width: int | None = None) -> str:
 
     The widest column is broken into several lines where the table would be wider than `width`.
     """
-    lines = [headers, *(tuple(map(_one_line, row)) for row in rows)]
+    lines = [headers, *(tuple(map(_escape_control_characters, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     excess = sum(widths) + 3 * len(widths) + 1 - width if width else 0
     if excess > 0:
         widest = widths.index(max(widths))
         widths[widest] = max(widths[widest] - excess, CELL_LEAST)
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    texts = ["\n".join(_laid_out(line, widths)) for line in lines]
+    texts = ["\n".join(_layout_row(line, widths)) for line in lines]
     return "\n".join([rule, texts[0], rule, *texts[1:], rule, ""])
 
 
-def _laid_out(row: Row, widths: Sequence[int]) -> Iterator[str]:
+def _layout_row(row: Row, widths: Sequence[int]) -> Iterator[str]:
     """Return the lines of a row; cells wider than their column are wrapped."""
     cells = [
         textwrap.wrap(cell, width, break_on_hyphens=False) if len(cell) > width else [cell]
@@ -110,11 +110,11 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
     ]
 
 
-def _one_line(cell: str) -> str:
+def _escape_control_characters(cell: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
-def _log(headers: Row, rows: Sequence[Row]) -> None:
+def _log_table(headers: Row, rows: Sequence[Row]) -> None:
     """Log a table that has rows, as wide as the terminal where there is one."""
     if rows:
         log.info("", extra={"block": table(headers, rows, terminal_width())})

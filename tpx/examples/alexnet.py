@@ -131,7 +131,7 @@ def _write_data(path: Path, drawn: Sequence[Parameter]) -> list["TensorProto"]:
     return tensors
 
 
-def _convolution_nodes(conv: Convolution, source: str) -> list["NodeProto"]:
+def _make_convolution(conv: Convolution, source: str) -> list["NodeProto"]:
     """Return the nodes of one convolutional layer; the last node's output feeds the next layer."""
     from onnx import helper
 
@@ -169,13 +169,13 @@ def _convolution_nodes(conv: Convolution, source: str) -> list["NodeProto"]:
     return nodes
 
 
-def _nodes() -> list["NodeProto"]:
+def _make_nodes() -> list["NodeProto"]:
     from onnx import helper
 
     nodes: list[NodeProto] = []
     source = "data_0"
     for conv in CONVOLUTIONS:
-        nodes += _convolution_nodes(conv, source)
+        nodes += _make_convolution(conv, source)
         source = nodes[-1].output[0]
     nodes.append(helper.make_node("Flatten", [source], ["flat_1"], axis=1))
     for layer in FULLY_CONNECTED:
@@ -188,11 +188,11 @@ def _nodes() -> list["NodeProto"]:
     return nodes
 
 
-def _write(directory: Path) -> None:
+def _write_alexnet(directory: Path) -> None:
     save_model(
         directory,
         "alexnet",
-        _nodes(),
+        _make_nodes(),
         inputs=[float_tensor("data_0", 1, 3, 224, 224)],
         outputs=[float_tensor("prob_1", 1, 1000)],
         initializers=_write_data(directory / "1" / DATA_FILE, parameters()),
@@ -205,5 +205,5 @@ ALEXNET = Example(
     config=CONFIG,
     size_bytes=4 * PARAMETERS + 128 * 1024,
     needs_onnx=True,
-    write_files=_write,
+    write_files=_write_alexnet,
 )

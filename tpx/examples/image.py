@@ -91,7 +91,7 @@ def decode():
 '''
 
 
-def _ensemble(comment: str, name: str, image: str, first_step: str, pixels: str) -> str:
+def _format_ensemble(comment: str, name: str, image: str, first_step: str, pixels: str) -> str:
     """Return the configuration of an ensemble whose `first_step` makes `pixels` of the input `image`."""
     return f"""\
 {comment}
@@ -135,7 +135,7 @@ _PHOTO_ENSEMBLE = (
 )
 
 
-def _nearness() -> "tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]":
+def _make_color_weights() -> "tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]":
     """Return weights [colors, 3] and biases [colors]: the nearer a color, the larger 2 c x - |c|^2."""
     colours = np.array(list(COLOURS.values()), dtype=np.float32)
     return 2 * colours, -(colours**2).sum(axis=1)
@@ -169,7 +169,7 @@ def _write_preprocess(directory: Path) -> None:
 def _write_classification(directory: Path) -> None:
     from onnx import helper, numpy_helper
 
-    weights, biases = _nearness()
+    weights, biases = _make_color_weights()
     save_model(
         directory,
         "image_classification",
@@ -194,7 +194,7 @@ def _write_classification(directory: Path) -> None:
 def _write_segmentation(directory: Path) -> None:
     from onnx import TensorProto, helper, numpy_helper
 
-    weights, biases = _nearness()
+    weights, biases = _make_color_weights()
     save_model(
         directory,
         "image_segmentation",
@@ -242,7 +242,7 @@ IMAGE = (
     Example(
         name="image_ensemble",
         description="a picture in, its colour and a mask out: an ensemble of the three models before",
-        config=_ensemble(
+        config=_format_ensemble(
             _IMAGE_ENSEMBLE,
             "image_ensemble",
             'name: "image" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ]',
@@ -266,7 +266,7 @@ PHOTO = (
     Example(
         name="photo_ensemble",
         description="a JPEG or PNG in, its colour and a mask out: DALI, then two ONNX models",
-        config=_ensemble(
+        config=_format_ensemble(
             _PHOTO_ENSEMBLE,
             "photo_ensemble",
             'name: "photo" data_type: TYPE_UINT8 dims: [ -1 ]',

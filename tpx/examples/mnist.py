@@ -44,7 +44,7 @@ def held_out(labels: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
     return marks
 
 
-def _write(directory: Path) -> None:
+def _write_onnx(directory: Path) -> None:
     package = resources.files("tpx.examples")
     (directory / "1" / "model.onnx").write_bytes((package / "mnist.onnx").read_bytes())
     (directory / "labels.txt").write_bytes((package / "mnist_labels.txt").read_bytes())
@@ -55,7 +55,7 @@ MNIST = Example(
     description="a convolutional network trained on handwritten digits of 8x8 pixels",
     config=CONFIG,
     size_bytes=100 * 1024,
-    write_files=_write,
+    write_files=_write_onnx,
 )
 
 

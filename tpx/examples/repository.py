@@ -86,12 +86,12 @@ def write(
     UsageError: unknown name, `onnx` not installed, not enough disk space, directory not writable.
     """
     directory = Path(directory)
-    chosen = [_example(name) for name in names]
-    examples = list({e.name: e for one in chosen for e in (*map(_example, one.calls), one)}.values())
+    chosen = [_find_example(name) for name in names]
+    examples = list({e.name: e for one in chosen for e in (*map(_find_example, one.calls), one)}.values())
     wanted = [e for e in examples if overwrite or not _is_there(directory / e.name)]
     if wanted:
         _require_onnx([e.name for e in wanted if e.needs_onnx])
-        with _writing(directory, wanted):
+        with _prepare_directory(directory, wanted):
             fresh = {e.name for e in wanted if _write_one(directory, e, overwrite=overwrite)}
     else:
         fresh = set()
@@ -103,7 +103,7 @@ def write(
     ]
 
 
-def _example(name: str) -> Example:
+def _find_example(name: str) -> Example:
     if name not in EXAMPLES:
         raise UsageError(f"there is no example model '{name}' (there are: {', '.join(EXAMPLES)})")
     return EXAMPLES[name]
@@ -139,17 +139,17 @@ def _require_onnx(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def _writing(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
+def _prepare_directory(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
     """Create `directory`, check its space, and block cleanup by others meanwhile; converts OSError."""
     size = sum(e.size_bytes for e in wanted)
-    what = f"example models {', '.join(e.name for e in wanted)} ({_megabytes(size)}) into '{directory}'"
+    what = f"example models {', '.join(e.name for e in wanted)} ({_format_mb(size)}) into '{directory}'"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _clear_of_leftovers(directory):
+        with _remove_leftovers(directory):
             free = shutil.disk_usage(directory).free
             if free < size:
                 raise UsageError(
-                    f"not enough disk space for the {what}: {_megabytes(free)} free, {_megabytes(size)} "
+                    f"not enough disk space for the {what}: {_format_mb(free)} free, {_format_mb(size)} "
                     "needed",
                     code=Code.RESOURCE_EXHAUSTED,
                 )
@@ -159,7 +159,7 @@ def _writing(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
 
 
 @contextmanager
-def _clear_of_leftovers(directory: Path) -> Iterator[None]:
+def _remove_leftovers(directory: Path) -> Iterator[None]:
     """Remove the leftovers of killed writers, unless another writer is active.
 
     Each writer holds a shared lock on the directory; a process that gets the exclusive lock is alone,
@@ -200,5 +200,5 @@ def _write_one(directory: Path, example: Example, *, overwrite: bool) -> bool:
     return True
 
 
-def _megabytes(size_bytes: int) -> str:
+def _format_mb(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.1f} MB"

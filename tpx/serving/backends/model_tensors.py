@@ -47,7 +47,7 @@ def complete_tensors(
         (config.input, {tensor.name: tensor for tensor in inputs if tensor.name not in added}),
         (config.output, {tensor.name: tensor for tensor in outputs if tensor.name not in taken}),
     )
-    hint = _batching_hint(config.name, sections)
+    hint = _infer_batching(config.name, sections)
     if hint and not max_batch_size:
         raise ConfigError(
             f"autofill failed for model '{config.name}': model tensor shape configuration hints for dynamic "
@@ -55,13 +55,13 @@ def complete_tensors(
         )
     fill_batching(config, 0 if hint is False else max_batch_size)
     for items, tensors in sections:
-        _fill(config.name, items, tensors, batching=config.max_batch_size > 0)
+        _fill_tensors(config.name, items, tensors, batching=config.max_batch_size > 0)
 
 
 _Sections = Sequence[tuple[Any, Mapping[str, ModelTensor]]]
 
 
-def _batching_hint(model: str, sections: _Sections) -> bool | None:
+def _infer_batching(model: str, sections: _Sections) -> bool | None:
     """Return whether the configured dims omit the first dimension of the model; None if they give no hint."""
     hint: bool | None = None
     for items, tensors in sections:
@@ -81,7 +81,7 @@ def _batching_hint(model: str, sections: _Sections) -> bool | None:
     return hint
 
 
-def _fill(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batching: bool) -> None:
+def _fill_tensors(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batching: bool) -> None:
     if not items:
         for tensor in tensors.values():
             _check_ranked(model, tensor)

@@ -77,17 +77,17 @@ def backend(name: str, directory: Path | None = None) -> Backend:
 
     Raises NoBackend, or LoadError if a package is missing.
     """
-    runtime = _runtime(name, directory)
+    runtime = _find_runtime(name, directory)
     if runtime is not None:
         python = cast("type", imported(KNOWN["python"].target))
         return cast("Backend", python(runtime))
     made = make(BACKENDS, name)
     if made is None:
-        raise NoBackend(_no_backend(name, directory))
+        raise NoBackend(_explain_missing_backend(name, directory))
     return cast("Backend", made)
 
 
-def _no_backend(name: str, directory: Path | None) -> str:
+def _explain_missing_backend(name: str, directory: Path | None) -> str:
     """Return the message for an unknown backend, with a suggestion or a remedy."""
     fault = (
         f"unable to find backend library for backend '{name}', try specifying runtime on the model "
@@ -109,7 +109,7 @@ def _no_backend(name: str, directory: Path | None) -> str:
 
 def whereabouts(name: str, directory: Path | None = None) -> str:
     """Return where a backend's code is, or an empty string. Raises LoadError if two packages provide it."""
-    runtime = _runtime(name, directory)
+    runtime = _find_runtime(name, directory)
     if runtime is not None:
         return str(runtime)
     found = KNOWN.get(name) or offer_of(BACKENDS, name)
@@ -127,7 +127,7 @@ def backend_names(directory: Path | None) -> list[str]:
     return [*names(BACKENDS), *python_based(directory)]
 
 
-def _runtime(name: str, directory: Path | None) -> Path | None:
+def _find_runtime(name: str, directory: Path | None) -> Path | None:
     """Return the file of a Python-based backend, None if there is none."""
     if name in KNOWN or directory is None or not name or Path(name).name != name:
         return None

@@ -106,17 +106,17 @@ class _Responses:
         if error is None and self._request.cancelled:
             error = Cancelled("the request was cancelled")
         self._batch.end(error)
-        self._give(InferResponse([], error), 0)
+        self._push_response(InferResponse([], error), 0)
 
     def _send(self, response: InferResponse) -> bool:
         response.final = False
         size = sum(len(tensor.data) for tensor in response.outputs)
         if not self._backpressure.advance(size):
             return False
-        self._give(response, size)
+        self._push_response(response, size)
         self._sent += 1
         self._begun_ns = _clock()
         return not self._request.cancelled
 
-    def _give(self, response: InferResponse, size: int) -> None:
+    def _push_response(self, response: InferResponse, size: int) -> None:
         self._push(EarlyResponse(self._batch, response, index=self._sent, begun_ns=self._begun_ns, size=size))

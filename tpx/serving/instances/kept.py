@@ -69,16 +69,16 @@ class KeptBindings:
             self._seen[key] = None
             return
         if len(self._kept) >= _MAX_BINDINGS:
-            _end(self._kept.pop(next(iter(self._kept))))
-        self._kept[key] = self._bound(batch, inputs, outputs)
+            _end_binding(self._kept.pop(next(iter(self._kept))))
+        self._kept[key] = self._bind_rows(batch, inputs, outputs)
 
     def clear(self) -> None:
         """Release the memory of all bindings."""
         for bound in self._kept.values():
-            _end(bound)
+            _end_binding(bound)
         self._kept.clear()
 
-    def _bound(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> "BoundRows | None":
+    def _bind_rows(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> "BoundRows | None":
         arrays = [*inputs.values(), *outputs.values()]
         sizes = [0 if array.dtype.hasobject else array.nbytes for array in arrays]
         if not all(sizes) or sum(sizes) > _MAX_BYTES:
@@ -90,7 +90,7 @@ class KeptBindings:
         return BoundRows(binding, names, batch.size if self._batched else 0)
 
 
-def _end(bound: "BoundRows | None") -> None:
+def _end_binding(bound: "BoundRows | None") -> None:
     if bound is not None:
         bound.alive = False
 
@@ -112,7 +112,7 @@ class BoundRows:
 
     def output(self, spec: TensorSpec) -> "_BoundOutput":
         """Return the memory of an output. Raises ExecutionError if it differs from the configuration."""
-        return self._outputs.get(spec.name) or self._output(spec)
+        return self._outputs.get(spec.name) or self._bind_output(spec)
 
     def wanted(self, head: RequestHead) -> list[memoryview]:
         """Return the memory of the outputs that a request wants. Raises ExecutionError."""
@@ -137,13 +137,13 @@ class BoundRows:
             tensors = []
             for bound in head.outputs:
                 spec = bound.spec
-                output = outputs.get(spec.name) or self._output(spec)
+                output = outputs.get(spec.name) or self._bind_output(spec)
                 tensors.append(output.tensor(spec, start, head.batch_size))
             responses.append(InferResponse(tensors))
             start += head.batch_size
         batch.ended_ns = _clock()
 
-    def _output(self, spec: TensorSpec) -> "_BoundOutput":
+    def _bind_output(self, spec: TensorSpec) -> "_BoundOutput":
         RowOutputs(self._binding.outputs, self._rows).tensor(spec, 0, self._rows)  # checks type and rows
         array = self._binding.outputs[spec.name]
         output = self._outputs[spec.name] = _BoundOutput(

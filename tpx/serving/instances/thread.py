@@ -103,7 +103,7 @@ class ThreadInstance:
                 time.sleep(_PASSED_ON_S)
 
 
-def _read(request: InferRequest) -> None:
+def _read_shared_inputs(request: InferRequest) -> None:
     """Read inputs in shared memory into their buffers. Raises InvalidRequest."""
     unread, request.unread = request.unread, ()
     for each in unread:
@@ -136,7 +136,7 @@ class BatchWork:
                 return
             for request in batch.requests:
                 if request.unread:
-                    _read(request)
+                    _read_shared_inputs(request)
             inputs = stacking.gather(batch)
             batch.gathered_ns = _clock()
             outputs = self._executor.execute(inputs)
@@ -146,10 +146,10 @@ class BatchWork:
             if kept is not None:
                 kept.learn(batch, inputs, outputs)
         except TpxError as exc:
-            self._failed(batch, exc)
+            self._compute_individually(batch, exc)
         except BaseException as exc:  # native code may raise what is not an Exception
             log.error("instance %s failed", self._name, exc_info=exc)
-            self._failed(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
+            self._compute_individually(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
 
     def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
         began_ns = _cpu_clock()
@@ -162,7 +162,7 @@ class BatchWork:
         self.compute(batch)
         return batch.error
 
-    def _failed(self, batch: Batch, error: TpxError) -> None:
+    def _compute_individually(self, batch: Batch, error: TpxError) -> None:
         if len(batch.requests) == 1:
             batch.fail(error)
             return

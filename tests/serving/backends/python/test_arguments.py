@@ -218,7 +218,7 @@ def test_a_capsule_with_gaps_is_refused() -> None:
 
 def test_an_object_with_gaps_is_sent_without_them() -> None:
     tensor = pb_utils.Tensor.from_dlpack("x", np.arange(6, dtype="u1").reshape(2, 3).T)
-    assert bytes(tensor._raw()) == bytes([0, 3, 1, 4, 2, 5])
+    assert bytes(tensor._encode()) == bytes([0, 3, 1, 4, 2, 5])
 
 
 def test_a_capsule_of_another_type_or_thing_is_refused() -> None:
@@ -236,7 +236,7 @@ def test_torch_gives_and_takes_bf16_in_bare_capsules() -> None:
     for whole in (torch.tensor([1.5, -2], dtype=torch.bfloat16), torch.zeros(2, 0, dtype=torch.bfloat16)):
         tensor = pb_utils.Tensor.from_dlpack("x", torch.utils.dlpack.to_dlpack(whole))
         assert (tensor.triton_dtype(), tensor.shape()) == ("TYPE_BF16", list(whole.shape))
-        assert bytes(tensor._raw()) == whole.view(torch.int16).numpy().tobytes()
+        assert bytes(tensor._encode()) == whole.view(torch.int16).numpy().tobytes()
         back = torch.utils.dlpack.from_dlpack(tensor.to_dlpack())
         assert torch.equal(back, whole)
         assert back.dtype is torch.bfloat16

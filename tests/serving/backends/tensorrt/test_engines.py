@@ -202,7 +202,7 @@ def test_instances_of_a_device_share_an_engine_and_have_contexts_of_their_own(
     text = "instance_group [{ name: 'net' kind: KIND_GPU count: 2 gpus: [ 0, 1 ] profile: [ '0', '1' ] }] "
     executors = opened.executors(text + "optimization { priority: PRIORITY_MAX }")
     model = opened.model(text)
-    engines = {id(model._engine(device, opened.config(text))) for device in (0, 0, 1, 1)}
+    engines = {id(model._load_engine(device, opened.config(text))) for device in (0, 0, 1, 1)}
     assert (len(executors), len(engines)) == (4, 2)
     assert driver.functions.fake_streams() == 4
     assert driver.functions.fake_priority() == -5

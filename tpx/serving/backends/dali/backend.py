@@ -75,7 +75,7 @@ class PipelineExecutor:
             for name, array in inputs.items():
                 pipeline.feed_input(name, array if array.dtype != np.object_ else list(array))
             results = pipeline.run()
-            return {name: _to_host(result) for name, result in zip(self._outputs, results, strict=True)}
+            return {name: _copy_to_host(result) for name, result in zip(self._outputs, results, strict=True)}
         except ERRORS as exc:
             self._pipeline = self._build()
             raise ExecutionError(f"dali error: {reason(exc)}") from exc
@@ -92,7 +92,7 @@ class PipelineExecutor:
         return pipeline
 
 
-def _to_host(result: Any) -> Any:
+def _copy_to_host(result: Any) -> Any:
     """Return a copy of an output, because the next batch overwrites the pipeline's memory."""
     samples = result.as_cpu()
     if samples.is_dense_tensor():
@@ -130,7 +130,7 @@ class DaliBackend:
             except ERRORS as exc:
                 raise LoadError(f"dali cannot load the plugin '{library}': {reason(exc)}") from exc
         name = config.default_model_filename or self.default_filename
-        return DaliModel(files, config, _definition(files, name))
+        return DaliModel(files, config, _load_definition(files, name))
 
     def gpus(self) -> list[int]:
         return CudaDriver.devices()
@@ -140,7 +140,7 @@ class DaliBackend:
         return Description(version=dali.__version__, devices=devices)
 
 
-def _definition(files: ModelFiles, name: str) -> PipelineDefinition:
+def _load_definition(files: ModelFiles, name: str) -> PipelineDefinition:
     path = inside(files.directory, name, "default_model_filename")
     fallback = files.directory / FALLBACK_FILENAME
     if path.suffix != ".py" and path.exists():
@@ -179,16 +179,16 @@ class DaliModel:
         configured = {item.name: item for item in config.input}
         inputs = [tensor.name for tensor in self._definition.inputs]
         if not configured.keys() <= set(inputs):
-            raise self._misnamed(list(configured), inputs)
+            raise self._make_misnamed_error(list(configured), inputs)
         for tensor in self._definition.inputs:
             item = configured.get(tensor.name) or config.input.add(name=tensor.name)
-            self._fill(item, tensor, 0)
+            self._fill_item(item, tensor, 0)
             item.allow_ragged_batch = True
         for index, tensor in enumerate(self._definition.outputs):
             if index == len(config.output):
                 config.output.add(name=tensor.name)
             output = config.output[index]
-            self._fill(output, tensor, 1 if output.name in self.joined_outputs else 0)
+            self._fill_item(output, tensor, 1 if output.name in self.joined_outputs else 0)
 
     def check(self, config: ModelConfig) -> None:
         """Raise ConfigError if the configuration does not match the pipeline."""
@@ -200,7 +200,7 @@ class DaliModel:
         inputs = [tensor.name for tensor in self._definition.inputs]
         given = [item.name for item in config.input]
         if sorted(given) != sorted(inputs):
-            raise self._misnamed(given, inputs)
+            raise self._make_misnamed_error(given, inputs)
         if len(config.output) != len(self._definition.outputs):
             raise ConfigError(
                 f"model '{self._name}': the pipeline has {len(self._definition.outputs)} outputs, the "
@@ -208,9 +208,9 @@ class DaliModel:
             )
         tensors = {tensor.name: tensor for tensor in self._definition.inputs}
         for item in config.input:
-            self._check(item, tensors[item.name], 0)
+            self._check_item(item, tensors[item.name], 0)
         for output, tensor in zip(config.output, self._definition.outputs, strict=True):
-            self._check(output, tensor, 1 if output.name in self.joined_outputs else 0)
+            self._check_item(output, tensor, 1 if output.name in self.joined_outputs else 0)
         unknown = sorted(self.joined_outputs - {output.name for output in config.output})
         if unknown:
             raise ConfigError(f"model '{self._name}': {_JOINED} names '{unknown[0]}', which is not an output")
@@ -232,31 +232,33 @@ class DaliModel:
         if self._releases:
             dali.backend.ReleaseUnusedMemory()
 
-    def _fill(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
+    def _fill_item(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
         if not item.data_type:
             if not tensor.datatype:
-                raise self._undeclared(item, "dtype", "data_type")
+                raise self._make_undeclared_error(item, "dtype", "data_type")
             item.data_type = cast("DataType", BY_NAME[tensor.datatype].number)
         if not item.dims:
             if tensor.ndim is None:
-                raise self._undeclared(item, "ndim", "dims")
+                raise self._make_undeclared_error(item, "ndim", "dims")
             item.dims.extend([-1] * (tensor.ndim - joined) or [1])
             if tensor.ndim == joined:
                 item.reshape.SetInParent()  # each sample is a scalar
 
-    def _undeclared(self, item: ModelInput | ModelOutput, declared: str, field: str) -> ConfigError:
+    def _make_undeclared_error(
+        self, item: ModelInput | ModelOutput, declared: str, field: str
+    ) -> ConfigError:
         return ConfigError(
             f"unable to autofill for '{self._name}': the pipeline does not declare the {declared} of "
             f"'{item.name}': give its {field} in config.pbtxt, or declare it in the pipeline"
         )
 
-    def _misnamed(self, given: Sequence[str], inputs: Sequence[str]) -> ConfigError:
+    def _make_misnamed_error(self, given: Sequence[str], inputs: Sequence[str]) -> ConfigError:
         return ConfigError(
             f"model '{self._name}': the pipeline's inputs are {', '.join(inputs) or 'none'}, the "
             f"configuration has {', '.join(given) or 'none'}"
         )
 
-    def _check(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
+    def _check_item(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
         datatype = BY_NUMBER[item.data_type]
         if datatype.name in ("BYTES", "BF16") or (tensor.datatype and tensor.datatype != datatype.name):
             raise ConfigError(

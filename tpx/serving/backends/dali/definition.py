@@ -75,7 +75,7 @@ def read_definition(path: Path) -> PipelineDefinition:
     """Read a serialized pipeline. Raises LoadError."""
     try:
         serialized = path.read_bytes()
-        pipeline = _pipeline_class().FromString(serialized)
+        pipeline = _make_pipeline_class().FromString(serialized)
     except OSError as exc:
         raise LoadError(f"cannot read '{path}': {exc.strerror}") from exc
     except DecodeError as exc:
@@ -85,8 +85,8 @@ def read_definition(path: Path) -> PipelineDefinition:
     return PipelineDefinition(
         serialized=serialized,
         batch_size=pipeline.batch_size,
-        inputs=tuple(_inputs(pipeline)),
-        outputs=tuple(_tensor(edge.name, edge.dtype, edge.ndim) for edge in pipeline.output),
+        inputs=tuple(_iter_inputs(pipeline)),
+        outputs=tuple(_make_tensor(edge.name, edge.dtype, edge.ndim) for edge in pipeline.output),
     )
 
 
@@ -109,15 +109,15 @@ def serialize(module: Path, target: Path) -> None:
         raise LoadError(f"'{module}' cannot be serialized: {said or f'exit status {done.returncode}'}")
 
 
-def _inputs(pipeline: Any) -> Iterator[PipelineTensor]:
+def _iter_inputs(pipeline: Any) -> Iterator[PipelineTensor]:
     for operator in pipeline.op:
         if operator.schema.startswith(_INPUT_SCHEMAS):
             declared = {argument.name: argument.value for argument in operator.args}
             for edge in operator.output:
-                yield _tensor(edge.name, declared.get("dtype", -1), declared.get("ndim", -1))
+                yield _make_tensor(edge.name, declared.get("dtype", -1), declared.get("ndim", -1))
 
 
-def _tensor(name: str, dtype: int, ndim: int) -> PipelineTensor:
+def _make_tensor(name: str, dtype: int, ndim: int) -> PipelineTensor:
     if dtype >= len(_DATATYPES):
         raise LoadError(f"'{name}' has DALI's type {dtype}, which tpx does not support")
     return PipelineTensor(
@@ -126,7 +126,7 @@ def _tensor(name: str, dtype: int, ndim: int) -> PipelineTensor:
 
 
 @cache
-def _pipeline_class() -> Any:
+def _make_pipeline_class() -> Any:
     """Return the message class of a serialized pipeline, in its own descriptor pool."""
     file = descriptor_pb2.FileDescriptorProto(name="pipeline.proto", package="dali", syntax="proto2")
     for message, fields in _MESSAGES.items():

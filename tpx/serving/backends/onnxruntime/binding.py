@@ -45,7 +45,7 @@ class BoundExecutor:
         binding = self._binding
         try:
             for name, array in inputs.items():
-                binding.bind_ortvalue_input(name, self._filled(name, array))
+                binding.bind_ortvalue_input(name, self._fill_buffer(name, array))
             for name in self._names:
                 binding.bind_output(name, *self._device)  # allocated by the run: its shape is not known yet
             self.session.run_with_iobinding(binding, self._options)
@@ -62,7 +62,7 @@ class BoundExecutor:
         self._buffers.clear()
         del self._binding, self.session
 
-    def _filled(self, name: str, array: Array) -> ort.OrtValue:
+    def _fill_buffer(self, name: str, array: Array) -> ort.OrtValue:
         buffers = self._buffers[name]
         buffer = buffers.get(array.shape)
         if buffer is None:

@@ -84,7 +84,7 @@ _IDENTITY = (
 _NOT_FOR_MODELS = "AzureExecutionProvider"  # it sends requests to a remote service
 
 
-def _works(provider: str) -> bool:
+def _is_provider_usable(provider: str) -> bool:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -119,7 +119,7 @@ class OnnxRuntimeBackend:
     def describe(self) -> Description:
         """Report the built-in providers. Each is tried with a model, because its libraries may be missing."""
         there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
-        told = tuple(name if _works(name) else f"{name} (does not work here)" for name in there)
+        told = tuple(name if _is_provider_usable(name) else f"{name} (does not work here)" for name in there)
         return Description(version=ort.__version__, providers=told)
 
 
@@ -149,12 +149,12 @@ class OnnxModel:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
 
     def check(self, config: ModelConfig) -> None:
-        check_signature(config, self._inputs_of(config), ranked_by(config, config.output, self._outputs))
+        check_signature(config, self._list_inputs(config), ranked_by(config, config.output, self._outputs))
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [tensor for tensor in self._outputs if tensor.name in used]
-        inputs = self._inputs_of(config)
+        inputs = self._list_inputs(config)
         datatypes = {tensor.datatype for tensor in (*inputs, *outputs)}
         if datatypes >= {"BF16", "BYTES"}:
             raise LoadError(
@@ -162,7 +162,7 @@ class OnnxModel:
                 "cannot take both"
             )
         options = run_options(config, spec)
-        session = self._session_of(spec, config)
+        session = self._obtain_session(spec, config)
         if "BF16" in datatypes:
             return ValueExecutor(session, inputs, outputs, options)
         if spec.kind == "KIND_GPU" and can_bind((*inputs, *outputs)):
@@ -176,12 +176,12 @@ class OnnxModel:
     def close(self) -> None:
         self._first = self._shared = None
 
-    def _inputs_of(self, config: ModelConfig) -> list[OnnxTensor]:
+    def _list_inputs(self, config: ModelConfig) -> list[OnnxTensor]:
         optional = {item.name for item in config.input if item.optional}
         tensors = [*self._inputs, *(tensor for tensor in self._weights if tensor.name in optional)]
         return ranked_by(config, config.input, tensors)
 
-    def _session_of(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
+    def _obtain_session(self, spec: InstanceSpec, config: ModelConfig) -> ort.InferenceSession:
         """Return the shared session, the one created by opening, or a new one."""
         first, self._first = self._first, None
         # runs compute in the calling thread or in the shared pools

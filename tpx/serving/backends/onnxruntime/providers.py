@@ -79,9 +79,9 @@ def providers_of(config: ModelConfig, spec: InstanceSpec) -> list[Provider]:
     """
     accelerators = config.optimization.execution_accelerators
     if spec.kind == "KIND_GPU":
-        out = _of_gpu(config, spec, accelerators.gpu_execution_accelerator)
+        out = _choose_gpu_providers(config, spec, accelerators.gpu_execution_accelerator)
     else:
-        out = _of_cpu(config, accelerators.cpu_execution_accelerator)
+        out = _choose_cpu_providers(config, accelerators.cpu_execution_accelerator)
     available = ort.get_available_providers()
     for provider in out:
         if provider.name not in available:
@@ -104,7 +104,7 @@ def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> No
     ):
         for item in items:
             if item.name not in known:
-                raise _unknown(config, item, known)
+                raise _make_unknown_error(config, item, known)
         if items and wanted not in on_gpu:
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{items[0].name}', but has no "
@@ -126,7 +126,9 @@ def check_started(
             )
 
 
-def _of_gpu(config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]) -> list[Provider]:
+def _choose_gpu_providers(
+    config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]
+) -> list[Provider]:
     device = {"device_id": str(spec.device_id)}
     model, cuda = GivenParameters.of_model(config), {}
     for key, meanings in CUDA_PARAMETERS.items():
@@ -135,23 +137,23 @@ def _of_gpu(config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]
             cuda[key] = word
     out = []
     for item in accelerators:
-        given = _parameters(config, item)
+        given = _read_parameters(config, item)
         if item.name == "tensorrt":
-            out.append(replace(TENSORRT, options={**_tensorrt(given), **device}))
+            out.append(replace(TENSORRT, options={**_read_tensorrt_options(given), **device}))
         elif item.name == "cuda":
             given.warn_of_others((*CUDA_PARAMETERS, *_CUDA_OPTIONS.split()), _PASSED_ON)
             cuda = {**given.words, **cuda}
         else:
-            raise _unknown(config, item, _ON_GPU)
+            raise _make_unknown_error(config, item, _ON_GPU)
     return [*out, replace(CUDA, options={**cuda, **device})]
 
 
-def _of_cpu(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
+def _choose_cpu_providers(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
     out = []
     for item in accelerators:
         if item.name != "openvino":
-            raise _unknown(config, item, _ON_CPU)
-        given = _parameters(config, item)
+            raise _make_unknown_error(config, item, _ON_CPU)
+        given = _read_parameters(config, item)
         given.warn_of_others(_OPENVINO_OPTIONS.split(), _PASSED_ON)
         out.append(replace(OPENVINO, options={"device_type": "CPU", **given.words}))
     return out
@@ -160,21 +162,21 @@ def _of_cpu(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
 _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 
 
-def _parameters(config: ModelConfig, accelerator: Any) -> GivenParameters:
+def _read_parameters(config: ModelConfig, accelerator: Any) -> GivenParameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
     if "device_id" in accelerator.parameters:
         raise ConfigError(f"parameter 'device_id' of {where}: set the device with gpus in the instance_group")
     return GivenParameters(where=where, words=dict(accelerator.parameters))
 
 
-def _unknown(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> ConfigError:
+def _make_unknown_error(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"unknown Execution Accelerator '{accelerator.name}' is requested for model '{config.name}' (there "
         f"are: {', '.join(known)}){nearest(accelerator.name, known)}"
     )
 
 
-def _tensorrt(given: GivenParameters) -> dict[str, str]:
+def _read_tensorrt_options(given: GivenParameters) -> dict[str, str]:
     """Return TensorRT's options; names that begin with trt_ are ONNX Runtime's own."""
     out: dict[str, str] = {}
     for key, word in given.words.items():

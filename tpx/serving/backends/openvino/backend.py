@@ -85,11 +85,13 @@ class OpenVinoModel:
             extension = find_library(
                 files, self._settings.extension, field="CPU_EXTENSION_PATH", option=option
             )
-            self._try(f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension)))
-        self._model = self._try(f"read '{path}'", lambda: self._core.read_model(path))
+            self._call_openvino(
+                f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension))
+            )
+        self._model = self._call_openvino(f"read '{path}'", lambda: self._core.read_model(path))
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
-        inputs, outputs = self._tensors(config)
+        inputs, outputs = self._list_tensors(config)
         # all first dimensions are variable or, by the model's layouts, the batch
         layouts = [node.layout for node in (*self._model.get_parameters(), *self._model.get_results())]
         possible = all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs)) or all(
@@ -108,7 +110,7 @@ class OpenVinoModel:
     def check(self, config: ModelConfig) -> None:
         check_all_required(config, "OpenVINO")
         self._reshape(config)
-        inputs, outputs = self._tensors(config)
+        inputs, outputs = self._list_tensors(config)
         if self._settings.fixed_batch and config.max_batch_size:
             rows = (config.max_batch_size,)  # requests see a variable batch dimension
             inputs, outputs = (
@@ -129,7 +131,7 @@ class OpenVinoModel:
             )
         if self._compiled is None:
             self._compiled = self._compile()
-        inputs, outputs = self._tensors(config)
+        inputs, outputs = self._list_tensors(config)
         used = {item.name for item in config.output} | set(taken_outputs(config))
         fixed = config.max_batch_size if self._settings.fixed_batch else 0
         return InferRequestExecutor(
@@ -149,19 +151,19 @@ class OpenVinoModel:
         self._compiled = None
         del self._model, self._core
 
-    def _try(self, what: str, act: Callable[[], T]) -> T:
+    def _call_openvino(self, what: str, act: Callable[[], T]) -> T:
         try:
             return act()
         except ERRORS as exc:
             raise LoadError(f"openvino cannot {what} for model '{self._name}': {reason(exc)}") from exc
 
-    def _tensors(self, config: ModelConfig) -> tuple[list[ModelTensor], list[ModelTensor]]:
+    def _list_tensors(self, config: ModelConfig) -> tuple[list[ModelTensor], list[ModelTensor]]:
         """Return the model's inputs and outputs. A tensor with several names has the configured one."""
         wanted = {item.name for item in inputs_and_outputs(config)}
         wanted |= {*added_inputs(config), *taken_outputs(config)}
         return (
-            [_tensor(port, wanted) for port in self._model.inputs],
-            [_tensor(port, wanted) for port in self._model.outputs],
+            [_describe_port(port, wanted) for port in self._model.inputs],
+            [_describe_port(port, wanted) for port in self._model.outputs],
         )
 
     def _reshape(self, config: ModelConfig) -> None:
@@ -169,7 +171,7 @@ class OpenVinoModel:
         shapes = {}
         rows = config.max_batch_size if self._settings.fixed_batch else -1
         dims = {item.name: dims_of(item) for item in config.input}
-        inputs, _ = self._tensors(config)
+        inputs, _ = self._list_tensors(config)
         for port, tensor in zip(self._model.inputs, inputs, strict=True):
             shape = list(tensor.shape)
             start = 1 if config.max_batch_size else 0
@@ -198,7 +200,7 @@ class OpenVinoModel:
                 f"model '{self._name}' asks for TARGET_DEVICE {device}, which OpenVINO does not find (it "
                 f"has: {', '.join(there)})"
             )
-        compiled = self._try(
+        compiled = self._call_openvino(
             f"compile it for {device}",
             lambda: self._core.compile_model(self._model, device, dict(self._settings.properties)),
         )
@@ -211,7 +213,7 @@ class OpenVinoModel:
         return compiled
 
 
-def _tensor(port: ov.Output, wanted: set[str]) -> ModelTensor:
+def _describe_port(port: ov.Output, wanted: set[str]) -> ModelTensor:
     names: set[str] = port.names
     chosen = sorted(names & wanted) or ([port.get_any_name()] if names else [port.node.friendly_name])
     kind = port.element_type.get_type_name()

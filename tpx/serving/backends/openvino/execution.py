@@ -62,14 +62,14 @@ def settings_of(config: ModelConfig) -> OpenVinoSettings:
     for key, value in config.parameters.items():
         given[_EARLIER_NAMES.get(key, key)] = value.string_value
     fixed, padded, reshaped = (
-        _yes(config.name, given, key)
+        _pop_yes_or_no(config.name, given, key)
         for key in ("SKIP_OV_DYNAMIC_BATCHSIZE", "ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS")
     )
     device = given.pop("TARGET_DEVICE", "") or "CPU"
     extension = given.pop("CPU_EXTENSION_PATH", "")
     return OpenVinoSettings(
         device=device,
-        properties=_properties(config, device, given),
+        properties=_read_properties(config, device, given),
         extension=extension,
         fixed_batch=fixed,
         padded=padded,
@@ -77,9 +77,9 @@ def settings_of(config: ModelConfig) -> OpenVinoSettings:
     )
 
 
-def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict[str, str]:
+def _read_properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict[str, str]:
     properties: dict[str, str] = {}
-    if _yes(config.name, given, "HINT_BF16"):
+    if _pop_yes_or_no(config.name, given, "HINT_BF16"):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
     for key, text in given.items():
         if not _PROPERTY.fullmatch(key):
@@ -90,7 +90,7 @@ def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict
         if text.upper() in words:
             properties[key] = text.upper()
         elif expected and not (key != "PERFORMANCE_HINT" and text.isascii() and text.isdigit()):
-            raise _wrong(config.name, key, text, expected)
+            raise _make_parameter_error(config.name, key, text, expected)
     if device == "CPU":
         # results must not depend on whether this machine's CPU supports bfloat16
         if not {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & properties.keys():
@@ -101,14 +101,14 @@ def _properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict
     return properties
 
 
-def _wrong(model: str, key: str, text: str, expected: str) -> ConfigError:
+def _make_parameter_error(model: str, key: str, text: str, expected: str) -> ConfigError:
     return ConfigError(f"expected the parameter '{key}' of model '{model}' to be {expected}, got {text}")
 
 
-def _yes(model: str, given: dict[str, str], key: str) -> bool:
+def _pop_yes_or_no(model: str, given: dict[str, str], key: str) -> bool:
     text = given.pop(key, "NO")
     if text.upper() not in ("YES", "NO"):
-        raise _wrong(model, key, text, "either YES or NO")
+        raise _make_parameter_error(model, key, text, "either YES or NO")
     return text.upper() == "YES"
 
 
@@ -162,7 +162,7 @@ class InferRequestExecutor:
             tensors = {}
             for name, array in inputs.items():
                 index, tensor = self.inputs[name]
-                tensors[index] = _to_runtime(array, tensor)
+                tensors[index] = _convert_input(array, tensor)
             results = self.request.infer(tensors)
             for name, array in inputs.items():
                 if array.nbytes >= _KEPT_BELOW_BYTES:
@@ -176,7 +176,7 @@ class InferRequestExecutor:
         del self.request, self._own
 
 
-def _to_runtime(array: Array, tensor: ModelTensor) -> ov.Tensor:
+def _convert_input(array: Array, tensor: ModelTensor) -> ov.Tensor:
     array = to_model(array, tensor)
     if tensor.datatype == "BF16":
         return ov.Tensor(np.ascontiguousarray(array), ov.Shape(array.shape), ov.Type.bf16)

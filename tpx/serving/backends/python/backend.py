@@ -32,8 +32,8 @@ def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None
     try:
         sock.sendall(frames.framed(frames.COMPLETE_CONFIG, [json.dumps(words).encode()]))
         while True:
-            size, kind = HEADER.unpack(_exactly(sock, HEADER.size))
-            body = _exactly(sock, size)
+            size, kind = HEADER.unpack(_read_exactly(sock, HEADER.size))
+            body = _read_exactly(sock, size)
             if kind == frames.COMPLETED:
                 break
             asked = json.loads(body) if kind == frames.CONTROL else {"verb": "", "number": 0}
@@ -56,7 +56,7 @@ def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None
     return completed
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def _read_exactly(sock: socket.socket, size: int) -> bytes:
     parts = b""
     while len(parts) < size:
         more = sock.recv(size - len(parts))
@@ -133,7 +133,7 @@ class PythonModel:
         """The process that completed the configuration; it becomes the first instance."""
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
-        process = self._start(config)
+        process = self._start_process(config)
         written = model_config.to_json(config)
         if not config.HasField("model_transaction_policy"):  # `decoupled` was not configured
             written.pop("model_transaction_policy", None)
@@ -162,14 +162,14 @@ class PythonModel:
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonExecutor:
         # on one core a spinning reader would starve the process it waits for
-        spin_us = self._number("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
+        spin_us = self._read_setting("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
         settings = InstanceSettings(
             name=spec.name,
             model=config.name,
             decoupled=config.model_transaction_policy.decoupled,
             batched=config.max_batch_size > 0,
-            end_timeout_s=float(self._number("stub-timeout-seconds", _END_TIMEOUT_S)),
-            start=lambda: self._start(config),
+            end_timeout_s=float(self._read_setting("stub-timeout-seconds", _END_TIMEOUT_S)),
+            start=lambda: self._start_process(config),
             words={
                 **self._source,
                 "instance": spec.name,
@@ -197,13 +197,13 @@ class PythonModel:
             process.socket.close()
             process.end(1.0)
 
-    def _number(self, key: str, default: int) -> int:
+    def _read_setting(self, key: str, default: int) -> int:
         text = self._files.settings.get(key, str(default))
         if not (text.isascii() and text.isdigit()):
             raise ConfigError(f"--backend-config python,{key} must be a whole number, got '{text}'")
         return int(text)
 
-    def _start(self, config: ModelConfig) -> ChildProcess:
+    def _start_process(self, config: ModelConfig) -> ChildProcess:
         if self._interpreter is None:
             self._interpreter = interpreter_of(config, self._files.directory.parent)
         return ChildProcess(self._interpreter, self._path.parent)

@@ -42,11 +42,11 @@ class WorkerConnection:
         self._filled = 0
         self._backlog: deque[tuple[memoryview, list[int]]] = deque()
         self._waiting: list[bytes] = []
-        self._ring = GrowingRing(self._grow)
+        self._ring = GrowingRing(self._create_outgoing)
         self._incoming: Segment | None = None
         self._begun_at_the_end = 0
-        self._progress: Segment | None = self._share(_PROGRESS_BYTES, frames.PROGRESS)
-        loop.add_reader(sock.fileno(), self._readable)
+        self._progress: Segment | None = self._share_segment(_PROGRESS_BYTES, frames.PROGRESS)
+        loop.add_reader(sock.fileno(), self._handle_readable)
 
     @property
     def open(self) -> bool:
@@ -74,25 +74,27 @@ class WorkerConnection:
         if waiting:
             data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
             self._waiting = []
-            self._write(data, [])
+            self._write_socket(data, [])
 
     def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
         """Append tensors to the parts of the next frame. Raises OSError if there is no memory."""
         frames.add_tensors(parts, tensors, self._ring)
 
-    def _grow(self, size: int) -> Segment:
-        return self._share(size, frames.FROM_SERVER)
+    def _create_outgoing(self, size: int) -> Segment:
+        return self._share_segment(size, frames.FROM_SERVER)
 
-    def _grant(self, size: int) -> None:
+    def _create_incoming(self, size: int) -> None:
         """Create a segment for the model's responses. Without memory the response becomes an error."""
         try:
-            self._incoming = self._share(size, frames.FROM_MODEL)
+            self._incoming = self._share_segment(size, frames.FROM_MODEL)
         except OSError as exc:
             log.error("no shared memory of %d bytes for a model's outputs: %s", size, exc.strerror)
             self._flush()
-            self._write(frames.framed(frames.SEGMENT, [frames.SEGMENT_BODY.pack(frames.FROM_MODEL, 0)]), [])
+            self._write_socket(
+                frames.framed(frames.SEGMENT, [frames.SEGMENT_BODY.pack(frames.FROM_MODEL, 0)]), []
+            )
 
-    def _share(self, size: int, purpose: int) -> Segment:
+    def _share_segment(self, size: int, purpose: int) -> Segment:
         fd = create_segment(size)
         try:
             segment = Segment(fd, size)
@@ -101,39 +103,39 @@ class WorkerConnection:
             raise
         self._flush()
         body = frames.SEGMENT_BODY.pack(purpose, size)
-        self._write(frames.framed(frames.SEGMENT, [body]), [fd])
+        self._write_socket(frames.framed(frames.SEGMENT, [body]), [fd])
         return segment
 
-    def _write(self, data: bytes, fds: list[int]) -> None:
+    def _write_socket(self, data: bytes, fds: list[int]) -> None:
         """Write to the socket. Descriptors are closed once they are sent."""
         if not self.open:
-            _close(fds)
+            _close_descriptors(fds)
             return
         if not self._backlog:
-            sent = self._try(data, fds)
+            sent = self._try_send(data, fds)
             if sent == len(data):
                 return
             if sent:
                 fds = []
-            self._loop.add_writer(self._sock.fileno(), self._writable)
+            self._loop.add_writer(self._sock.fileno(), self._handle_writable)
         else:
             sent = 0
         self._backlog.append((memoryview(data)[sent:], fds))
 
-    def _try(self, data: Buffer, fds: list[int]) -> int:
+    def _try_send(self, data: Buffer, fds: list[int]) -> int:
         try:
             sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
         except BlockingIOError:
             return 0
         except OSError:
             return 0  # the peer has closed; the reader reports it
-        _close(fds)
+        _close_descriptors(fds)
         return sent
 
-    def _writable(self) -> None:
+    def _handle_writable(self) -> None:
         while self._backlog:
             data, fds = self._backlog[0]
-            sent = self._try(data, fds)
+            sent = self._try_send(data, fds)
             if sent < len(data):
                 self._backlog[0] = (data[sent:], fds if not sent else [])
                 return
@@ -148,7 +150,7 @@ class WorkerConnection:
             raise ValueError("there is no segment yet")
         return self._incoming.view(location, size)
 
-    def _readable(self) -> None:
+    def _handle_readable(self) -> None:
         try:
             count = self._sock.recv_into(memoryview(self._buffer)[self._filled :])
         except BlockingIOError:
@@ -159,9 +161,9 @@ class WorkerConnection:
             self.close()
             return
         self._filled += count
-        self._take()
+        self._dispatch_frames()
 
-    def _take(self) -> None:
+    def _dispatch_frames(self) -> None:
         view, at, end = memoryview(self._buffer), 0, self._filled
         start = HEADER.size
         need = 0
@@ -172,15 +174,15 @@ class WorkerConnection:
                 break
             body = view[at + start : at + start + size]
             if kind == frames.GROW:
-                self._grant(frames.NUMBER.unpack(body)[0])
+                self._create_incoming(frames.NUMBER.unpack(body)[0])
             else:
                 self._on_frame(kind, body)
                 if not self.open:
                     return
             at += start + size
-        self._keep(at, end, need)
+        self._keep_partial_frame(at, end, need)
 
-    def _keep(self, at: int, end: int, need: int) -> None:
+    def _keep_partial_frame(self, at: int, end: int, need: int) -> None:
         """Keep the beginning of an incomplete frame in a buffer large enough for all of it."""
         rest = end - at
         if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
@@ -200,7 +202,7 @@ class WorkerConnection:
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
         for _, fds in self._backlog:
-            _close(fds)
+            _close_descriptors(fds)
         self._backlog.clear()
         self._ring.forget()
         self._incoming = None
@@ -210,7 +212,7 @@ class WorkerConnection:
         gone()
 
 
-def _close(fds: list[int]) -> None:
+def _close_descriptors(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
     fds.clear()

@@ -44,16 +44,16 @@ class SequenceTensors:
         """Return the inputs added by the server."""
         if not self.any:
             return []
-        return self._tensors(request, [value_of(state, request) for state in self.states])
+        return self._make_tensors(request, [value_of(state, request) for state in self.states])
 
     def added_to_null(self, request: InferRequest) -> list[Tensor]:
         """Return the inputs of an empty row in the batch of `request`."""
         shapes = [value_of(state, request).shape for state in self.states]
-        return self._tensors(
+        return self._make_tensors(
             None, [nothing_of(state, shape) for state, shape in zip(self.states, shapes, strict=True)]
         )
 
-    def _tensors(self, request: InferRequest | None, states: Sequence[Any]) -> list[Tensor]:
+    def _make_tensors(self, request: InferRequest | None, states: Sequence[Any]) -> list[Tensor]:
         front = (1, 1) if self._batched else (1,)
         found = []
         for control in self._controls:
@@ -129,12 +129,12 @@ def encode_null(handle: int, head: RequestHead, added: Sequence[Tensor], parts: 
     key: Any = (_NULL_KEY, *[tensor.shape for tensor in added])
     encoded: bytes | None = head.rendered.get(key)
     if encoded is None:
-        encoded = frames.encode_head(_tensors(head, added), {"outputs": []})
+        encoded = frames.encode_head(_list_tensors(head, added), {"outputs": []})
         head.remember_rendered(key, encoded)
     parts += (frames.HANDLE.pack(handle, len(encoded), 0), encoded)
 
 
-def _tensors(head: RequestHead, added: Sequence[Tensor]) -> list[tuple[str, str, Sequence[int]]]:
+def _list_tensors(head: RequestHead, added: Sequence[Tensor]) -> list[tuple[str, str, Sequence[int]]]:
     tensors: list[tuple[str, str, Sequence[int]]] = [
         (bound.spec.name, bound.spec.datatype, bound.shape) for bound in head.inputs
     ]
@@ -143,7 +143,7 @@ def _tensors(head: RequestHead, added: Sequence[Tensor]) -> list[tuple[str, str,
 
 
 def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") -> bytes:
-    tensors = _tensors(head, added)
+    tensors = _list_tensors(head, added)
     parameters = head.parameters
     extra: JsonObject = {"outputs": [bound.spec.name for bound in head.outputs]}
     if parameters:
@@ -186,7 +186,7 @@ class AnswerDecoder:
             return plan.response(request, buffers), at
         if status == frames.ERROR:
             code, message = body[at], bytes(body[at + 1 : at + 1 + size]).decode(errors="replace")
-            return InferResponse([], _error(message, code)), at + 1 + size
+            return InferResponse([], _make_error(message, code)), at + 1 + size
         return int(status), at
 
     def skip(self, body: memoryview, at: int, views: frames.Views) -> tuple[int, int]:
@@ -206,7 +206,7 @@ class AnswerDecoder:
         return sum(len(data) for data in buffers), at
 
 
-def _error(message: str, number: int) -> TpxError:
+def _make_error(message: str, number: int) -> TpxError:
     code = CODES[number] if number < len(CODES) else Code.INTERNAL
     if code is Code.CANCELLED:
         return Cancelled(message)
@@ -237,7 +237,7 @@ class _Plan:
                 except ExecutionError as exc:
                     self._fault = exc
             self._tensors.append((index, tensor.name, tensor.datatype, shape))
-            bounds.append(_as_given(bound, tensor.datatype))
+            bounds.append(_replace_datatype(bound, tensor.datatype))
         same = len(bounds) == len(head.outputs) and all(
             a is b for a, b in zip(bounds, head.outputs, strict=True)
         )
@@ -255,7 +255,7 @@ class _Plan:
         return response
 
 
-def _as_given(bound: BoundOutput, datatype: str) -> BoundOutput:
+def _replace_datatype(bound: BoundOutput, datatype: str) -> BoundOutput:
     """Describe the output with the datatype that the model returned, which may differ from its own."""
     if bound.spec.datatype == datatype:
         return bound

@@ -148,7 +148,7 @@ def interpreter_of(config: ModelConfig, directory: Path) -> Interpreter:
             raise LoadError(f"there is no bin/python in '{path}'")
     except (LoadError, OSError, tarfile.TarError) as exc:
         raise LoadError(f"model '{config.name}': {_KEY} '{text}' cannot be used: {exc}") from exc
-    return Interpreter(path=str(python), environment=_variables(path))
+    return Interpreter(path=str(python), environment=_make_environment(path))
 
 
 def extracted(archive: Path, cache: Path) -> Path:
@@ -166,7 +166,7 @@ def extracted(archive: Path, cache: Path) -> Path:
         try:
             with tarfile.open(archive) as tar:
                 tar.extractall(target, filter=tarfile.data_filter)
-            _unpack(target)
+            _run_conda_unpack(target)
         except tarfile.FilterError as exc:
             shutil.rmtree(target, ignore_errors=True)
             raise LoadError(f"the archive has a member that points outside it: {exc}") from exc
@@ -177,7 +177,7 @@ def extracted(archive: Path, cache: Path) -> Path:
     return target
 
 
-def _unpack(place: Path) -> None:
+def _run_conda_unpack(place: Path) -> None:
     """Run conda-unpack to correct the paths in an environment's files. Raises LoadError."""
     script, python = place / "bin" / "conda-unpack", place / "bin" / "python"
     if not script.is_file() or not python.exists():
@@ -186,7 +186,7 @@ def _unpack(place: Path) -> None:
         subprocess.run(
             [python, script],
             cwd=place,
-            env={**os.environ, **_variables(place)},
+            env={**os.environ, **_make_environment(place)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -201,7 +201,7 @@ def _unpack(place: Path) -> None:
         raise LoadError(f"its bin/conda-unpack took longer than {_UNPACK_S} s") from exc
 
 
-def _variables(path: Path) -> Mapping[str, str]:
+def _make_environment(path: Path) -> Mapping[str, str]:
     """Return the environment variables that activation would set."""
     library = os.environ.get("LD_LIBRARY_PATH", "")
     return {

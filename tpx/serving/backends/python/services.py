@@ -65,10 +65,10 @@ class ModelCalls:
         buffers, _ = frames.take_tensors(body, at, len(head.tensors), self._connection)
         name = head.extra["model"]
         try:
-            model = self._model(head)
-            decoded = _decoded(head, buffers, bytes(body[at - id_size : at]).decode())
+            model = self._find_model(head)
+            decoded = _decode_request(head, buffers, bytes(body[at - id_size : at]).decode())
             request = InferRequest(
-                model.bind(decoded), buffers, partial(self._reply, number, decoupled=model.decoupled), None
+                model.bind(decoded), buffers, partial(self._respond, number, decoupled=model.decoupled), None
             )
             parent = trace_of(head.extra["parent"]) if head.extra["parent"] else None
             if parent is not None:
@@ -82,7 +82,7 @@ class ModelCalls:
                 raise
         except TpxError as exc:
             self._calls.pop(number, None)
-            self._refuse(number, name, exc)
+            self._send_error(number, name, exc)
 
     def cancel(self, number: int) -> None:
         """Cancel a call whose further responses are not needed."""
@@ -100,7 +100,7 @@ class ModelCalls:
         while self._calls:
             number, call = self._calls.popitem()
             call.request.cancel()
-            self._refuse(number, call.request.head.model.name, gone)
+            self._send_error(number, call.request.head.model.name, gone)
 
     def close(self) -> None:
         """Cancel all calls: the process has exited."""
@@ -108,7 +108,7 @@ class ModelCalls:
         for call in calls.values():
             call.request.cancel()
 
-    def _model(self, head: Head) -> Callee:
+    def _find_model(self, head: Head) -> Callee:
         name, number = head.extra["model"], head.extra["version"]
         try:
             model = self._host.model(name, "" if number < 0 else str(number))
@@ -118,15 +118,17 @@ class ModelCalls:
             raise InvalidRequest(_DECOUPLED.format(name))
         return model
 
-    def _reply(self, number: int, request: InferRequest, response: InferResponse, *, decoupled: bool) -> None:
+    def _respond(
+        self, number: int, request: InferRequest, response: InferResponse, *, decoupled: bool
+    ) -> None:
         call = self._calls.pop(number, None) if response.final else self._calls.get(number)
         if call is None or not self._connection.open:
             return
         flags = frames.FINAL if response.final else 0
         if response.error is not None:
-            self._send(number, flags, error_entry(response.error.message, code_number(response.error)))
+            self._send_reply(number, flags, error_entry(response.error.message, code_number(response.error)))
         elif decoupled and not response.says_something:
-            self._send(number, flags | frames.EMPTY, [])
+            self._send_reply(number, flags | frames.EMPTY, [])
         else:
             outputs = response.outputs
             extra = {"parameters": as_json(response.parameters)} if response.parameters else {}
@@ -137,19 +139,19 @@ class ModelCalls:
             except OSError as exc:
                 request.cancel()
                 entry = error_entry(f"no shared memory for the outputs of a call: {exc.strerror}", 1)
-            self._send(number, flags, entry)
+            self._send_reply(number, flags, entry)
         if decoupled:
             call.advance(frames.RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs))
 
-    def _refuse(self, number: int, model: str, error: TpxError) -> None:
+    def _send_error(self, number: int, model: str, error: TpxError) -> None:
         message = f"Model {model} - Error when running inference: {error.message}"
-        self._send(number, frames.FINAL, error_entry(message, code_number(error)))
+        self._send_reply(number, frames.FINAL, error_entry(message, code_number(error)))
 
-    def _send(self, number: int, flags: int, entry: list[Buffer]) -> None:
+    def _send_reply(self, number: int, flags: int, entry: list[Buffer]) -> None:
         self._connection.send(frames.REPLY, [frames.RESPONSE_START.pack(number, flags), *entry])
 
 
-def _decoded(head: Head, buffers: list[Buffer], request_id: str) -> DecodedRequest:
+def _decode_request(head: Head, buffers: list[Buffer], request_id: str) -> DecodedRequest:
     extra = head.extra
     parameters: dict[str, Parameter] = json.loads(extra["parameters"])
     if extra["sequence"]:
@@ -193,11 +195,11 @@ class Services:
         self._verbs: dict[str, Callable[[JsonObject], Any]] = {
             "log": write_log,
             "ready": lambda words: self._host.is_ready(words["model"], words["version"]),
-            "family": self._family,
+            "family": self._create_family,
             "drop_family": self._drop_family,
-            "metric": self._metric,
-            "increment": self._increment,
-            "set": self._set,
+            "metric": self._create_series,
+            "increment": self._increment_series,
+            "set": self._set_series,
             "observe": lambda words: self._series[words["id"]][2].observe(words["value"]),
             "value": lambda words: self._series[words["id"]][2].value,
         }
@@ -211,7 +213,7 @@ class Services:
         elif kind == frames.TAKEN:
             self._calls.taken(*frames.CREDIT_BODY.unpack(body))
         elif kind == frames.CONTROL:
-            self._control(json.loads(bytes(body)))
+            self._handle_control(json.loads(bytes(body)))
         else:
             raise ValueError(f"there is no frame {kind}")
 
@@ -227,25 +229,25 @@ class Services:
             self._host.metrics.drop_family(family)
         self._families.clear()
 
-    def _control(self, words: JsonObject) -> None:
+    def _handle_control(self, words: JsonObject) -> None:
         verb, number = words["verb"], words["number"]
         if verb in ("load", "unload"):
-            task = asyncio.get_running_loop().create_task(self._finish(number, words))
+            task = asyncio.get_running_loop().create_task(self._load_or_unload(number, words))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
         try:
             value = self._verbs[verb](words)
         except TpxError as exc:
-            self._answer(number, {"error": exc.message})
+            self._send_result(number, {"error": exc.message})
         else:
-            self._answer(number, {"value": value})
+            self._send_result(number, {"value": value})
 
-    def _answer(self, number: int, answer: JsonObject) -> None:
+    def _send_result(self, number: int, answer: JsonObject) -> None:
         if number and self._connection.open:
             self._connection.send(frames.RESULT, [json.dumps({"number": number, **answer}).encode()])
 
-    async def _finish(self, number: int, words: JsonObject) -> None:
+    async def _load_or_unload(self, number: int, words: JsonObject) -> None:
         try:
             if words["verb"] == "load":
                 files = {path: base64.b64decode(content) for path, content in words["files"].items()}
@@ -253,14 +255,14 @@ class Services:
             else:
                 await self._host.unload(words["model"], unload_dependents=words["dependents"])
         except TpxError as exc:
-            self._answer(number, {"error": exc.message})
+            self._send_result(number, {"error": exc.message})
         except Exception as exc:  # one worker's boundary: the model gets an internal error
             log.exception("a request of model '%s' failed", self._model)
-            self._answer(number, {"error": f"internal error: {type(exc).__name__}"})
+            self._send_result(number, {"error": f"internal error: {type(exc).__name__}"})
         else:
-            self._answer(number, {"value": None})
+            self._send_result(number, {"value": None})
 
-    def _family(self, words: JsonObject) -> None:
+    def _create_family(self, words: JsonObject) -> None:
         self._families[words["id"]] = self._host.metrics.hold_family(
             words["name"], words["help"], KINDS[words["kind"]]
         )
@@ -271,7 +273,7 @@ class Services:
         if family is not None:
             self._host.metrics.drop_family(family)
 
-    def _metric(self, words: JsonObject) -> None:
+    def _create_series(self, words: JsonObject) -> None:
         family = self._families[words["family"]]
         key, series = self._host.metrics.hold_series(family, words["labels"], words["buckets"])
         self._series[words["id"]] = family, key, series
@@ -282,10 +284,10 @@ class Services:
             if held is not None:
                 self._host.metrics.drop_series(held[0], held[1])
 
-    def _increment(self, words: JsonObject) -> None:
+    def _increment_series(self, words: JsonObject) -> None:
         self._series[words["id"]][2].value += words["value"]
 
-    def _set(self, words: JsonObject) -> None:
+    def _set_series(self, words: JsonObject) -> None:
         self._series[words["id"]][2].value = words["value"]
 
 

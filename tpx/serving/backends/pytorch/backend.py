@@ -101,7 +101,7 @@ class PytorchModel:
                 "model '%s' is TorchScript, which PyTorch has deprecated: torch.export follows it", self._name
             )
         self._shared: dict[torch.device | None, Program] = {}
-        self._first: tuple[torch.device | None, Program] | None = (devices[0], self._load(devices[0]))
+        self._first: tuple[torch.device | None, Program] | None = (devices[0], self._load_program(devices[0]))
         self._interface = self._first[1].interface
         self._places: TensorPositions | None = None
 
@@ -114,7 +114,7 @@ class PytorchModel:
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         device = device_of(spec, config.name)
-        program = self._program(device)
+        program = self._obtain_program(device)
         parameters = self._parameters
         numbers = {**added_inputs(config), **taken_outputs(config)}
         numbers |= {item.name: item.data_type for item in inputs_and_outputs(config)}
@@ -144,7 +144,7 @@ class PytorchModel:
         )
         executor = CudaExecutor(call, settings)
         if parameters.graph_batch_sizes and device is not None:
-            executor.record(_samples(config, inputs, parameters.graph_batch_sizes))
+            executor.record(_make_samples(config, inputs, parameters.graph_batch_sizes))
         return executor
 
     def divides_as(self, config: ModelConfig) -> bool:
@@ -162,7 +162,7 @@ class PytorchModel:
         self._first = None
         self._shared = {}
 
-    def _program(self, device: torch.device | None) -> Program:
+    def _obtain_program(self, device: torch.device | None) -> Program:
         """Return a program for one instance, or the one shared by all instances on this device."""
         shared = self._shared.get(device)
         if shared is not None:
@@ -171,12 +171,12 @@ class PytorchModel:
         if self._first is not None and self._first[0] == device:
             program, self._first = self._first[1], None
         else:
-            program = self._load(device)
+            program = self._load_program(device)
         if self._parameters.weight_sharing:
             self._shared[device] = program
         return program
 
-    def _load(self, device: torch.device | None) -> Program:
+    def _load_program(self, device: torch.device | None) -> Program:
         path, options = self._source.path, self._parameters.compile_options
         if self._source.format is Format.TORCHSCRIPT:
             return TorchScriptProgram(path, device, self._name)
@@ -189,11 +189,11 @@ class PytorchModel:
         else:
             program = ModuleProgram(path, device, self._name, class_name=self._parameters.class_name)
         if options is not None:
-            _compile(program.compile, dict(options), self._name, program.device)
+            _compile_program(program.compile, dict(options), self._name, program.device)
         return program
 
 
-def _compile(
+def _compile_program(
     compiler: Callable[[JsonObject], None], options: JsonObject, model: str, device: torch.device
 ) -> None:
     """Apply torch.compile. Raises LoadError if it cannot work here, ConfigError for unknown options."""
@@ -214,7 +214,9 @@ def _compile(
         ) from exc
 
 
-def _samples(config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int, ...]) -> dict[int, Arrays]:
+def _make_samples(
+    config: ModelConfig, positions: Mapping[str, int], sizes: tuple[int, ...]
+) -> dict[int, Arrays]:
     """Return inputs of zeros for batches of these sizes. Raises ConfigError if the shapes are not fixed."""
     items = {item.name: item for item in config.input}
     samples: dict[int, Arrays] = {}

@@ -117,12 +117,12 @@ class Staging:
     def tensor(self, array: Array) -> torch.Tensor:
         if not self._pinned or not array.nbytes:
             return torch.from_numpy(array.copy()).to(self._device)
-        staged = self._buffer(array.nbytes)[: array.nbytes]
+        staged = self._take_buffer(array.nbytes)[: array.nbytes]
         np.copyto(staged.numpy().view(array.dtype).reshape(array.shape), array)
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
         return staged.view(dtype).reshape(array.shape).to(self._device, non_blocking=True)
 
-    def _buffer(self, size_bytes: int) -> torch.Tensor:
+    def _take_buffer(self, size_bytes: int) -> torch.Tensor:
         if self._next == len(self._buffers):
             self._buffers.append(torch.empty(0, dtype=torch.uint8))
         if self._buffers[self._next].numel() < size_bytes:
@@ -179,8 +179,8 @@ class CudaExecutor:
         """Record a CUDA graph for each of these batches; the keys are row counts. Raises LoadError."""
         [stream] = self._streams
         for rows, arrays in samples.items():
-            with self._prepared():
-                values = self._values(arrays)
+            with self._enter_streams():
+                values = self._fill_arguments(arrays)
                 stream.synchronize()
                 self._graphs[rows] = RecordedGraph(self._call, values, stream)
 
@@ -191,18 +191,18 @@ class CudaExecutor:
 
     def _compute(self, inputs: Arrays) -> Arrays:
         call = self._call
-        with self._prepared(), call.mode():
-            values = self._values(inputs)
-            graph = self._graphs.get(self._rows(inputs)) if self._graphs else None
+        with self._enter_streams(), call.mode():
+            values = self._fill_arguments(inputs)
+            graph = self._graphs.get(self._count_rows(inputs)) if self._graphs else None
             found = call.outputs.tensors(call.run(values) if graph is None else graph.run(values))
-            fetched = {name: self._fetched(value) for name, value in found.items()}
+            fetched = {name: self._copy_to_host(value) for name, value in found.items()}
             for stream in self._streams:
                 stream.synchronize()
             if self._settings.cache_cleaning:
                 torch.cuda.empty_cache()
             return {name: call.outputs.array(value) for name, value in fetched.items()}
 
-    def _rows(self, inputs: Arrays) -> int:
+    def _count_rows(self, inputs: Arrays) -> int:
         return len(next(iter(inputs.values()))) if self._settings.batched else 1
 
     def close(self) -> None:
@@ -210,20 +210,20 @@ class CudaExecutor:
         self._call.close()
         torch.cuda.empty_cache()
 
-    def _prepared(self) -> ExitStack:
+    def _enter_streams(self) -> ExitStack:
         stack = ExitStack()
         for stream in reversed(self._streams):  # the last one makes its device the current one
             stack.enter_context(torch.cuda.stream(stream))
         torch.backends.cudnn.enabled = self._settings.cudnn
         return stack
 
-    def _values(self, arrays: Arrays) -> list[Value]:
+    def _fill_arguments(self, arrays: Arrays) -> list[Value]:
         self._staging.begin()
         values = self._call.program.arguments(self._count)
         self._call.inputs.fill(values, arrays, self._staging)
         return values
 
-    def _fetched(self, value: Value) -> Value:
+    def _copy_to_host(self, value: Value) -> Value:
         """Start copying a result to host memory; it is complete once the streams are synchronized."""
         if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
             return value

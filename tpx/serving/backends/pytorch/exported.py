@@ -33,20 +33,20 @@ Leaf = tuple[Key, ...]
 """Position of a tensor in nested arguments or results, as the keys that lead to it."""
 
 
-def _argument_label(leaf: Leaf) -> str:
+def _label_argument(leaf: Leaf) -> str:
     """Return Triton's name for an input; the first key selects args or kwargs."""
-    return ("KWARGS" if leaf[0] else "ARGS") + _brackets(leaf[1:])
+    return ("KWARGS" if leaf[0] else "ARGS") + _format_path(leaf[1:])
 
 
 def leaves_of(specification: str) -> list[Leaf]:
     """Return the leaves of a tree specification in JSON, `[version, {type, context, children_spec}]`."""
     _, root = json.loads(specification)
     leaves: list[Leaf] = []
-    _collect(root, (), leaves)
+    _collect_leaves(root, (), leaves)
     return leaves
 
 
-def _collect(node: JsonValue, path: Leaf, leaves: list[Leaf]) -> None:
+def _collect_leaves(node: JsonValue, path: Leaf, leaves: list[Leaf]) -> None:
     if node["type"] is None:
         leaves.append(path)
         return
@@ -56,10 +56,10 @@ def _collect(node: JsonValue, path: Leaf, leaves: list[Leaf]) -> None:
         context = node["context"]
         keys = json.loads(context) if isinstance(context, str) else context
     for key, child in zip(keys, children, strict=True):
-        _collect(child, (*path, key), leaves)
+        _collect_leaves(child, (*path, key), leaves)
 
 
-def _brackets(path: Leaf) -> str:
+def _format_path(path: Leaf) -> str:
     return "".join(f"[{key}]" for key in path)
 
 
@@ -73,7 +73,7 @@ class ExportedProgram(Program):
 
     def __init__(self, path: Path, device: torch.device | None, model: str) -> None:
         """With `device` None the weights stay on the devices that the archive specifies."""
-        program = _load(path, model)
+        program = _load_program(path, model)
         if device is not None and device.type != "cpu":
             from torch.export.passes import move_to_device_pass
 
@@ -93,7 +93,7 @@ class ExportedProgram(Program):
                 )
         outputs = [spec for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
         self._kept = [index for index, spec in enumerate(outputs) if _is_tensor(spec.arg)]
-        self.interface = _interface(program, self._places, self._kept, model)
+        self.interface = _read_interface(program, self._places, self._kept, model)
         module = program.module()
         self.storages = storages_of(module)
         self.flat = any(n.op == "call_module" and n.target == _GUARDS for n in module.graph.nodes)
@@ -123,15 +123,15 @@ class ExportedProgram(Program):
         return [results[index] for index in self._kept]
 
 
-def _load(path: Path, model: str) -> Value:
+def _load_program(path: Path, model: str) -> Value:
     try:
         with _reading, path.open("rb") as file:  # a file object, because a path would have to end in .pt2
             return torch.export.load(file)
     except (RuntimeError, ValueError, OSError, AttributeError, KeyError, TypeError) as exc:
-        raise _unreadable(path, model, exc) from exc
+        raise _make_load_error(path, model, exc) from exc
 
 
-def _unreadable(path: Path, model: str, exc: Exception) -> LoadError:
+def _make_load_error(path: Path, model: str, exc: Exception) -> LoadError:
     return LoadError(
         f"failed to load model '{model}': PyTorch {torch.__version__} cannot read '{path}': {exc}"
     )
@@ -141,22 +141,22 @@ def _is_tensor(argument: object) -> bool:
     return type(argument).__name__ == "TensorArgument"
 
 
-def _interface(
+def _read_interface(
     program: torch.export.ExportedProgram, places: list[int], kept: list[int], model: str
 ) -> Interface:
     inputs = leaves_of(pytree.treespec_dumps(program.call_spec.in_spec))
     outputs = leaves_of(pytree.treespec_dumps(program.call_spec.out_spec))
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     signature = program.graph_signature
-    names = _argument_names(program, inputs)
+    names = _name_arguments(program, inputs)
     arguments = [
-        _slot(names[place], _argument_label(inputs[place]), values[signature.user_inputs[place]], model)
+        _make_slot(names[place], _label_argument(inputs[place]), values[signature.user_inputs[place]], model)
         for place in places
     ]
     results = [
-        _slot(
-            _key(outputs[place]),
-            "RESULT" + _brackets(outputs[place]),
+        _make_slot(
+            _name_result(outputs[place]),
+            "RESULT" + _format_path(outputs[place]),
             values[signature.user_outputs[place]],
             model,
         )
@@ -164,7 +164,7 @@ def _interface(
     ]
     given = [values[signature.user_inputs[place]] for place in places]
     made = [values[signature.user_outputs[place]] for place in kept]
-    least, most = _rows(program, given)
+    least, most = _find_row_limits(program, given)
     return Interface(
         arguments=tuple(arguments),
         results=tuple(results),
@@ -174,7 +174,7 @@ def _interface(
     )
 
 
-def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -> list[str]:
+def _name_arguments(program: torch.export.ExportedProgram, leaves: list[Leaf]) -> list[str]:
     """Return the names of forward's arguments; if a single argument is a dict, its keys."""
     forward = program.module_call_graph[0].signature.forward_arg_names or []
     alone = len({leaf[:2] for leaf in leaves}) == 1
@@ -183,20 +183,20 @@ def _argument_names(program: torch.export.ExportedProgram, leaves: list[Leaf]) -
         which, argument, *keys = leaf
         name = str(argument)
         if not which:
-            name = forward[int(argument)] if int(argument) < len(forward) else _argument_label(leaf)
+            name = forward[int(argument)] if int(argument) < len(forward) else _label_argument(leaf)
         dict_key = keys[0] if alone and len(keys) == 1 else None
-        names.append(dict_key if isinstance(dict_key, str) else name + _brackets(tuple(keys)))
+        names.append(dict_key if isinstance(dict_key, str) else name + _format_path(tuple(keys)))
     return names
 
 
-def _key(leaf: Leaf) -> str:
+def _name_result(leaf: Leaf) -> str:
     """Return the name of a result in a dict, an empty string for any other result."""
     if not leaf or not isinstance(leaf[0], str):
         return ""
-    return leaf[0] + _brackets(leaf[1:])
+    return leaf[0] + _format_path(leaf[1:])
 
 
-def _slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
+def _make_slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
     return TensorSlot(
         name=name,
         label=label,
@@ -205,7 +205,7 @@ def _slot(name: str, label: str, value: torch.Tensor, model: str) -> TensorSlot:
     )
 
 
-def _rows(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> tuple[int, int]:
+def _find_row_limits(program: torch.export.ExportedProgram, values: list[torch.Tensor]) -> tuple[int, int]:
     """Return the minimum and maximum rows that all variable inputs accept; 0 means no limit."""
     least, most = 0, 0
     ranges = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
@@ -242,7 +242,7 @@ class InductorProgram(Program):
 
             loader: Value = load_package(str(path), num_runners=runs, device_index=index).loader
         except (RuntimeError, ValueError, OSError, ImportError, KeyError) as exc:
-            raise _unreadable(path, model, exc) from exc
+            raise _make_load_error(path, model, exc) from exc
         self.device = torch.device("cpu") if device is None else device
         compiled_for = loader.get_metadata().get("AOTI_DEVICE_KEY", self.device.type)
         if compiled_for != self.device.type:
@@ -258,8 +258,8 @@ class InductorProgram(Program):
             )
         given, made = (leaves_of(text) for text in loader.get_call_spec())
         self.interface = Interface(
-            arguments=tuple(TensorSlot(name="", label=_argument_label(leaf)) for leaf in given),
-            results=tuple(TensorSlot(name="", label="RESULT" + _brackets(leaf)) for leaf in made),
+            arguments=tuple(TensorSlot(name="", label=_label_argument(leaf)) for leaf in given),
+            results=tuple(TensorSlot(name="", label="RESULT" + _format_path(leaf)) for leaf in made),
         )
         self._run = loader.boxed_run
 

@@ -87,9 +87,9 @@ class ModuleProgram(Program):
 
     def __init__(self, path: Path, device: torch.device | None, model: str, *, class_name: str = "") -> None:
         """With `device` None the module stays where its constructor puts it. Raises LoadError."""
-        self._python = _imported(path, model)
+        self._python = _import_file(path, model)
         try:
-            module = _made(_class_of(self._python, class_name, path, model), path, model)
+            module = _construct_model(_find_class(self._python, class_name, path, model), path, model)
             weights = weights_file(path)
             if weights is None:
                 log.info("model '%s' has no weights file beside '%s'", model, path.name)
@@ -117,11 +117,13 @@ class ModuleProgram(Program):
         keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         self._defaults = [None if p.default is p.empty else p.default for p in (*named, *keywords)]
         self._keywords = [p.name for p in keywords]
-        self._dict = len(parameters) == 1 and len(named) == 1 and _written(named[0]).startswith(_DICTS)
+        self._dict = (
+            len(parameters) == 1 and len(named) == 1 and _format_annotation(named[0]).startswith(_DICTS)
+        )
         any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
         self._any = any_number and not named and not keywords
         slots = [
-            TensorSlot(name=p.name, required=p.default is p.empty, strings=_written(p) in _LISTS)
+            TensorSlot(name=p.name, required=p.default is p.empty, strings=_format_annotation(p) in _LISTS)
             for p in (*named, *keywords)
         ]
         self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
@@ -146,7 +148,7 @@ class ModuleProgram(Program):
         sys.modules.pop(self._python.__name__, None)
 
 
-def _imported(path: Path, model: str) -> ModuleType:
+def _import_file(path: Path, model: str) -> ModuleType:
     """Import the file as a uniquely named module, which may use relative imports (`from .layers import
     ...`).
 
@@ -167,7 +169,7 @@ def _imported(path: Path, model: str) -> ModuleType:
     return module
 
 
-def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
+def _find_class(module: ModuleType, name: str, path: Path, model: str) -> type:
     """Return the named or alphabetically first class, like Triton; the file's own precede imported ones."""
     classes = {
         key: value
@@ -198,7 +200,7 @@ def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
     return own[0]
 
 
-def _made(made_of: type, path: Path, model: str) -> Value:
+def _construct_model(made_of: type, path: Path, model: str) -> Value:
     try:
         return made_of()
     except (Exception, SystemExit) as exc:
@@ -208,7 +210,7 @@ def _made(made_of: type, path: Path, model: str) -> Value:
         ) from exc
 
 
-def _written(parameter: inspect.Parameter) -> str:
+def _format_annotation(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     return annotation if isinstance(annotation, str) else str(annotation)
 
@@ -231,7 +233,7 @@ class TorchScriptProgram(Program):
         self._forward = self._module.forward
         arguments = self._forward.schema.arguments[1:]  # the first is the module itself
         self._dict = len(arguments) == 1 and str(arguments[0].type) == _DICT
-        slots = () if self._dict else tuple(_slot(argument, model) for argument in arguments)
+        slots = () if self._dict else tuple(_make_slot(argument, model) for argument in arguments)
         self._defaults = [
             argument.default_value if argument.has_default_value() else None for argument in arguments
         ]
@@ -252,7 +254,7 @@ class TorchScriptProgram(Program):
         return self._forward(*values)
 
 
-def _slot(argument: Any, model: str) -> TensorSlot:
+def _make_slot(argument: Any, model: str) -> TensorSlot:
     kind = str(argument.type)
     optional = argument.has_default_value() or kind.startswith("Optional[")
     if kind not in ("Tensor", _STRINGS) and not optional:

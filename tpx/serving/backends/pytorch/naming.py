@@ -46,18 +46,18 @@ def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]
             f"specified."
         )
     if interface.arguments is None:
-        positions = _indices([*names, *added]) or {name: at for at, name in enumerate([*names, *added])}
+        positions = _parse_indices([*names, *added]) or {name: at for at, name in enumerate([*names, *added])}
         _check_states(config, "input_name", positions, named=True)
-        return _checked(config, "input", positions, len(positions))
-    known = _known(interface.arguments)
-    positions = _chosen(config, "input", names, known)
+        return _check_positions(config, "input", positions, len(positions))
+    known = _index_slots(interface.arguments)
+    positions = _choose_positions(config, "input", names, known)
     _check_states(config, "input_name", known, named=_is_named(positions, known))
-    positions |= {name: _position_of_added(config, name, known) for name in added}
+    positions |= {name: _find_added_position(config, name, known) for name in added}
     _check_count(config, positions, interface.arguments)
-    return _checked(config, "input", positions, len(interface.arguments))
+    return _check_positions(config, "input", positions, len(interface.arguments))
 
 
-def _position_of_added(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
+def _find_added_position(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
     """Return the position of an added input: by name, or after the inputs in the order of `batch_input`."""
     index = known.get(name, index_in(name))
     if index is not None:
@@ -74,8 +74,8 @@ def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int
     """Return the position in forward's results of each output, including states. Raises ConfigError."""
     names = [item.name for item in config.output]
     states = [name for name in taken_outputs(config) if name not in names]
-    known = _known(interface.results or ())
-    positions = _chosen(config, "output", names, known)
+    known = _index_slots(interface.results or ())
+    positions = _choose_positions(config, "output", names, known)
     _check_states(config, "output_name", known, named=_is_named(positions, known))
     for name in states:
         positions[name] = known[name] if name in known else index_in(name) or 0
@@ -93,17 +93,19 @@ def beyond(name: str, count: int) -> str:
     )
 
 
-def _known(slots: Sequence[TensorSlot]) -> dict[str, int]:
+def _index_slots(slots: Sequence[TensorSlot]) -> dict[str, int]:
     """Return the positions of the tensors by the names that the file has for them."""
     names = {slot.label: index for index, slot in enumerate(slots) if slot.label}
     return names | {slot.name: index for index, slot in enumerate(slots) if slot.name}
 
 
-def _chosen(config: ModelConfig, kind: str, names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+def _choose_positions(
+    config: ModelConfig, kind: str, names: Sequence[str], known: Mapping[str, int]
+) -> dict[str, int]:
     """Return the positions according to the first convention that all names follow."""
     if known and all(name in known for name in names):
         return {name: known[name] for name in names}
-    indices = _indices(names)
+    indices = _parse_indices(names)
     if indices is not None:
         return indices
     if known or any(_SEPARATOR in name for name in names):
@@ -120,10 +122,10 @@ def _chosen(config: ModelConfig, kind: str, names: Sequence[str], known: Mapping
 
 
 def _is_named(positions: Mapping[str, int], known: Mapping[str, int]) -> bool:
-    return positions == _indices([*positions]) or positions.items() <= known.items()
+    return positions == _parse_indices([*positions]) or positions.items() <= known.items()
 
 
-def _indices(names: Sequence[str]) -> dict[str, int] | None:
+def _parse_indices(names: Sequence[str]) -> dict[str, int] | None:
     indices = {name: index for name in names if (index := index_in(name)) is not None}
     return indices if len(indices) == len(names) else None
 
@@ -159,7 +161,7 @@ def _check_count(config: ModelConfig, positions: Mapping[str, int], arguments: S
     )
 
 
-def _checked(config: ModelConfig, kind: str, positions: dict[str, int], count: int) -> dict[str, int]:
+def _check_positions(config: ModelConfig, kind: str, positions: dict[str, int], count: int) -> dict[str, int]:
     taken: dict[int, str] = {}
     for name, position in positions.items():
         if position >= count:
@@ -201,23 +203,26 @@ def complete(config: ModelConfig, interface: Interface, kind: Format, *, default
         most = 0  # independent first dimensions are a batch only if the configuration says so
     complete_empty(
         config,
-        [_tensor(arguments[at], arguments[at].name) for at in _left(arguments, added_inputs(config))],
         [
-            _tensor(results[at], results[at].name or f"OUTPUT__{at}")
-            for at in _left(results, taken_outputs(config))
+            _make_tensor(arguments[at], arguments[at].name)
+            for at in _find_visible_positions(arguments, added_inputs(config))
+        ],
+        [
+            _make_tensor(results[at], results[at].name or f"OUTPUT__{at}")
+            for at in _find_visible_positions(results, taken_outputs(config))
         ],
         max_batch_size=most,
     )
 
 
-def _left(slots: tuple[TensorSlot, ...], unseen: Mapping[str, int]) -> list[int]:
+def _find_visible_positions(slots: tuple[TensorSlot, ...], unseen: Mapping[str, int]) -> list[int]:
     """Return the positions of the tensors that clients see: all except the `unseen` ones."""
     known = {slot.name: place for place, slot in enumerate(slots) if slot.name}
     places = {known.get(name, index_in(name)) for name in unseen}
     return [place for place in range(len(slots)) if place not in places]
 
 
-def _tensor(slot: TensorSlot, name: str) -> ModelTensor:
+def _make_tensor(slot: TensorSlot, name: str) -> ModelTensor:
     return ModelTensor(name=name, datatype=slot.datatype, shape=slot.shape or ())
 
 
@@ -236,8 +241,8 @@ def check(config: ModelConfig, interface: Interface) -> TensorPositions:
         arguments, results = interface.arguments or (), interface.results or ()
         check_signature(
             config,
-            [_tensor(arguments[place], name) for name, place in inputs.items()],
-            [_tensor(results[place], name) for name, place in outputs.items()],
+            [_make_tensor(arguments[place], name) for name, place in inputs.items()],
+            [_make_tensor(results[place], name) for name, place in outputs.items()],
         )
     if interface.most_rows and config.max_batch_size > interface.most_rows:
         raise ConfigError(

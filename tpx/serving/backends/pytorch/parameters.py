@@ -68,11 +68,11 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
         cudnn=not given.switch("DISABLE_CUDNN", default=False),
         weight_sharing=given.switch("ENABLE_WEIGHT_SHARING", default=False),
         cache_cleaning=given.switch("ENABLE_CACHE_CLEANING", default=False),
-        intra_op_threads=_count(given, *_INTRA),
-        inter_op_threads=_count(given, *_INTER),
-        compile_options=_compile_options(given),
+        intra_op_threads=_read_thread_count(given, *_INTRA),
+        inter_op_threads=_read_thread_count(given, *_INTER),
+        compile_options=_read_compile_options(given),
         class_name=given.words.get(CLASS, ""),
-        graph_batch_sizes=_sizes(given, max(1, config.max_batch_size)),
+        graph_batch_sizes=_read_graph_sizes(given, max(1, config.max_batch_size)),
     )
     file = f"the model's file is: {kind.value}"
     effects = {
@@ -89,7 +89,7 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
     return settings
 
 
-def _count(given: GivenParameters, *keys: str) -> int:
+def _read_thread_count(given: GivenParameters, *keys: str) -> int:
     """Return a thread count from synonymous keys; 0 or less means the default. Raises ConfigError."""
     counts = {}
     for key in keys:
@@ -106,7 +106,7 @@ def _count(given: GivenParameters, *keys: str) -> int:
     return next(iter(counts.values()), 0)
 
 
-def _compile_options(given: GivenParameters) -> JsonObject | None:
+def _read_compile_options(given: GivenParameters) -> JsonObject | None:
     text = given.words.get(COMPILE)
     if text is None:
         return None
@@ -121,7 +121,7 @@ def _compile_options(given: GivenParameters) -> JsonObject | None:
     return options
 
 
-def _sizes(given: GivenParameters, most: int) -> tuple[int, ...]:
+def _read_graph_sizes(given: GivenParameters, most: int) -> tuple[int, ...]:
     words = [word.strip() for word in given.words.get(GRAPHS, "").split(",") if word.strip()]
     if not all(word.isdecimal() and 0 < int(word) <= most for word in words):
         raise given.wrong(GRAPHS, f"batch sizes from 1 to max_batch_size ({most}), with commas between")

@@ -53,7 +53,7 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
         )
     if path.suffix == ".py":
         return ModelSourceFile(path=path, format=Format.MODULE)
-    format_ = _archive(path)
+    format_ = _detect_archive_format(path)
     if format_ is not None:
         return ModelSourceFile(path=path, format=format_)
     beside = path.with_suffix(".py")
@@ -65,7 +65,7 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
     )
 
 
-def _archive(path: Path) -> Format | None:
+def _detect_archive_format(path: Path) -> Format | None:
     """Detect the format of an archive; None if it contains only weights."""
     try:
         with zipfile.ZipFile(path) as archive:

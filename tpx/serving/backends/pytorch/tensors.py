@@ -119,7 +119,7 @@ class Outputs:
         """Return the results by name, after checking their types. Raises ExecutionError."""
         if isinstance(raw, list) and not raw and len(self._wanted) == 1:
             raw = [raw]  # an empty list of strings, for the only output
-        results = _by_place(raw, [name for name, _, _ in self._wanted])
+        results = _arrange_results(raw, [name for name, _, _ in self._wanted])
         if isinstance(results, Mapping):
             found = {name: results[name] for name, _, _ in self._wanted}
         else:
@@ -129,7 +129,7 @@ class Outputs:
                     raise ExecutionError(beyond(name, len(results)))
                 found[name] = results[place]
         for name, _, datatype in self._wanted:
-            _check(name, found[name], datatype)
+            _check_result(name, found[name], datatype)
         return found
 
     def array(self, value: Value) -> Array:
@@ -152,9 +152,9 @@ class Outputs:
         return array if array.shape else array.reshape(1)
 
 
-def _by_place(raw: Value, names: list[str]) -> Value:
+def _arrange_results(raw: Value, names: list[str]) -> Value:
     """Return the results as a sequence in order, or as a mapping by key."""
-    if isinstance(raw, torch.Tensor) or _is_texts(raw):
+    if isinstance(raw, torch.Tensor) or _is_string_list(raw):
         return [raw]
     if isinstance(raw, Mapping):
         missing = [name for name in names if name not in raw]
@@ -171,17 +171,17 @@ def _by_place(raw: Value, names: list[str]) -> Value:
     )
 
 
-def _is_texts(value: Value) -> bool:
+def _is_string_list(value: Value) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
 
 
-def _check(name: str, value: Value, datatype: str) -> None:
+def _check_result(name: str, value: Value, datatype: str) -> None:
     if isinstance(value, torch.Tensor):
         wanted = DTYPES.get(datatype)
         if value.dtype is not wanted:
             said = BY_NAME[datatype].config_name if datatype else "nothing"
             raise ExecutionError(f"output '{name}' has type {value.dtype}, the configuration says {said}")
-    elif datatype != "BYTES" or not (value == [] or _is_texts(value)):
+    elif datatype != "BYTES" or not (value == [] or _is_string_list(value)):
         raise ExecutionError(
             f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}"
         )

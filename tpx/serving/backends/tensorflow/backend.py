@@ -103,13 +103,13 @@ class TensorFlowModel:
         self._lock = threading.Lock()
         self._used: list[_Used] = []
         first = instance_specs(config)[0]
-        self._first = self._load(first)
+        self._first = self._load_session(first)
         self._used.append(_Used(session=self._first, place=(first.kind, first.device_id)))
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         if self._graph:
             return  # a graph does not declare its inputs and outputs
-        inputs, outputs = _tensors(self._inputs), _tensors(self._outputs)
+        inputs, outputs = _list_tensors(self._inputs), _list_tensors(self._outputs)
         tensors = [*inputs, *outputs]
         possible = all(tensor.shape[:1] == (-1,) for tensor in tensors)
         if not possible and config.max_batch_size and all(tensor.ranked for tensor in tensors):
@@ -129,9 +129,9 @@ class TensorFlowModel:
         if self._graph:  # the configured tensors are outputs of the graph's operations
             inputs = {*(item.name for item in config.input), *added_inputs(config)}
             outputs = {*(item.name for item in config.output), *taken_outputs(config)}
-            self._inputs = self._tensors_in_graph("input", sorted(inputs))
-            self._outputs = self._tensors_in_graph("output", sorted(outputs))
-        check_signature(config, _tensors(self._inputs), _tensors(self._outputs))
+            self._inputs = self._find_graph_tensors("input", sorted(inputs))
+            self._outputs = self._find_graph_tensors("output", sorted(outputs))
+        check_signature(config, _list_tensors(self._inputs), _list_tensors(self._outputs))
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         if spec.kind == "KIND_GPU" and spec.device_id >= gpu_count():
@@ -141,34 +141,36 @@ class TensorFlowModel:
             )
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [bound for bound in self._outputs if bound.tensor.name in used]
-        taken = self._take(spec)
+        taken = self._take_session(spec)
         try:
             call = taken.session.call(
                 [bound.place for bound in self._inputs], [bound.place for bound in outputs]
             )
         except ERRORS as exc:
-            self._leave(taken)
-            raise LoadError(f"tensorflow cannot prepare model '{self._name}': {_reason(exc)}") from exc
-        return _CallExecutor(call, _tensors(self._inputs), _tensors(outputs), lambda: self._leave(taken))
+            self._release_session(taken)
+            raise LoadError(f"tensorflow cannot prepare model '{self._name}': {_format_reason(exc)}") from exc
+        return _CallExecutor(
+            call, _list_tensors(self._inputs), _list_tensors(outputs), lambda: self._release_session(taken)
+        )
 
     def close(self) -> None:
         for used in self._used:
             used.session.close()
         self._used.clear()
 
-    def _take(self, spec: InstanceSpec) -> "_Used":
+    def _take_session(self, spec: InstanceSpec) -> "_Used":
         """Return a session on the instance's device with room for another instance, or a new one."""
         place = spec.kind, spec.device_id
         with self._lock:
             there = [used for used in self._used if used.place == place]
             taken = next((used for used in there if used.instances < self._settings.sharing), None)
             if taken is None:
-                taken = _Used(session=self._load(spec), place=place)
+                taken = _Used(session=self._load_session(spec), place=place)
                 self._used.append(taken)
             taken.instances += 1
         return taken
 
-    def _leave(self, taken: "_Used") -> None:
+    def _release_session(self, taken: "_Used") -> None:
         """Release an instance's use of a session; an unused session is closed unless it is the first."""
         with self._lock:
             taken.instances -= 1
@@ -176,7 +178,7 @@ class TensorFlowModel:
                 self._used.remove(taken)
                 taken.session.close()
 
-    def _load(self, spec: InstanceSpec) -> GraphSession:
+    def _load_session(self, spec: InstanceSpec) -> GraphSession:
         session = GraphSession(self._settings, spec)
         try:
             if self._graph:
@@ -186,7 +188,7 @@ class TensorFlowModel:
         except ERRORS as exc:
             session.close()
             raise LoadError(
-                f"tensorflow cannot load '{self._path}' of model '{self._name}': {_reason(exc)}"
+                f"tensorflow cannot load '{self._path}' of model '{self._name}': {_format_reason(exc)}"
             ) from exc
         if not self._inputs and not self._outputs:
             chosen = signature_of(self._name, signatures, self._settings.signature)
@@ -194,7 +196,7 @@ class TensorFlowModel:
             self._outputs = tensors_of(self._name, chosen.outputs)
         return session
 
-    def _tensors_in_graph(self, kind: str, names: Sequence[str]) -> list[Bound]:
+    def _find_graph_tensors(self, kind: str, names: Sequence[str]) -> list[Bound]:
         graph = self._first.graph
         tensors = []
         for name in names:
@@ -224,7 +226,7 @@ class _Used:
     instances: int = 0
 
 
-def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
+def _list_tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
     return [each.tensor for each in bound]
 
 
@@ -235,7 +237,7 @@ class _CallExecutor:
     _call: Call
     _inputs: Sequence[ModelTensor]
     _outputs: Sequence[ModelTensor]
-    _leave: Callable[[], None]
+    _release_session: Callable[[], None]
 
     def execute(self, inputs: Arrays) -> Arrays:
         given = [to_model(inputs[tensor.name], tensor) for tensor in self._inputs]
@@ -245,18 +247,18 @@ class _CallExecutor:
         try:
             results = self._call(*given)
         except ERRORS as exc:
-            raise ExecutionError(f"tensorflow error: {_reason(exc)}") from exc
+            raise ExecutionError(f"tensorflow error: {_format_reason(exc)}") from exc
         return {
-            tensor.name: _from_runtime(result, tensor)
+            tensor.name: _convert_result(result, tensor)
             for tensor, result in zip(self._outputs, results, strict=True)
         }
 
     def close(self) -> None:
         del self._call
-        self._leave()
+        self._release_session()
 
 
-def _from_runtime(result: Any, tensor: ModelTensor) -> Array:
+def _convert_result(result: Any, tensor: ModelTensor) -> Array:
     if isinstance(result, bytes):
         array = np.empty(1, dtype=np.object_)
         array[0] = result
@@ -269,5 +271,5 @@ def _is_result(operation: Any) -> bool:
     return operation.outputs and not any(output.consumers() for output in operation.outputs)
 
 
-def _reason(exc: Exception) -> str:
+def _format_reason(exc: Exception) -> str:
     return str(getattr(exc, "message", "") or exc).strip()

@@ -62,21 +62,21 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     inter = given.get("TF_NUM_INTER_THREADS")
     level = config.optimization.graph.level
     return TensorFlowSettings(
-        intra_threads=_whole(config.name, given, "TF_NUM_INTRA_THREADS"),
-        inter_threads=None if inter is None else _whole(config.name, given, "TF_NUM_INTER_THREADS"),
+        intra_threads=_parse_count(config.name, given, "TF_NUM_INTRA_THREADS"),
+        inter_threads=None if inter is None else _parse_count(config.name, given, "TF_NUM_INTER_THREADS"),
         per_session_threads=parameters.switch("TF_USE_PER_SESSION_THREADS", default=False),
         signature=given.get("TF_SIGNATURE_DEF", ""),
         tag=given.get("TF_GRAPH_TAG", "") or "serve",
         init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
-        sharing=_whole(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
+        sharing=_parse_count(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
         jit="ON_2" if level > 1 else _JIT.get(level, "DEFAULT"),
-        mixed_precision=_mixed_precision(config),
+        mixed_precision=_has_mixed_precision(config),
         soft_placement=options.switch("allow-soft-placement", default=True),
-        gpu_memory_fraction=_fraction(backend),
+        gpu_memory_fraction=_parse_memory_fraction(backend),
     )
 
 
-def _whole(model: str, given: Mapping[str, str], key: str, least: int = 0) -> int:
+def _parse_count(model: str, given: Mapping[str, str], key: str, least: int = 0) -> int:
     text = given.get(key, str(least))
     expected = "positive number" if least else "non-negative number"
     if text.isascii() and text.isdigit():
@@ -87,7 +87,7 @@ def _whole(model: str, given: Mapping[str, str], key: str, least: int = 0) -> in
     raise ConfigError(f"parameter '{key}' must be {expected} for TensorFlow model '{model}', got '{text}'")
 
 
-def _fraction(backend: Mapping[str, str]) -> float:
+def _parse_memory_fraction(backend: Mapping[str, str]) -> float:
     version = backend.get("version", "2")
     if version != "2":
         raise ConfigError(f"--backend-config tensorflow,version={version}: tpx serves with TensorFlow 2 only")
@@ -103,7 +103,7 @@ def _fraction(backend: Mapping[str, str]) -> float:
     return fraction
 
 
-def _mixed_precision(config: ModelConfig) -> bool:
+def _has_mixed_precision(config: ModelConfig) -> bool:
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(
@@ -138,18 +138,18 @@ class GraphSession:
         self._own_thread = settings.inter_threads is None
         self._device = f"/device:GPU:{spec.device_id}" if spec.kind == "KIND_GPU" else None
         self.graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=self.graph, config=_config(settings, spec))
+        self._session = tf.compat.v1.Session(graph=self.graph, config=_make_session_config(settings, spec))
 
     def load_saved_model(self, path: Path, tag: str) -> dict[str, Any]:
         """Load a SavedModel with its variables and tables; return its signatures by name."""
-        with self.graph.as_default(), self._placement():
+        with self.graph.as_default(), self._make_device_context():
             meta = tf.compat.v1.saved_model.load(self._session, [tag], str(path))
         return dict(meta.signature_def)
 
     def load_graph(self, path: Path, init_ops: Sequence[str]) -> None:
         """Load a GraphDef, and run its initialization operations in order."""
         definition = tf.compat.v1.GraphDef.FromString(path.read_bytes())
-        with self.graph.as_default(), self._placement():
+        with self.graph.as_default(), self._make_device_context():
             tf.import_graph_def(definition, name="")
         for name in init_ops:
             self._session.run(self.graph.get_operation_by_name(name))
@@ -169,7 +169,7 @@ class GraphSession:
     def close(self) -> None:
         self._session.close()
 
-    def _placement(self) -> Any:
+    def _make_device_context(self) -> Any:
         """Return the context that places operations without an explicit device; made inside the graph's."""
         return nullcontext() if self._device is None else tf.device(self._device)
 
@@ -198,7 +198,7 @@ def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> li
     return names
 
 
-def _config(settings: TensorFlowSettings, spec: InstanceSpec) -> Any:
+def _make_session_config(settings: TensorFlowSettings, spec: InstanceSpec) -> Any:
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=settings.intra_threads,
         inter_op_parallelism_threads=settings.inter_threads or 0,

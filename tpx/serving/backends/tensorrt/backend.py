@@ -78,12 +78,12 @@ class TensorRtModel:
         self._engines = Engines(trt, driver, self._name, self._settings)
         with ExitStack() as undoing:
             undoing.callback(self._engines.close)
-            self._facts = facts_of(self._engine(specs[0].device_id, config), self._name)
+            self._facts = facts_of(self._load_engine(specs[0].device_id, config), self._name)
             undoing.pop_all()
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002 (profiles tell)
         self._check_batching(config)
-        most = self._most(instance_specs(config))
+        most = self._find_max_batch_size(instance_specs(config))
         if config.max_batch_size > most:
             raise ConfigError(
                 f"autofill failed for model '{self._name}': configuration specified max-batch "
@@ -102,31 +102,31 @@ class TensorRtModel:
         self._check_kinds(config)
         check_signature(config, self._facts.inputs, self._facts.outputs)
         specs = instance_specs(config)
-        if config.max_batch_size > self._most(specs):
+        if config.max_batch_size > self._find_max_batch_size(specs):
             raise ConfigError(
                 f"unexpected configuration maximum batch size {config.max_batch_size} for '{config.name}', "
-                f"the profiles of its instances accept {self._most(specs)} at most"
+                f"the profiles of its instances accept {self._find_max_batch_size(specs)} at most"
             )
         tensors = {each.name: each for each in self._facts.inputs}
         for item in config.input:
             each = tensors[item.name]
-            for profile in self._profiles(specs):
+            for profile in self._list_profiles(specs):
                 if each.shape and not item.allow_ragged_batch:
                     check_dims(each, profile, dims_of(item), config.name, batching=config.max_batch_size > 0)
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         _check_devices(self._name, [spec], self._driver)
-        self._engine(spec.device_id, config)
+        self._load_engine(spec.device_id, config)
         profiles = profiles_of(self._name, spec.profiles, self._facts.profiles)
         return EngineExecutor(self._engines, self._facts, spec.device_id, profiles)
 
     def close(self) -> None:
         self._engines.close()
 
-    def _engine(self, device: int, config: ModelConfig) -> Any:
-        return self._engines.engine(device, self._plan(device, config))
+    def _load_engine(self, device: int, config: ModelConfig) -> Any:
+        return self._engines.engine(device, self._find_plan(device, config))
 
-    def _plan(self, device: int, config: ModelConfig) -> Path:
+    def _find_plan(self, device: int, config: ModelConfig) -> Path:
         name, field = config.default_model_filename, "default_model_filename"
         if config.cc_model_filenames:
             capability = self._driver.compute_capability(device)
@@ -137,14 +137,14 @@ class TensorRtModel:
             raise no_file(path, self._name)
         return path
 
-    def _profiles(self, specs: Sequence[InstanceSpec]) -> list[int]:
+    def _list_profiles(self, specs: Sequence[InstanceSpec]) -> list[int]:
         """Return all profiles that the instances use."""
         chosen = (profiles_of(self._name, spec.profiles, self._facts.profiles) for spec in specs)
         return sorted({index for indexes in chosen for index in indexes})
 
-    def _most(self, specs: Sequence[InstanceSpec]) -> int:
+    def _find_max_batch_size(self, specs: Sequence[InstanceSpec]) -> int:
         """Return the maximum number of rows that the profiles of the instances accept."""
-        return max_batch_size(self._facts, self._profiles(specs))
+        return max_batch_size(self._facts, self._list_profiles(specs))
 
     def _check_batching(self, config: ModelConfig) -> None:
         if config.max_batch_size and self._facts.has_shape_tensors:

@@ -96,7 +96,7 @@ class Engines:
         self.driver = driver
         self.model = model
         self.settings = settings
-        self.logger = _logger(trt)
+        self.logger = _make_logger(trt)
         self._runtimes: dict[int, Any] = {}
         self.loaded: dict[int, Any] = {}
         trt.init_libnvinfer_plugins(self.logger, "")
@@ -158,7 +158,7 @@ def mismatch(plan: bytes, installed: str) -> str:
     )
 
 
-def _logger(trt: Any) -> Any:
+def _make_logger(trt: Any) -> Any:
     """Return a TensorRT logger that forwards to `logging` and keeps the last error, for failed calls."""
     levels = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.WARNING}
 

@@ -93,7 +93,7 @@ class EngineExecutor:
         self._inputs = {each.name: each for each in facts.inputs}
         self._buffers = {each.name: DeviceBuffer(engines.driver) for each in (*facts.inputs, *facts.outputs)}
         self._allocators = {
-            each.name: _allocator(engines.trt, self._buffers[each.name]) for each in facts.outputs
+            each.name: _make_allocator(engines.trt, self._buffers[each.name]) for each in facts.outputs
         }
         self._contexts: dict[int, Any] = {}
         with self._current():
@@ -107,7 +107,7 @@ class EngineExecutor:
                 undoing.callback(self._stream.close)
                 undoing.callback(self._contexts.clear)
                 for profile in profiles:
-                    self._contexts[profile] = self._context(engines, device, profile)
+                    self._contexts[profile] = self._create_context(engines, device, profile)
                 self._stream.wait()
                 undoing.pop_all()
 
@@ -121,14 +121,16 @@ class EngineExecutor:
         with self._current():
             try:
                 for each in self._facts.inputs:
-                    self._feed(context, profile, each, given[each.name])
+                    self._feed_input(context, profile, each, given[each.name])
                 missing: Sequence[str] = context.infer_shapes()
                 if missing:
-                    raise self._failed(f"tell the shapes of its outputs without {', '.join(missing)}")
-                hosted = {each.name: self._prepare(context, each) for each in self._facts.outputs}
+                    raise self._make_error(f"tell the shapes of its outputs without {', '.join(missing)}")
+                hosted = {each.name: self._prepare_output(context, each) for each in self._facts.outputs}
                 if not context.execute_async_v3(self._stream.handle):
-                    raise self._failed("execute")
-                outputs = {each.name: self._fetch(each, hosted[each.name]) for each in self._facts.outputs}
+                    raise self._make_error("execute")
+                outputs = {
+                    each.name: self._fetch_output(each, hosted[each.name]) for each in self._facts.outputs
+                }
             except CudaError as exc:
                 raise ExecutionError(exc.message) from exc
             except RuntimeError as exc:
@@ -145,7 +147,7 @@ class EngineExecutor:
                     buffer.free()
             self._stream.close()
 
-    def _context(self, engines: Engines, device: int, profile: int) -> Any:
+    def _create_context(self, engines: Engines, device: int, profile: int) -> Any:
         strategies = engines.trt.ExecutionContextAllocationStrategy
         strategy = getattr(strategies, engines.settings.strategy)
         context = engines.loaded[device].create_execution_context(strategy)
@@ -156,12 +158,12 @@ class EngineExecutor:
             )
         return context
 
-    def _feed(
+    def _feed_input(
         self, context: "tensorrt.IExecutionContext", profile: int, each: EngineTensor, array: Array
     ) -> None:
         """Set the shape and address of an input, and start copying its data."""
         if -1 in each.shape and not context.set_input_shape(each.name, tuple(array.shape)):
-            raise self._failed(f"take input '{each.name}' with shape {list(array.shape)}")
+            raise self._make_error(f"take input '{each.name}' with shape {list(array.shape)}")
         if each.is_shape:
             check_values(each, profile, array.reshape(-1).tolist(), self._model)
             address = array.ctypes.data
@@ -169,41 +171,41 @@ class EngineExecutor:
             address = self._buffers[each.name].hold(array.nbytes)
             self._stream.copy(array, address, to_device=True)
         if not context.set_tensor_address(each.name, address):
-            raise self._failed(f"take the memory of input '{each.name}'")
+            raise self._make_error(f"take the memory of input '{each.name}'")
 
-    def _prepare(self, context: "tensorrt.IExecutionContext", each: EngineTensor) -> Array | None:
+    def _prepare_output(self, context: "tensorrt.IExecutionContext", each: EngineTensor) -> Array | None:
         """Set the address of an output; return the array to copy it to, None if its shape depends on data."""
         shape = tuple(context.get_tensor_shape(each.name))
         if -1 in shape:  # depends on data: TensorRT allocates it during the run
             allocator = self._allocators[each.name]
             allocator.shape = None
             if not context.set_output_allocator(each.name, allocator):
-                raise self._failed(f"take an allocator for output '{each.name}'")
+                raise self._make_error(f"take an allocator for output '{each.name}'")
             return None
         array: Array = np.empty(shape, BY_NAME[each.datatype].numpy)
         address = array.ctypes.data if each.is_shape else self._buffers[each.name].hold(array.nbytes)
         if not context.set_tensor_address(each.name, address):
-            raise self._failed(f"take memory for output '{each.name}'")
+            raise self._make_error(f"take memory for output '{each.name}'")
         return array
 
-    def _fetch(self, each: EngineTensor, array: Array | None) -> Array:
+    def _fetch_output(self, each: EngineTensor, array: Array | None) -> Array:
         if array is None:
             self._stream.wait()
             shape = self._allocators[each.name].shape
             if shape is None:
-                raise self._failed(f"tell the shape of output '{each.name}'")
+                raise self._make_error(f"tell the shape of output '{each.name}'")
             array = np.empty(shape, BY_NAME[each.datatype].numpy)
         if not each.is_shape:
             self._stream.copy(array, self._buffers[each.name].address, to_device=False)
         return array
 
-    def _failed(self, what: str) -> ExecutionError:
+    def _make_error(self, what: str) -> ExecutionError:
         logger = self._logger
         why, logger.last = logger.last or "no reason given", ""
         return ExecutionError(f"tensorrt cannot {what}: {why}")
 
 
-def _allocator(trt: Any, buffer: DeviceBuffer) -> Any:
+def _make_allocator(trt: Any, buffer: DeviceBuffer) -> Any:
     """Return the allocator for an output whose shape depends on data."""
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]

@@ -60,7 +60,7 @@ def facts_of(engine: "tensorrt.ICudaEngine", model: str) -> EngineFacts:
     """Read an engine. Raises LoadError for a datatype that the protocol lacks."""
     profiles = engine.num_optimization_profiles
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-    found = [_tensor_of(engine, model, name, profiles) for name in names]
+    found = [_describe_tensor(engine, model, name, profiles) for name in names]
     return EngineFacts(
         inputs=tuple(each for each in found if each.is_input),
         outputs=tuple(each for each in found if not each.is_input),
@@ -68,14 +68,14 @@ def facts_of(engine: "tensorrt.ICudaEngine", model: str) -> EngineFacts:
     )
 
 
-def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: int) -> EngineTensor:
+def _describe_tensor(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: int) -> EngineTensor:
     kind = engine.get_tensor_dtype(name).name
     if kind not in _DATATYPES:
         raise LoadError(f"'{name}' of model '{model}' has TensorRT's type {kind}, which no client can send")
     is_input = engine.get_tensor_mode(name).name == "INPUT"
     is_shape = bool(engine.is_shape_inference_io(name))
     indexes = range(profiles if is_input else 0)
-    spans = [_span(engine.get_tensor_profile_shape(name, index)) for index in indexes]
+    spans = [_make_range(engine.get_tensor_profile_shape(name, index)) for index in indexes]
     # the binding takes the profile first, contrary to its documentation
     values = [engine.get_tensor_profile_values(index, name) for index in indexes if is_shape]
     return EngineTensor(
@@ -86,11 +86,11 @@ def _tensor_of(engine: "tensorrt.ICudaEngine", model: str, name: str, profiles: 
         is_shape=is_shape,
         linear=engine.get_tensor_format(name).name == "LINEAR",
         spans=tuple(spans),
-        values=tuple(_span(each) if each else None for each in values),
+        values=tuple(_make_range(each) if each else None for each in values),
     )
 
 
-def _span(shapes: Any) -> ShapeRange:
+def _make_range(shapes: Any) -> ShapeRange:
     least, best, most = (tuple(shape) for shape in shapes)
     return ShapeRange(least=least, best=best, most=most)
 
@@ -122,12 +122,12 @@ def max_batch_size(facts: EngineFacts, profiles: Sequence[int]) -> int:
 
 def suiting(facts: EngineFacts, profiles: Sequence[int], shapes: Shapes, model: str) -> int:
     """Return the fitting profile with the nearest optimal shapes. Raises InvalidRequest for the first one."""
-    misfits = [_misfit(facts, index, shapes) for index in profiles]
+    misfits = [_find_misfit(facts, index, shapes) for index in profiles]
     fitting = [index for index, misfit in zip(profiles, misfits, strict=True) if misfit is None]
     if len(fitting) == 1:
         return fitting[0]
     if misfits[0] is None or fitting:
-        return min(fitting, key=lambda index: _distance(facts, index, shapes))
+        return min(fitting, key=lambda index: _measure_distance(facts, index, shapes))
     each, why = misfits[0]
     raise InvalidRequest(
         f"request specifies invalid shape for input '{each.name}' for {model}. Error details: {why}"
@@ -181,7 +181,7 @@ def misfit_of(span: ShapeRange, shape: Sequence[int], start: int = 0) -> str:
     return ""
 
 
-def _misfit(facts: EngineFacts, profile: int, shapes: Shapes) -> tuple[EngineTensor, str] | None:
+def _find_misfit(facts: EngineFacts, profile: int, shapes: Shapes) -> tuple[EngineTensor, str] | None:
     for each in facts.inputs:
         if not each.is_shape:
             why = misfit_of(each.spans[profile], shapes[each.name])
@@ -190,7 +190,7 @@ def _misfit(facts: EngineFacts, profile: int, shapes: Shapes) -> tuple[EngineTen
     return None
 
 
-def _distance(facts: EngineFacts, profile: int, shapes: Shapes) -> int:
+def _measure_distance(facts: EngineFacts, profile: int, shapes: Shapes) -> int:
     """Return the distance of shapes from a profile's optimal ones (Triton: GetMostOptimizedProfile)."""
     return sum(
         abs(size - best)

@@ -40,7 +40,7 @@ class _Call:
         loop = asyncio.get_running_loop()
         while not ready():
             arrived = loop.create_future()
-            self.notify = partial(_call_soon, loop, partial(_finish, arrived))
+            self.notify = partial(_call_soon, loop, partial(_resolve_future, arrived))
             if not ready():  # register first: a response may have arrived before
                 await arrived
         self.notify = None
@@ -51,7 +51,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) 
         loop.call_soon_threadsafe(function)
 
 
-def _finish(arrived: asyncio.Future[None]) -> None:
+def _resolve_future(arrived: asyncio.Future[None]) -> None:
     if not arrived.done():
         arrived.set_result(None)
 
@@ -85,11 +85,11 @@ class Calls:
             "decoupled": decoupled,
             "parent": request._trace._handle if request._trace is not None else 0,
         }
-        head = frames.encode_head([tensor._head() for tensor in request._inputs], extra)
+        head = frames.encode_head([tensor._make_head() for tensor in request._inputs], extra)
         self._calls[number] = call
         identity = request._request_id.encode()
         parts: list[frames.Buffer] = [frames.HANDLE.pack(number, len(head), len(identity)), head, identity]
-        self.channel.send(frames.CALL, parts, [tensor._raw() for tensor in request._inputs])
+        self.channel.send(frames.CALL, parts, [tensor._encode() for tensor in request._inputs])
         return number
 
     def cancel(self, number: int) -> None:
@@ -117,7 +117,7 @@ class Calls:
         if call is None:
             return
         empty = flags & frames.EMPTY
-        response = InferenceResponse() if empty else self._response(body, frames.RESPONSE_START.size)
+        response = InferenceResponse() if empty else self._decode_response(body, frames.RESPONSE_START.size)
         if call.wanted:
             call.responses.append(response)
         if flags & frames.FINAL:
@@ -127,7 +127,7 @@ class Calls:
         if notify is not None:
             notify()
 
-    def _response(self, body: memoryview, at: int) -> InferenceResponse:
+    def _decode_response(self, body: memoryview, at: int) -> InferenceResponse:
         status, size = frames.STATUS.unpack_from(body, at)
         at += frames.STATUS.size
         if status == frames.ERROR:
@@ -135,7 +135,7 @@ class Calls:
             return InferenceResponse(error=TritonError(message.decode(errors="replace"), ErrorCode(code)))
         head = self._heads[bytes(body[at : at + size])]
         buffers, _ = frames.take_tensors(body, at + size, len(head.tensors), self.channel)
-        tensors = [Tensor._received(h, data) for h, data in zip(head.tensors, buffers)]
+        tensors = [Tensor._from_frame(h, data) for h, data in zip(head.tensors, buffers)]
         return InferenceResponse(tensors, parameters=json.loads(head.extra.get("parameters", "{}")))
 
     # services other than inference
@@ -204,11 +204,11 @@ class ResponseIterator:
         self._at = 0
 
     @property
-    def _ended(self) -> bool:
+    def _is_ended(self) -> bool:
         return self._call.final and not self._call.responses
 
     def __iter__(self) -> ResponseIterator:
-        if self._ended and self._at == len(self._kept):
+        if self._is_ended and self._at == len(self._kept):
             if self._kept_bytes > _KEPT_BYTES:
                 raise TritonModelException(
                     f"responses of more than {_KEPT_BYTES} bytes cannot be iterated a second time"
@@ -220,9 +220,9 @@ class ResponseIterator:
         call = self._call
         if self._at == len(self._kept):
             self._calls.channel.wait(lambda: bool(call.responses) or call.final)
-        if self._ended and self._at == len(self._kept):
+        if self._is_ended and self._at == len(self._kept):
             raise StopIteration
-        return self._next()
+        return self._take_next()
 
     def __aiter__(self) -> ResponseIterator:
         """Iterate without blocking the event loop; a plain `for` blocks it while there is no response."""
@@ -233,11 +233,11 @@ class ResponseIterator:
         if self._at == len(self._kept):
             self._calls.channel.pump()
             await call.changed(lambda: bool(call.responses) or call.final)
-        if self._ended and self._at == len(self._kept):
+        if self._is_ended and self._at == len(self._kept):
             raise StopAsyncIteration
-        return self._next()
+        return self._take_next()
 
-    def _next(self) -> InferenceResponse:
+    def _take_next(self) -> InferenceResponse:
         if self._at < len(self._kept):
             self._at += 1
             return self._kept[self._at - 1]

@@ -39,12 +39,12 @@ class Channel:
         self._rest = b""
         self._fds: list[int] = []
         self._granted: list[Segment | None] = []
-        self._ring = GrowingRing(self._grow)
+        self._ring = GrowingRing(self._request_segment)
         self._incoming: Segment | None = None
         self._begun: memoryview | None = None
         self._pump: threading.Thread | None = None
         self._kept: list[bytes] = []
-        self.on_frame: OnFrame = _unexpected
+        self.on_frame: OnFrame = _reject_frame
 
     # sending
 
@@ -53,7 +53,7 @@ class Channel:
         with self._sending:
             if tensors:
                 frames.add_tensors(parts, tensors, self._ring)
-            self._sendall(frames.framed(kind, parts))
+            self._send_all(frames.framed(kind, parts))
 
     def send_entries(
         self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]], *, keep: bool = False
@@ -68,15 +68,15 @@ class Channel:
             if keep:
                 self._kept.append(frames.framed(kind, parts))
             else:
-                self._sendall(frames.framed(kind, parts))
+                self._send_all(frames.framed(kind, parts))
 
     def flush(self) -> None:
         """Send the kept frame."""
         if self._kept:
             with self._sending:
-                self._sendall(b"")
+                self._send_all(b"")
 
-    def _sendall(self, data: bytes) -> None:
+    def _send_all(self, data: bytes) -> None:
         if self._kept:
             data = b"".join((*self._kept, data))
             self._kept.clear()
@@ -85,9 +85,9 @@ class Channel:
         except OSError as exc:
             raise ServerGone from exc
 
-    def _grow(self, size: int) -> Segment:
+    def _request_segment(self, size: int) -> Segment:
         """Create a larger segment; called while sending, so no other thread uses it. Raises MemoryError."""
-        self._sendall(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
+        self._send_all(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
         self.wait(lambda: bool(self._granted))
         segment = self._granted.pop()
         if segment is None:
@@ -117,7 +117,7 @@ class Channel:
                 self._reading = True
                 changed.release()
                 try:
-                    self._read()
+                    self._read_frames()
                 finally:
                     changed.acquire()
                     self._reading = False
@@ -131,7 +131,7 @@ class Channel:
             self._reading = True
         try:
             while self.waiting.here():
-                self._read()
+                self._read_frames()
         finally:
             with self._changed:
                 self._reading = False
@@ -145,16 +145,16 @@ class Channel:
     def pump(self) -> None:
         """Read in a separate thread from now on: threads also wait for results produced in this process."""
         if self._pump is None:
-            self._pump = threading.Thread(target=self._read_on, name="tpx-channel", daemon=True)
+            self._pump = threading.Thread(target=self._run_pump, name="tpx-channel", daemon=True)
             self._pump.start()
 
-    def _read_on(self) -> None:
+    def _run_pump(self) -> None:
         try:
             self.wait(lambda: False)
         except ServerGone:
             self.tell()
 
-    def _read(self) -> None:
+    def _read_frames(self) -> None:
         """Wait for data and handle the complete frames."""
         # the pump thread may be slow; spinning there would take the interpreter lock from others
         if self._pump is None:
@@ -171,10 +171,10 @@ class Channel:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
                 self._fds += fds
         if self._rest:
-            data = self._whole(data)
-        self._take(data)
+            data = self._complete_frame(data)
+        self._handle_frames(data)
 
-    def _whole(self, data: bytes) -> bytes:
+    def _complete_frame(self, data: bytes) -> bytes:
         """Prepend the incomplete data of the last read; the rest of a large frame is read at once."""
         parts = [self._rest, data]
         have = len(self._rest) + len(data)
@@ -189,7 +189,7 @@ class Channel:
                 have += len(more)
         return b"".join(parts)
 
-    def _take(self, data: bytes) -> None:
+    def _handle_frames(self, data: bytes) -> None:
         view, at, end = memoryview(data), 0, len(data)
         start = HEADER.size
         while end - at >= start:
@@ -220,5 +220,5 @@ class Channel:
             self._begun = segment.memory.cast("I")
 
 
-def _unexpected(kind: int, body: memoryview) -> None:
+def _reject_frame(kind: int, body: memoryview) -> None:
     raise ServerGone(f"frame {kind} before anybody listens ({len(body)} bytes)")

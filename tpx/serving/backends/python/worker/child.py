@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def _mount(package_directory: Path) -> None:
+def _make_importable(package_directory: Path) -> None:
     """Make `tpx` importable, but not its parent directory, which may be a site-packages."""
     spec = importlib.util.spec_from_file_location(
         "tpx", package_directory / "__init__.py", submodule_search_locations=[str(package_directory)]
@@ -19,7 +19,7 @@ def _mount(package_directory: Path) -> None:
     spec.loader.exec_module(module)
 
 
-def _leave_signals_to_server() -> None:
+def _ignore_termination() -> None:
     """Ignore termination signals: the server ends its models itself.
 
     A terminal interrupts whole process groups, and service managers send SIGTERM to every process of a
@@ -37,10 +37,10 @@ def _leave_signals_to_server() -> None:
 
 
 if __name__ == "__main__":
-    _leave_signals_to_server()
+    _ignore_termination()
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    _mount(here.parents[3])
+    _make_importable(here.parents[3])
     from tpx.serving.backends.python.worker.main import main
 
     descriptors = map(int, sys.argv[1:])

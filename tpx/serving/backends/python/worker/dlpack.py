@@ -69,7 +69,7 @@ class Capsule:
         self._capsule: Any = capsule
         tensor = self._managed.tensor
         self.shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        self.datatype, self._dtype = _types(tensor)
+        self.datatype, self._dtype = _find_datatype(tensor)
         self.on_host = tensor.device_type in (_CPU, _CUDA_HOST)
         if tensor.device_type not in (_CPU, _CUDA, _CUDA_HOST):
             raise TritonModelException(
@@ -111,7 +111,7 @@ class Capsule:
             self._managed.deleter(self._address)
 
 
-def _types(tensor: _DLTensor) -> tuple[str, str]:
+def _find_datatype(tensor: _DLTensor) -> tuple[str, str]:
     types = _TYPES.get((tensor.code, tensor.bits))
     if types is None or tensor.lanes != 1:
         words = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"

@@ -63,7 +63,7 @@ class Execution:
         self._kept_since_ns = 0
 
     @property
-    def _failed(self) -> str:
+    def _failure_message(self) -> str:
         return f"Failed to process the request(s) for model '{self.name}'"
 
     def cancel(self, handle: int) -> None:
@@ -90,8 +90,8 @@ class Execution:
             at += size + id_size
             request_id = bytes(body[at - id_size : at]).decode() if id_size else ""
             buffers, at = frames.take_tensors(body, at, len(head.tensors), self.channel)
-            inputs = [Tensor._received(h, data) for h, data in zip(head.tensors, buffers)]
-            request = InferenceRequest._received(handle, request_id, head, inputs, self)
+            inputs = [Tensor._from_frame(h, data) for h, data in zip(head.tensors, buffers)]
+            request = InferenceRequest._from_frame(handle, request_id, head, inputs, self)
             if self._decoupled:
                 request._sender = InferenceResponseSender(self, handle, decoupled=True)
             self._live.add(handle)
@@ -105,16 +105,16 @@ class Execution:
         try:
             returned = self.model.execute(requests)
             if inspect.iscoroutine(returned):
-                returned = self._await(returned, requests)
+                returned = self._run_coroutine(returned, requests)
             computed_ns = _clock()
-            entries, failed = self._entries(returned, requests), False
+            entries, failed = self._encode_responses(returned, requests), False
         except ServerGone:
             raise
         except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
             computed_ns, failed = _clock(), True
             message = str(exc) if isinstance(exc, _WrongReturn) else ""
-            self._reports.raised(self._failed, exc, message)
-            entries = _failure(message or described(exc))
+            self._reports.raised(self._failure_message, exc, message)
+            entries = _fail_all(message or described(exc))
             for request in requests:
                 if request._sender is not None:
                     request._sender._close()
@@ -123,10 +123,10 @@ class Execution:
         try:
             self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, failed), entries, keep=keep)
         except MemoryError as exc:
-            self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, True), _failure(str(exc)))
+            self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, True), _fail_all(str(exc)))
         for request in requests:
             if request._sender is None or request._sender._closed:
-                self._forget(request._handle)
+                self._forget_request(request._handle)
 
     def _is_kept(self, began_ns: int, computed_ns: int, *, more: bool) -> bool:
         self._short = self._short + 1 if computed_ns - began_ns < _SHORT_NS else 0
@@ -135,14 +135,14 @@ class Execution:
         self._kept_since_ns = since_ns if kept else 0
         return kept
 
-    def _entries(self, returned: Any, requests: list[InferenceRequest]) -> list[Entry]:
+    def _encode_responses(self, returned: Any, requests: list[InferenceRequest]) -> list[Entry]:
         if self._decoupled:
             if returned is not None:
                 raise _WrongReturn(
                     f"Python model '{self.name}' is using the decoupled mode and the execute function must "
                     "return None."
                 )
-            return [self._released(request) for request in requests]
+            return [self._release_request(request) for request in requests]
         if returned is None:
             returned = [None] * len(requests)
         if not isinstance(returned, list):
@@ -153,12 +153,12 @@ class Execution:
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:"
                 f"{len(returned)}\n"
             )
-        return [self._entry(response, request) for response, request in zip(returned, requests)]
+        return [self._encode_entry(response, request) for response, request in zip(returned, requests)]
 
-    def _entry(self, response: Any, request: InferenceRequest) -> Entry:
+    def _encode_entry(self, response: Any, request: InferenceRequest) -> Entry:
         if response is None:
             if request._release == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-                return self._released(request)
+                return self._release_request(request)
             if request._sender is None:
                 raise _WrongReturn(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
@@ -181,24 +181,24 @@ class Execution:
                     "Unable to send response. Non-decoupled model cannot send more than one response."
                 )
             request._sender._close()
-        return self._encoded(response)
+        return self._encode_response(response)
 
-    def _released(self, request: InferenceRequest) -> Entry:
+    def _release_request(self, request: InferenceRequest) -> Entry:
         if request._release != TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
             return _NOTHING
         if request._sender is not None:
             request._sender._close()
-        self._forget(request._handle)
+        self._forget_request(request._handle)
         return _AGAIN
 
-    def _encoded(self, response: InferenceResponse) -> Entry:
+    def _encode_response(self, response: InferenceResponse) -> Entry:
         error = response._error
         if error is not None:
             message = error.message().encode(errors="replace")
             start = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
             return [start, message], []
         tensors = response._outputs
-        heads = tuple([tensor._head() for tensor in tensors])
+        heads = tuple([tensor._make_head() for tensor in tensors])
         key = heads if response._parameters == "{}" else (heads, response._parameters)
         head = self._answer_heads.get(key)
         if head is None:
@@ -207,21 +207,21 @@ class Execution:
             if len(self._answer_heads) >= _HEADS:
                 self._answer_heads.clear()
             self._answer_heads[key] = head
-        return ([frames.STATUS.pack(frames.TENSORS, len(head)), head], [tensor._raw() for tensor in tensors])
+        return [frames.STATUS.pack(frames.TENSORS, len(head)), head], [tensor._encode() for tensor in tensors]
 
     # coroutines
 
-    def _await(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
+    def _run_coroutine(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
         """Return the result of an `async def execute`; for a decoupled model, do not wait for it."""
-        future = self._started(coroutine)
+        future = self._start_coroutine(coroutine)
         if self._decoupled:
-            future.add_done_callback(partial(self._executed, [request._sender for request in requests]))
+            future.add_done_callback(partial(self._end_coroutine, [request._sender for request in requests]))
             return None
         future.add_done_callback(lambda _: self.channel.tell())
         self.channel.wait(future.done)
         return future.result()
 
-    def _started(self, coroutine: Any) -> Future[Any]:
+    def _start_coroutine(self, coroutine: Any) -> Future[Any]:
         self.channel.pump()
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -229,20 +229,20 @@ class Execution:
             threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def _executed(self, senders: list[Any], done: Future[Any]) -> None:
+    def _end_coroutine(self, senders: list[Any], done: Future[Any]) -> None:
         """Handle the end of a decoupled model's coroutine; unanswered requests get its exception."""
         error = CancelledError() if done.cancelled() else done.exception()
         if error is None:
             return
-        self._reports.raised(self._failed, error)
-        text = f"{self._failed}, message: {described(error)}"
+        self._reports.raised(self._failure_message, error)
+        text = f"{self._failure_message}, message: {described(error)}"
         for sender in senders:
             if not sender._closed:
                 sender.send(InferenceResponse(error=TritonError(text)), flags=frames.FINAL)
 
     def await_here(self, awaitable: Any, timeout_s: float) -> Any:
         """Return the result of an awaitable of the model."""
-        return self._started(awaitable).result(timeout_s)
+        return self._start_coroutine(awaitable).result(timeout_s)
 
     # senders
 
@@ -264,18 +264,18 @@ class Execution:
             self.channel.send(frames.RESPONSE, [frames.RESPONSE_START.pack(handle, flags | frames.EMPTY)])
         else:
             start = frames.RESPONSE_START.pack(handle, flags)
-            own, tensors = self._encoded(response)
+            own, tensors = self._encode_response(response)
             if self._decoupled:
-                self._pace(handle, sum(len(data) for data in tensors) + frames.RESPONSE_BYTES)
+                self._await_credit(handle, sum(len(data) for data in tensors) + frames.RESPONSE_BYTES)
             try:
                 self.channel.send(frames.RESPONSE, [start, *own], tensors)
             except MemoryError as exc:
-                own, _ = self._encoded(InferenceResponse(error=TritonError(str(exc))))
+                own, _ = self._encode_response(InferenceResponse(error=TritonError(str(exc))))
                 self.channel.send(frames.RESPONSE, [start, *own])
         if final:
-            self._forget(handle)
+            self._forget_request(handle)
 
-    def _pace(self, handle: int, size: int) -> None:
+    def _await_credit(self, handle: int, size: int) -> None:
         ahead = self._ahead
         if ahead.get(handle, 0) > _AHEAD_BYTES:
             self.channel.wait(lambda: ahead.get(handle, 0) <= _AHEAD_BYTES or handle in self._cancelled)
@@ -286,14 +286,14 @@ class Execution:
         """Handle a response sender that was dropped before its final flag."""
         with suppress(ServerGone):
             self.respond(handle, None, final=True)
-        self._forget(handle)
+        self._forget_request(handle)
 
-    def _forget(self, handle: int) -> None:
+    def _forget_request(self, handle: int) -> None:
         self._live.discard(handle)
         self._cancelled.discard(handle)
         self._ahead.pop(handle, None)
 
 
-def _failure(text: str) -> list[Entry]:
+def _fail_all(text: str) -> list[Entry]:
     message = text.encode(errors="replace")
     return [([frames.SIZE.pack(len(message)), message], [])]

@@ -66,9 +66,9 @@ class _ModelProcess:
         self._execution: Execution | None = None
         self._reports = Reports()
         self._module: Any = None
-        channel.on_frame = self._take
+        channel.on_frame = self._handle_frame
 
-    def _take(self, kind: int, body: memoryview) -> None:
+    def _handle_frame(self, kind: int, body: memoryview) -> None:
         """Handle a frame on the thread that read it; executions are queued for the main thread."""
         if kind == frames.EXECUTE:
             assert self._execution is not None
@@ -89,9 +89,9 @@ class _ModelProcess:
     def serve(self) -> None:
         work, channel = self._work, self._channel
         verbs = {
-            frames.COMPLETE_CONFIG: self._complete,
+            frames.COMPLETE_CONFIG: self._complete_config,
             frames.INITIALIZE: self._initialize,
-            frames.ASK_READY: self._tell_ready,
+            frames.ASK_READY: self._send_ready,
         }
         half = 0
         while True:
@@ -111,7 +111,7 @@ class _ModelProcess:
             else:
                 verbs[kind](body)
 
-    def _import(self, words: frames.Words) -> Any:
+    def _import_model(self, words: frames.Words) -> Any:
         if self._module is not None:
             return self._module
         path = Path(words["file"])
@@ -133,12 +133,12 @@ class _ModelProcess:
         self._module = importlib.import_module(f"{path.parent.name}.{path.stem}")
         return self._module
 
-    def _complete(self, body: bytes) -> None:
+    def _complete_config(self, body: bytes) -> None:
         words = json.loads(body)
         self._reports.name(words["name"], words["version"])
         answer: frames.Words = {}
         try:
-            model = self._import(words).TritonPythonModel
+            model = self._import_model(words).TritonPythonModel
             if hasattr(model, "auto_complete_config"):
                 given = ModelConfig(words["config"], words["name"])
                 config = model.auto_complete_config(given)
@@ -160,7 +160,7 @@ class _ModelProcess:
         self._reports.name(words["args"]["model_name"], words["args"]["model_version"])
         answer: frames.Words = {}
         try:
-            module = self._import(words)
+            module = self._import_model(words)
             execution = Execution(
                 self._channel, words["instance"], self._reports, decoupled=words["decoupled"]
             )
@@ -180,7 +180,7 @@ class _ModelProcess:
             answer = {"error": described(exc)}
         self._channel.send(frames.INITIALIZED, [json.dumps(answer).encode()])
 
-    def _tell_ready(self, _: bytes) -> None:
+    def _send_ready(self, _: bytes) -> None:
         assert self._execution is not None
         try:
             ready = self._execution.model.is_ready()

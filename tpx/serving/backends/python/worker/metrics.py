@@ -35,34 +35,34 @@ class Metric:
     def increment(self, value: float) -> None:
         """Increase a counter or a gauge. Raises TritonModelException."""
         doing = "increment metric"
-        number, kind = self._of(doing, "Increment", MetricKind.COUNTER, MetricKind.GAUGE)
+        number, kind = self._check_kind(doing, "Increment", MetricKind.COUNTER, MetricKind.GAUGE)
         value = arguments.real(value, "Metric.increment(): value")
         if kind is MetricKind.COUNTER and value < 0:
-            raise _failed(
-                doing, f"{_name(kind)} can only be incremented monotonically by non-negative values."
+            raise _make_error(
+                doing, f"{_format_kind(kind)} can only be incremented monotonically by non-negative values."
             )
         RUNTIME.calls.tell("increment", id=number, value=value)
 
     def set(self, value: float) -> None:
         """Set a gauge. Raises TritonModelException."""
-        number, _ = self._of("set metric", "Set", MetricKind.GAUGE)
+        number, _ = self._check_kind("set metric", "Set", MetricKind.GAUGE)
         RUNTIME.calls.tell("set", id=number, value=arguments.real(value, "Metric.set(): value"))
 
     def observe(self, value: float) -> None:
         """Add an observation to a histogram. Raises TritonModelException."""
-        number, _ = self._of("observe metric", "Observe", MetricKind.HISTOGRAM)
+        number, _ = self._check_kind("observe metric", "Observe", MetricKind.HISTOGRAM)
         RUNTIME.calls.tell("observe", id=number, value=arguments.real(value, "Metric.observe(): value"))
 
     def value(self) -> float:
         """Return the value of a counter or a gauge. Raises TritonModelException."""
-        number, _ = self._of("get metric", "Value", MetricKind.COUNTER, MetricKind.GAUGE)
+        number, _ = self._check_kind("get metric", "Value", MetricKind.COUNTER, MetricKind.GAUGE)
         return float(RUNTIME.calls.ask("value", id=number))
 
-    def _of(self, doing: str, operation: str, *kinds: MetricKind) -> tuple[int, MetricKind]:
+    def _check_kind(self, doing: str, operation: str, *kinds: MetricKind) -> tuple[int, MetricKind]:
         if self._deleted:
-            raise _failed(doing, _DELETED)
+            raise _make_error(doing, _DELETED)
         if self._kind not in kinds:
-            raise _failed(doing, f"{_name(self._kind)} does not support {operation}")
+            raise _make_error(doing, f"{_format_kind(self._kind)} does not support {operation}")
         return self._number, self._kind
 
 
@@ -78,7 +78,7 @@ class MetricFamily:
         number = next(_IDS)
         name = arguments.text(name, "MetricFamily(): name")
         words = arguments.text(description, "MetricFamily(): description")
-        _create("MetricFamily", "family", id=number, name=name, help=words, kind=int(kind))
+        _create_on_server("MetricFamily", "family", id=number, name=name, help=words, kind=int(kind))
         self._number = number
 
     def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:  # noqa: N802 (Triton's name)
@@ -97,7 +97,7 @@ class MetricFamily:
         if series is None:
             series = Metric(self._kind)
             words = {"family": self._number, "labels": texts, "buckets": bounds}
-            _create("Metric", "metric", id=series._number, **words)
+            _create_on_server("Metric", "metric", id=series._number, **words)
             self._series[key] = series
         return series
 
@@ -121,16 +121,16 @@ class MetricFamily:
             RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
 
 
-def _create(what: str, verb: str, **words: object) -> None:
+def _create_on_server(what: str, verb: str, **words: object) -> None:
     try:
         RUNTIME.calls.ask(verb, **words)
     except TritonModelException as exc:
         raise TritonModelException(f"Error when creating {what}: {exc}") from None
 
 
-def _failed(doing: str, why: str) -> TritonModelException:
+def _make_error(doing: str, why: str) -> TritonModelException:
     return TritonModelException(f"Failed to {doing} value: {why}")
 
 
-def _name(kind: MetricKind) -> str:
+def _format_kind(kind: MetricKind) -> str:
     return f"TRITONSERVER_METRIC_KIND_{kind.name}"

@@ -63,13 +63,13 @@ class ModelConfig:
 
     def add_input(self, input: Config) -> None:  # noqa: A002 (Triton's name)
         """Add an input, or check it against the configured input of this name."""
-        self._add("input", input, _INPUT_KEYS)
+        self._add_tensor("input", input, _INPUT_KEYS)
 
     def add_output(self, output: Config) -> None:
         """Add an output, or check it against the configured output of this name."""
-        self._add("output", output, _OUTPUT_KEYS)
+        self._add_tensor("output", output, _OUTPUT_KEYS)
 
-    def _add(self, kind: str, tensor: Config, allowed: tuple[str, ...]) -> None:
+    def _add_tensor(self, kind: str, tensor: Config, allowed: tuple[str, ...]) -> None:
         where = f"in auto-complete-config function for model '{self._name}'"
         for key in tensor:
             if key not in allowed:
@@ -85,11 +85,11 @@ class ModelConfig:
         known = self._config.setdefault(kind, [])
         for configured in known:
             if configured.get("name") == tensor["name"]:
-                self._merge(kind, configured, tensor)
+                self._merge_tensor(kind, configured, tensor)
                 return
         known.append(dict(tensor))
 
-    def _merge(self, kind: str, configured: Config, tensor: Config) -> None:
+    def _merge_tensor(self, kind: str, configured: Config, tensor: Config) -> None:
         name, given = tensor["name"], configured.get("data_type")
         if given and given not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
@@ -107,12 +107,12 @@ class ModelConfig:
 
 def get_input_config_by_name(model_config: Config, name: str) -> Config | None:
     """Return the input of this name in a configuration, None if there is none."""
-    return _named(model_config.get("input"), name)
+    return _find_by_name(model_config.get("input"), name)
 
 
 def get_output_config_by_name(model_config: Config, name: str) -> Config | None:
     """Return the output of this name in a configuration, None if there is none."""
-    return _named(model_config.get("output"), name)
+    return _find_by_name(model_config.get("output"), name)
 
 
 def using_decoupled_model_transaction_policy(model_config: Config) -> bool:
@@ -120,5 +120,5 @@ def using_decoupled_model_transaction_policy(model_config: Config) -> bool:
     return bool((model_config.get("model_transaction_policy") or {}).get("decoupled", False))
 
 
-def _named(tensors: Iterable[Config] | None, name: str) -> Config | None:
+def _find_by_name(tensors: Iterable[Config] | None, name: str) -> Config | None:
     return next((tensor for tensor in tensors or () if tensor.get("name") == name), None)

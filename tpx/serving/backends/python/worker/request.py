@@ -98,7 +98,7 @@ class InferenceRequest:
             "should not be empty.",
         )
         self._outputs = arguments.texts(requested_output_names, "InferenceRequest(): requested_output_names")
-        self._correlation_id = _correlation(correlation_id)
+        self._correlation_id = _check_correlation_id(correlation_id)
         self._model_version = arguments.integer(model_version, "InferenceRequest(): model_version", *_INT64)
         self._timeout = arguments.integer(timeout, "InferenceRequest(): timeout", *_UINT64)
         if not isinstance(preferred_memory, PreferredMemory):
@@ -113,7 +113,7 @@ class InferenceRequest:
         self.set_flags(flags)
 
     @classmethod
-    def _received(
+    def _from_frame(
         cls, handle: int, request_id: str, head: Head, inputs: list[Tensor], execution: Execution
     ) -> InferenceRequest:
         self = cls.__new__(cls)
@@ -181,15 +181,15 @@ class InferenceRequest:
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the request's response sender. Raises TritonModelException."""
-        return self._own().sender(self)
+        return self._require_execution().sender(self)
 
     def is_cancelled(self) -> bool:
         """Return whether the request was cancelled."""
-        return self._own().is_cancelled(self._handle)
+        return self._require_execution().is_cancelled(self._handle)
 
     def set_release_flags(self, flags: int) -> None:
         """Set RELEASE_RESCHEDULE to receive the request again. Raises TypeError, TritonModelException."""
-        self._own()
+        self._require_execution()
         flags = arguments.integer(flags, "set_release_flags(): flags", *_UINT32)
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(f"there are no release flags {flags}")
@@ -207,13 +207,13 @@ class InferenceRequest:
 
         return call_async(self, decoupled=arguments.flag(decoupled, "async_exec(): decoupled"))
 
-    def _own(self) -> Execution:
+    def _require_execution(self) -> Execution:
         if self._execution is None:
             raise TritonModelException("only a request that came to the model's execute function has this")
         return self._execution
 
 
-def _correlation(value: Any) -> CorrelationId:
+def _check_correlation_id(value: Any) -> CorrelationId:
     if isinstance(value, str):
         return value
     if value is not None and not hasattr(type(value), "__index__"):

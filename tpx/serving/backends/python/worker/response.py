@@ -78,7 +78,7 @@ class InferenceResponseSender:
                 "Inference Response object must be provided when the response flags is set to zero."
             )
         with self._lock:
-            self._check(response, flags)
+            self._check_response(response, flags)
             self._closed = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
             self._sent += response is not None
         self._execution.respond(self._handle, response, final=flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -87,7 +87,7 @@ class InferenceResponseSender:
         """Return whether the request was cancelled."""
         return self._execution.is_cancelled(self._handle)
 
-    def _check(self, response: Any, flags: int) -> None:
+    def _check_response(self, response: Any, flags: int) -> None:
         if self._closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
         if self._decoupled:

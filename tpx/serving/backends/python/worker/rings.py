@@ -33,14 +33,14 @@ def create_segment(size: int) -> int:
     fd = os.memfd_create("tpx_backend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        _seal(fd)
+        _seal_size(fd)
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def _seal(fd: int) -> None:
+def _seal_size(fd: int) -> None:
     if sys.platform == "linux":
         import fcntl
 
@@ -126,7 +126,7 @@ class Ring:
         blocks = self._blocks
         while blocks and not memory[blocks[0][0]]:
             blocks.popleft()
-        at = self._place(_ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT)
+        at = self._find_place(_ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT)
         start = at + _ALIGNMENT
         memory[at] = 1
         if size >= 1 << 16:
@@ -137,7 +137,7 @@ class Ring:
             memory[start : start + size] = memoryview(data).cast("B")
         return start
 
-    def _place(self, need: int) -> int:
+    def _find_place(self, need: int) -> int:
         segment, blocks = self._segment, self._blocks
         assert segment is not None
         at = self._at if blocks else 0

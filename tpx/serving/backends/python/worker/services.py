@@ -38,24 +38,24 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
         if not isinstance(content, bytes):
             raise arguments.wrong(content, f"load_model(): file '{path}'", "bytes")
         packed[arguments.text(path, "load_model(): each path of files")] = base64.b64encode(content).decode()
-    _ask("load model", "load", **words, files=packed)
+    _ask_server("load model", "load", **words, files=packed)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model. Raises TypeError, TritonModelException."""
     model = arguments.text(model_name, "unload_model(): model_name")
     dependents = arguments.flag(unload_dependents, "unload_model(): unload_dependents")
-    _ask("unload model", "unload", model=model, dependents=dependents)
+    _ask_server("unload model", "unload", model=model, dependents=dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model is ready. Raises TypeError, and TritonModelException for an invalid version."""
     model = arguments.text(model_name, "is_model_ready(): model_name")
     version = arguments.text(model_version, "is_model_ready(): model_version")
-    return bool(_ask("check model readiness", "ready", model=model, version=version))
+    return bool(_ask_server("check model readiness", "ready", model=model, version=version))
 
 
-def _ask(doing: str, verb: str, **words: object) -> Any:
+def _ask_server(doing: str, verb: str, **words: object) -> Any:
     try:
         return RUNTIME.calls.ask(verb, **words)
     except TritonModelException as exc:
@@ -73,7 +73,7 @@ class _LogLevel(enum.IntEnum):
     INFO, WARNING, ERROR, VERBOSE = range(4)
 
 
-def _write(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
+def _write_log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
     """Write a log line with the caller's source position."""
     message = arguments.text(message, "Logger: message")
     level = arguments.member(level, "Logger.log(): level", _LogLevel)
@@ -91,11 +91,11 @@ class Logger:
 
     LogLevel = _LogLevel
     INFO, WARNING, ERROR, VERBOSE = _LogLevel
-    log = staticmethod(_write)
-    log_info = staticmethod(partial(_write, level=INFO))
-    log_warn = staticmethod(partial(_write, level=WARNING))
-    log_error = staticmethod(partial(_write, level=ERROR))
-    log_verbose = staticmethod(partial(_write, level=VERBOSE))
+    log = staticmethod(_write_log)
+    log_info = staticmethod(partial(_write_log, level=INFO))
+    log_warn = staticmethod(partial(_write_log, level=WARNING))
+    log_error = staticmethod(partial(_write_log, level=ERROR))
+    log_verbose = staticmethod(partial(_write_log, level=VERBOSE))
 
 
 _INTERVAL_S = 10.0
@@ -116,7 +116,7 @@ class Reports:
     def name(self, model: str, version: str) -> None:
         """Set the model's name, and log exceptions of its threads from now on."""
         self._model = f"model '{model}' version {version}"
-        threading.excepthook = self._thread_raised
+        threading.excepthook = self._report_thread_error
 
     def raised(self, what: str, error: BaseException, message: str = "") -> None:
         """Log a failure, with the exception or the `message` that replaces it."""
@@ -145,7 +145,7 @@ class Reports:
             left_out, self._left_out = self._left_out, 0
             return left_out
 
-    def _thread_raised(self, args: Any) -> None:
+    def _report_thread_error(self, args: Any) -> None:
         if args.exc_type is not SystemExit and not isinstance(args.exc_value, ServerGone):
             name = args.thread.name if args.thread is not None else "unknown"
             self.raised(f"thread '{name}' failed", args.exc_value or args.exc_type())

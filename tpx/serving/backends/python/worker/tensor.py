@@ -30,7 +30,7 @@ class Tensor:
     def __init__(self, name: str, numpy_array: Array) -> None:
         """Create a tensor. Raises TypeError; TritonModelException for an empty name, an unsupported type."""
         if type(name) is not str or not name:
-            name = _checked_name(name, "Tensor(): name")
+            name = _check_name(name, "Tensor(): name")
         self._name = name
         if not isinstance(numpy_array, np.ndarray):
             raise arguments.wrong(numpy_array, "Tensor(): the array", "a numpy.ndarray")
@@ -46,7 +46,7 @@ class Tensor:
         self._foreign: Any = None
 
     @classmethod
-    def _received(cls, head: TensorHead, data: Buffer) -> Tensor:
+    def _from_frame(cls, head: TensorHead, data: Buffer) -> Tensor:
         self = cls.__new__(cls)
         self._name, self._datatype, self._shape = head
         self._array = self._foreign = None
@@ -59,7 +59,7 @@ class Tensor:
 
         Raises TypeError, and TritonModelException for anything else and for a capsule with gaps.
         """
-        name = _checked_name(name, "Tensor.from_dlpack(): name")
+        name = _check_name(name, "Tensor.from_dlpack(): name")
         if isinstance(dlpack, np.ndarray) and dlpack.flags.c_contiguous:
             return Tensor(name, dlpack)  # numpy does not export read-only arrays
         self = Tensor.__new__(Tensor)
@@ -154,16 +154,16 @@ class Tensor:
 
     # for the server
 
-    def _head(self) -> TensorHead:
+    def _make_head(self) -> TensorHead:
         return TensorHead(self._name, self._datatype, self._shape)
 
-    def _raw(self) -> Buffer:
+    def _encode(self) -> Buffer:
         """Return the bytes in wire form, without a copy if the array is contiguous."""
         if self._data is not None and self._datatype == "BYTES":
             return self._data
         array = self._host_array()
         if array is None:
-            array = self._fetched()
+            array = self._copy_to_host()
         if self._datatype == "BYTES":
             return encode_strings(array)
         if array.dtype.byteorder == ">":
@@ -172,7 +172,7 @@ class Tensor:
             array = np.ascontiguousarray(array)
         return memoryview(array.reshape(-1).view(np.uint8))
 
-    def _fetched(self) -> Any:
+    def _copy_to_host(self) -> Any:
         """Return a host copy of a tensor on a device."""
         foreign: Any = self._foreign
         if hasattr(foreign, "cpu"):
@@ -193,7 +193,7 @@ class Tensor:
         return f"Tensor({self._name!r}, {self.triton_dtype()}, {list(self._shape)})"
 
 
-def _checked_name(name: object, argument: str) -> str:
+def _check_name(name: object, argument: str) -> str:
     """Return the name of a tensor. Raises TypeError, and TritonModelException where it is empty."""
     name = arguments.text(name, argument)
     if not name:
@@ -203,13 +203,13 @@ def _checked_name(name: object, argument: str) -> str:
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:
     """Return the input of this name, None if the request does not have it."""
-    return _named(inference_request.inputs(), name)
+    return _find_by_name(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: Any, name: str) -> Tensor | None:
     """Return the output of this name, None if the response does not have it or is an error."""
-    return _named(inference_response.output_tensors(), name)
+    return _find_by_name(inference_response.output_tensors(), name)
 
 
-def _named(tensors: list[Tensor], name: str) -> Tensor | None:
+def _find_by_name(tensors: list[Tensor], name: str) -> Tensor | None:
     return next((tensor for tensor in tensors if tensor._name == name), None)

@@ -58,7 +58,7 @@ class Waiting:
         if poll(0):
             return
         began_ns = _clock()
-        if self.awake and self._may_look(began_ns) and self._looked(began_ns, began_ns + most_ns):
+        if self.awake and self._may_spin(began_ns) and self._spin_until(began_ns, began_ns + most_ns):
             return
         poll()
         if _clock() - began_ns > most_ns:
@@ -66,7 +66,7 @@ class Waiting:
         elif self._worth < _MOST_WORTH:
             self._worth += 1
 
-    def _may_look(self, now_ns: int) -> bool:
+    def _may_spin(self, now_ns: int) -> bool:
         """Return whether no other process has needed the core for a while."""
         if now_ns < self._rests_until_ns:
             return False
@@ -77,7 +77,7 @@ class Waiting:
             return False
         return True
 
-    def _looked(self, now_ns: int, end_ns: int) -> bool:
+    def _spin_until(self, now_ns: int, end_ns: int) -> bool:
         """Return whether data arrived while spinning."""
         poll = self._poll.poll
         while now_ns < end_ns:
