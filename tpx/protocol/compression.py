@@ -122,11 +122,11 @@ class Inflater:
             if size > _LARGEST_RATIO * len(data):
                 raise InvalidRequest("body is not one complete gzip stream")
         else:
-            size = await modest.run(partial(_count, data, encoding, limit))
+            size = await modest.run(partial(_measure_inflated, data, encoding, limit))
         share = modest if size <= min(_MODEST_BYTES, modest.max_bytes) else large
         out = await share.buffer(size)
         try:
-            await share.run(partial(_fill, out, data, encoding, limit))
+            await share.run(partial(_inflate_into, out, data, encoding, limit))
         except (InvalidRequest, asyncio.CancelledError) as exc:
             # the traceback's frames would hold the memory until the next garbage collection
             exc.__traceback__ = None
@@ -181,7 +181,7 @@ class _Share:
                 "no memory for the decompressed body", code=Code.RESOURCE_EXHAUSTED
             ) from None
         loop = asyncio.get_running_loop()
-        weakref.finalize(block, self._dropped, size, loop).atexit = False
+        weakref.finalize(block, self._schedule_free, size, loop).atexit = False
         start = -block.__array_interface__["data"][0] % ALIGNMENT
         return block.data[start : start + size]
 
@@ -197,14 +197,14 @@ class _Share:
             granted = bool(done)
         finally:
             if not granted:
-                self._leave(waiting)
+                self._stop_waiting(waiting)
         if not granted:
             raise Overloaded(
                 f"decompressed bodies take {self.max_bytes} bytes, the most that they may "
                 "(--max-inflated-bytes): ask again later"
             )
 
-    def _leave(self, waiting: tuple[int, asyncio.Future[None]]) -> None:
+    def _stop_waiting(self, waiting: tuple[int, asyncio.Future[None]]) -> None:
         """Stop waiting, and release a grant that arrived meanwhile."""
         if waiting in self._waiting:
             self._waiting.remove(waiting)
@@ -212,7 +212,7 @@ class _Share:
         else:
             self._free(waiting[0])
 
-    def _dropped(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule_free(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
         """Release a result's memory; runs in the thread that dropped the last reference."""
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._free, size)
@@ -231,19 +231,21 @@ class _Share:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _count(data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:
+def _measure_inflated(data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:
     """Return the decompressed size of a stream that does not contain it, by decompressing it once."""
     size = 0
-    for part in _parts(data, encoding, stopped):
+    for part in _iter_inflated(data, encoding, stopped):
         size += len(part)
         if size > limit:
             raise _too_large(limit)
     return size
 
 
-def _fill(out: memoryview, data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:
+def _inflate_into(
+    out: memoryview, data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]
+) -> int:
     filled = 0
-    for part in _parts(data, encoding, stopped):
+    for part in _iter_inflated(data, encoding, stopped):
         end = filled + len(part)
         if end > len(out):
             raise _too_large(limit) if end > limit else InvalidRequest(f"body is not valid {encoding} data")
@@ -254,7 +256,7 @@ def _fill(out: memoryview, data: Buffer, encoding: str, limit: int, stopped: Cal
     return filled
 
 
-def _parts(data: Buffer, encoding: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
+def _iter_inflated(data: Buffer, encoding: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the decompressed data in pieces. Raises InvalidRequest."""
     inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
     view, at, full = memoryview(data), 0, False

@@ -45,7 +45,7 @@ class Handshakes:
         """Start accepting."""
         self._listening = list(listening)
         for sock in self._listening:
-            self._own(self._accept(sock))
+            self._start_task(self._accept_connections(sock))
 
     def stop_accepting(self) -> None:
         """Close the listening sockets and the unfinished handshakes."""
@@ -56,12 +56,12 @@ class Handshakes:
         self._listening.clear()
         self._fresh.clear()
 
-    def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
+    def _start_task(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept_connections(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -75,7 +75,7 @@ class Handshakes:
                 self.count += 1
                 self.clients[client] += 1
                 self._fresh.add(accepted)
-                self._own(self._shake_hands(accepted, client))
+                self._start_task(self._shake_hands(accepted, client))
             else:
                 accepted.close()
 
@@ -121,7 +121,7 @@ def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.s
     out: list[socket.socket] = []
     try:
         for family, sockaddr in dict.fromkeys((entry[0], entry[4]) for entry in found):
-            out.append(_bound(family, sockaddr, reuse_port=reuse_port))
+            out.append(_bind_socket(family, sockaddr, reuse_port=reuse_port))
     except OSError:
         for sock in out:
             sock.close()
@@ -142,7 +142,7 @@ def begin_to_listen(sockets: Sequence[socket.socket]) -> list[socket.socket]:
     return list(sockets)
 
 
-def _bound(family: int, sockaddr: object, *, reuse_port: bool) -> socket.socket:
+def _bind_socket(family: int, sockaddr: object, *, reuse_port: bool) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

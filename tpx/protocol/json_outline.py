@@ -29,12 +29,12 @@ _STRUCTURE = (b"[", b"{", b":")
 _NUMBER_WORDS = (b"NaN", b"-Infinity", b"Infinity")
 
 
-def _table(characters: bytes) -> bytes:
+def _make_table(characters: bytes) -> bytes:
     """Return a table for `bytes.translate`: 1 for these characters, 0 for all others."""
     return bytes(number in characters for number in range(256))
 
 
-_COMMA, _OPENS, _IS_LIST, _BRACKETS, _MARKS = map(_table, (b",", b"[{", b"[]", b"[]{}", b",[]{}"))
+_COMMA, _OPENS, _IS_LIST, _BRACKETS, _MARKS = map(_make_table, (b",", b"[{", b"[]", b"[]{}", b",[]{}"))
 _BLANK = bytes.maketrans(b"[]", b"  ")
 _LONGEST_MARK = 64
 _MARK = re.compile(rb'\s*\{"\\u0000":(\d{1,5})\}\s*')
@@ -82,7 +82,7 @@ def check_flat(body: Buffer) -> None:
     if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
         count = 0
         for piece in pieces(text, _MARKS):
-            characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
+            characters, outside = np.frombuffer(piece, np.uint8), _mark_outside(piece)
             count += sum(int(np.count_nonzero((characters == ord(mark)) & outside)) for mark in _STRUCTURE)
             if count > _MAX_STRUCTURE:
                 raise _too_much_structure()
@@ -100,7 +100,7 @@ def pieces(text: Buffer, behind: bytes = _COMMA) -> Iterator[bytes]:
     view, at, size = memoryview(text), 0, _PIECE_BYTES
     while at + size < len(view):
         piece = bytes(view[at : at + size])
-        stop = _last(piece, behind) + 1
+        stop = _find_last(piece, behind) + 1
         if stop:
             yield piece[:stop]
             at, size = at + stop, _PIECE_BYTES
@@ -109,21 +109,21 @@ def pieces(text: Buffer, behind: bytes = _COMMA) -> Iterator[bytes]:
     yield bytes(view[at:])
 
 
-def _last(piece: bytes, marks: bytes) -> int:
+def _find_last(piece: bytes, marks: bytes) -> int:
     """Return the position of the last character of the table outside strings, or -1."""
     found = piece.translate(marks)
     if b'"' not in piece:
         return found.rfind(1)
-    places = np.flatnonzero(_are(found) & _outside(piece))
+    places = np.flatnonzero(_as_booleans(found) & _mark_outside(piece))
     return int(places[-1]) if len(places) else -1
 
 
-def _are(flags: bytes) -> npt.NDArray[np.bool_]:
+def _as_booleans(flags: bytes) -> npt.NDArray[np.bool_]:
     """View the output of `bytes.translate` with one of our tables as booleans."""
     return np.frombuffer(flags, np.bool_)
 
 
-def _outside(piece: bytes) -> npt.NDArray[np.bool_]:
+def _mark_outside(piece: bytes) -> npt.NDArray[np.bool_]:
     """Mark the characters outside strings, in a piece that starts outside one: those after an even
     number of quotes.
     """
@@ -173,40 +173,40 @@ class _Brackets:
         depth_in_list, began = 0, 0
         at = 0
         for piece in pieces(self._text, _MARKS):
-            brackets = _are(piece.translate(_BRACKETS))
-            places = np.flatnonzero(brackets & _outside(piece) if b'"' in piece else brackets)
+            brackets = _as_booleans(piece.translate(_BRACKETS))
+            places = np.flatnonzero(brackets & _mark_outside(piece) if b'"' in piece else brackets)
             kinds = np.frombuffer(piece, np.uint8)[places]
             index = 0
             while index < len(places):
                 if depth_in_list:
-                    index, depth_in_list = self._within(kinds, index, depth_in_list)
+                    index, depth_in_list = self._skip_list(kinds, index, depth_in_list)
                     if depth_in_list == 0:
                         yield began, at + int(places[index - 1]) + 1
                     elif depth_in_list < 0:  # it holds an object: visit its lists one by one
                         depth_in_list = 0
-                        self._step()
+                        self._count_step()
                         index += 1
                     continue
                 if kinds[index] == ord("["):
                     depth_in_list, began = 1, at + int(places[index])
-                self._step()
+                self._count_step()
                 index += 1
             at += len(piece)
 
-    def _step(self) -> None:
+    def _count_step(self) -> None:
         self._steps += 1
         if self._steps > _MAX_STRUCTURE:
             raise _too_much_structure()
 
     @staticmethod
-    def _within(kinds: npt.NDArray[np.uint8], index: int, depth: int) -> tuple[int, int]:
+    def _skip_list(kinds: npt.NDArray[np.uint8], index: int, depth: int) -> tuple[int, int]:
         """Skip brackets to the end of a list. Returns the next bracket's index and depth, -1 at an object."""
         window = 64
         while index < len(kinds):
             ahead = kinds[index : index + window]
             text = ahead.tobytes()
-            in_list = _are(text.translate(_IS_LIST))
-            depths = depth + np.cumsum(np.where(_are(text.translate(_OPENS)), 1, -1))
+            in_list = _as_booleans(text.translate(_IS_LIST))
+            depths = depth + np.cumsum(np.where(_as_booleans(text.translate(_OPENS)), 1, -1))
             if depths.max() > MAX_JSON_DEPTH:
                 raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})")
             ends = np.flatnonzero((depths == 0) | ~in_list)
@@ -223,11 +223,11 @@ def flat_list(name: str, piece: bytes) -> bytes:
     if b'"' not in piece:
         found, piece = b"{" in piece, piece.translate(_BLANK)
     else:
-        characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
+        characters, outside = np.frombuffer(piece, np.uint8), _mark_outside(piece)
         found = bool((outside & (characters == ord("{"))).any())
         if b"[" in piece or b"]" in piece:
             piece = np.where(
-                outside & _are(piece.translate(_IS_LIST)), np.uint8(ord(" ")), characters
+                outside & _as_booleans(piece.translate(_IS_LIST)), np.uint8(ord(" ")), characters
             ).tobytes()
     if found:
         raise InvalidRequest(

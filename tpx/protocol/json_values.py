@@ -66,16 +66,16 @@ def encode_list(name: str, datatype: str, text: Buffer, check: Callable[[int], N
     count = 0
     parts: list[Buffer] = []
     for piece in pieces(text):
-        values = _piece_values(name, flat_list(name, piece))
+        values = _parse_piece(name, flat_list(name, piece))
         if not values:
             raise InvalidRequest(f"Unable to parse 'data' of input '{name}': a value is missing")
         count += len(values)
         check(count)
-        parts.append(_encode(name, datatype, values))
+        parts.append(_encode_elements(name, datatype, values))
     return count, b"".join(parts)
 
 
-def _piece_values(name: str, piece: bytes) -> list[JsonValue]:
+def _parse_piece(name: str, piece: bytes) -> list[JsonValue]:
     try:
         values = orjson.loads(piece)
     except orjson.JSONDecodeError as exc:
@@ -123,15 +123,15 @@ def encode_values(name: str, datatype: str, count: int, values: JsonValue) -> Bu
     flat = values
     if datatype == "BYTES" or not values or isinstance(values[0], list):
         flat = []
-        _collect(values, flat, MAX_JSON_DEPTH)
+        _collect_leaves(values, flat, MAX_JSON_DEPTH)
     check_count(name, len(flat), count)
-    return _encode(name, datatype, flat)
+    return _encode_elements(name, datatype, flat)
 
 
-def _encode(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
+def _encode_elements(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
     """Return the raw bytes of a flat list of elements."""
     if datatype != "BYTES":
-        return _numbers(name, datatype, flat).data.cast("B") if flat else b""
+        return _convert_numbers(name, datatype, flat).data.cast("B") if flat else b""
     if not set(map(type, flat)) <= {str}:
         raise InvalidRequest(
             f"Unable to parse JSON bytes array: attempt to access JSON non-string as string (input '{name}')"
@@ -142,7 +142,7 @@ def _encode(name: str, datatype: str, flat: list[JsonValue]) -> Buffer:
         raise InvalidRequest("Unable to parse 'data': a string is not Unicode text") from exc
 
 
-def _collect(values: list[JsonValue], leaves: list[JsonValue], depth: int) -> None:
+def _collect_leaves(values: list[JsonValue], leaves: list[JsonValue], depth: int) -> None:
     """Append the leaves of lists up to `depth` deep. Visits each value once, whatever the depth of others."""
     kinds = set(map(type, values))
     while kinds == {list} and depth > 1:
@@ -156,7 +156,7 @@ def _collect(values: list[JsonValue], leaves: list[JsonValue], depth: int) -> No
         raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})")
     for value in values:
         if type(value) is list:
-            _collect(value, leaves, depth - 1)
+            _collect_leaves(value, leaves, depth - 1)
         else:
             leaves.append(value)
 
@@ -169,7 +169,7 @@ _TYPE_WORDS = {
 }
 
 
-def _numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
+def _convert_numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
     """Return a flat array of the datatype. Raises InvalidRequest instead of rounding, wrapping, guessing."""
     target = BY_NAME[datatype].numpy
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
@@ -225,10 +225,10 @@ def json_pieces(tensor: Tensor) -> Iterator[bytes]:
     for at in range(0, count, _ELEMENTS_AT_ONCE):
         piece = array[at : at + _ELEMENTS_AT_ONCE]
         text = orjson.dumps(piece, option=orjson.OPT_SERIALIZE_NUMPY)
-        yield (_with_words(text, piece) if piece.dtype.kind == "f" and b"null" in text else text)[1:-1]
+        yield (_replace_nulls(text, piece) if piece.dtype.kind == "f" and b"null" in text else text)[1:-1]
 
 
-def _with_words(text: bytes, array: Array) -> bytes:
+def _replace_nulls(text: bytes, array: Array) -> bytes:
     """Replace nulls with NaN and Infinity, which Triton's clients read."""
     odd = array[~np.isfinite(array)].tolist()
     words = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in odd]

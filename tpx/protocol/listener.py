@@ -58,7 +58,7 @@ class WriteWatch:
         if left or transport.get_extra_info("sslcontext") is not None:
             # bytes that the peer has not acknowledged tell a slow client from a dead one; a TLS transport
             # does not report the bytes below it, but the kernel's queue is not empty then
-            descriptor = _descriptor(transport)
+            descriptor = _get_descriptor(transport)
             if descriptor >= 0:
                 left += int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         self.owing = left > 0
@@ -69,7 +69,7 @@ class WriteWatch:
         return tick - self._since
 
 
-def _descriptor(transport: asyncio.Transport) -> int:
+def _get_descriptor(transport: asyncio.Transport) -> int:
     """Return the socket's descriptor, or -1 if closed; TLS connections learn that one iteration late."""
     found = transport.get_extra_info("socket")
     return -1 if found is None else int(found.fileno())
@@ -77,7 +77,7 @@ def _descriptor(transport: asyncio.Transport) -> int:
 
 def has_left(transport: asyncio.Transport) -> bool:
     """Return True if the peer has ended its half or closed the connection, even while reading is paused."""
-    if _descriptor(transport) < 0:
+    if _get_descriptor(transport) < 0:
         return True
     state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     return bool(state != _TCP_ESTABLISHED)
@@ -151,7 +151,7 @@ class Listener:
         port = int(listening[0].getsockname()[1])
         self._ticker = loop.call_later(1, self._tick)
         if tls is not None:
-            self._handshakes = Handshakes(factory, tls, self._admits)
+            self._handshakes = Handshakes(factory, tls, self._can_admit)
             self._handshakes.accept_from(listening)
             return port
         self._factory = factory
@@ -215,7 +215,7 @@ class Listener:
         with suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
 
-    def _admits(self, client: str) -> bool:
+    def _can_admit(self, client: str) -> bool:
         """Return True if another handshake may begin. The limit includes connections to be refused."""
         shaking = self._handshakes
         if shaking is None or len(self._connections) + shaking.count >= self._max_connections + _ANSWERED:

@@ -108,7 +108,7 @@ class MemoryBudget:
     def take(self, size: int) -> None:
         self.held += size
         if self.held > self.limit_bytes or (size < 0 and self._waiting):
-            self._schedule()
+            self._schedule_check()
 
     def wait(
         self,
@@ -121,7 +121,7 @@ class MemoryBudget:
         if account not in self._waiting:
             self._waiting[account] = _Waiter(ready, go_on, refuse, self._tick)
             self._wanted = True
-            self._schedule()
+            self._schedule_check()
 
     def advance(self) -> None:
         """Advance the clock by one second, and refuse requests that have waited too long."""
@@ -134,13 +134,13 @@ class MemoryBudget:
             if self._tick - waiter.since > self._wait_s and self._waiting.pop(account, None) is not None:
                 waiter.refuse()
 
-    def _schedule(self) -> None:
+    def _schedule_check(self) -> None:
         # callers are in the middle of other work: check the budget afterwards
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._check_budget)
 
-    def _look(self) -> None:
+    def _check_budget(self) -> None:
         self._scheduled = False
         if self._wanted or self.held > self.limit_bytes:
             self.relieve(self.limit_bytes * _RELIEVED)

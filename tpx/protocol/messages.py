@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescripto
 from tpx.errors import NotFound
 
 
-def _read() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
+def _read_schema() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
     """Return the pool, and its contents by short name; of equal names the first file's wins."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
@@ -39,7 +39,7 @@ def _read() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
 
 
 _T = TypeVar("_T")
-_pool, _classes = _read()
+_pool, _classes = _read_schema()
 
 
 def __getattr__(name: str) -> object:
@@ -52,20 +52,20 @@ def __getattr__(name: str) -> object:
 
 def message_named(name: str) -> Descriptor:
     """Return the descriptor of a message by its full name. Raises NotFound."""
-    return _found("message", name, _pool.FindMessageTypeByName)
+    return _find_descriptor("message", name, _pool.FindMessageTypeByName)
 
 
 def enum_named(name: str) -> EnumDescriptor:
     """Return the descriptor of an enum by its full name. Raises NotFound."""
-    return _found("enum", name, _pool.FindEnumTypeByName)
+    return _find_descriptor("enum", name, _pool.FindEnumTypeByName)
 
 
 def file_named(name: str) -> FileDescriptor:
     """Return the descriptor of a schema file. Raises NotFound."""
-    return _found("file", name, _pool.FindFileByName)
+    return _find_descriptor("file", name, _pool.FindFileByName)
 
 
-def _found(what: str, name: str, find: Callable[[str], _T]) -> _T:
+def _find_descriptor(what: str, name: str, find: Callable[[str], _T]) -> _T:
     try:
         return find(name)
     except KeyError as exc:

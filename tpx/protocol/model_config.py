@@ -100,7 +100,7 @@ def from_json(
     which Triton reads the configuration of a load request. Raises ConfigError.
     """
     try:
-        value = _lenient_value(text) if lenient else json.loads(text)
+        value = _parse_lenient(text) if lenient else json.loads(text)
         if not isinstance(value, dict):
             raise ConfigError(f"{source}: must be a JSON object, got {type(value).__name__}")
         return json_format.ParseDict(value, messages.ModelConfig())
@@ -111,7 +111,7 @@ def from_json(
         raise ConfigError(f"{source}: nested too deeply") from exc
 
 
-def _lenient_value(text: str | bytes) -> object:
+def _parse_lenient(text: str | bytes) -> object:
     """Parse JSON, or else JSON5. Raises the ValueError of the JSON parser if both fail."""
     try:
         return json.loads(text)
@@ -135,24 +135,24 @@ def to_json(config: ModelConfig, *, defaults: bool = True) -> JsonObject:
     out = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=defaults
     )
-    return _members(out, messages.message_named("inference.ModelConfig").fields)
+    return _order_members(out, messages.message_named("inference.ModelConfig").fields)
 
 
-def _members(values: JsonObject, fields: Sequence[FieldDescriptor]) -> JsonObject:
+def _order_members(values: JsonObject, fields: Sequence[FieldDescriptor]) -> JsonObject:
     """Order the members of a message like its fields, as Triton prints them."""
     named = [field for field in fields if field.name in values]
-    return {field.name: _with_numbers(values[field.name], field) for field in named}
+    return {field.name: _convert_integers(values[field.name], field) for field in named}
 
 
-def _with_numbers(value: JsonValue, field: FieldDescriptor) -> JsonValue:
+def _convert_integers(value: JsonValue, field: FieldDescriptor) -> JsonValue:
     """Convert 64-bit integers, strings in protobuf's JSON, to numbers (map keys stay strings)."""
     if isinstance(value, list):
-        return [_with_numbers(item, field) for item in value]
+        return [_convert_integers(item, field) for item in value]
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
-        return {k: _with_numbers(v, kind.fields_by_name["value"]) for k, v in value.items()}
+        return {k: _convert_integers(v, kind.fields_by_name["value"]) for k, v in value.items()}
     if kind is not None:
-        return _members(value, kind.fields)
+        return _order_members(value, kind.fields)
     if isinstance(value, str) and field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
         return int(value)
     return value
@@ -205,7 +205,7 @@ class _TextReader:
     """Reads fields as long as they are well formed."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
+        self._tokens = list(_tokenize(text))
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
         self._at = 0
 
@@ -219,22 +219,22 @@ class _TextReader:
                 break
             self._at += 1
             kind = descriptor.fields_by_name.get(token.text) if descriptor is not None else None
-            self._skip(":")
-            if not self._skip("["):
-                out.append(self._value(path, token, (kind, counts), depth, listed=False))
+            self._skip_mark(":")
+            if not self._skip_mark("["):
+                out.append(self._read_value(path, token, (kind, counts), depth, listed=False))
             else:
                 first = len(out)
                 while (following := self._peek()) is not None and following.text != "]":
-                    out.append(self._value(path, token, (kind, counts), depth, listed=True))
-                    self._skip(",")
+                    out.append(self._read_value(path, token, (kind, counts), depth, listed=True))
+                    self._skip_mark(",")
                 if len(out) > first:
-                    out[first].begins = self._place(token.offset)
-                self._skip("]")
-            self._skip(",")
-            self._skip(";")
+                    out[first].begins = self._find_position(token.offset)
+                self._skip_mark("]")
+            self._skip_mark(",")
+            self._skip_mark(";")
         return out
 
-    def _value(
+    def _read_value(
         self, path: str, named: _Token, known: tuple[Any, dict[str, int]], depth: int, *, listed: bool
     ) -> ConfigPart:
         """Return one value of a field. Its position is that of the name; for a message in a list, its own."""
@@ -246,7 +246,7 @@ class _TextReader:
         below += f"[{number}]" if repeated else ""
         token = self._peek()
         where = token if listed and token is not None and token.text in "{<" else named
-        place = self._place(where.offset)
+        place = self._find_position(where.offset)
         part = ConfigPart(below, named.text, *place, begins=place)
         if token is None:
             return part
@@ -262,7 +262,7 @@ class _TextReader:
             part.value = token.text
         return part
 
-    def _place(self, offset: int) -> tuple[int, int]:
+    def _find_position(self, offset: int) -> tuple[int, int]:
         """Return line and column, counted from 1 like protobuf's parser."""
         line = bisect_right(self._lines, offset)
         return line, offset - self._lines[line - 1] + 1
@@ -270,7 +270,7 @@ class _TextReader:
     def _peek(self) -> _Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
-    def _skip(self, mark: str) -> bool:
+    def _skip_mark(self, mark: str) -> bool:
         token = self._peek()
         if token is None or token.text != mark or token.kind != "mark":
             return False
@@ -287,7 +287,7 @@ def read_parts(text: str) -> list[ConfigPart]:
 
 def outer_fields(text: str) -> list[FieldText]:
     """Return the fields of the outermost message in order, one for each occurrence of a name."""
-    tokens = list(_tokens(text)) if len(text) <= _MOST_CHARACTERS else []
+    tokens = list(_tokenize(text)) if len(text) <= _MOST_CHARACTERS else []
     out: list[FieldText] = []
     at = 0
     while at < len(tokens) and tokens[at].kind == "word":
@@ -313,7 +313,7 @@ def explain(text: str, complaint: str) -> str:
     place = _PLACE.match(complaint)
     path = field_at(text, int(place[1]), int(place[2])) if place is not None else ""
     bare = _PARAMETER.fullmatch(path) is not None and 'Expected "{"' in complaint
-    meant = _PARAMETER_MEANT if bare else _meant(complaint)
+    meant = _PARAMETER_MEANT if bare else _suggest_correction(complaint)
     said = f"{_FIELDS_LISTED.sub('', complaint).rstrip()}{meant}"
     return f"{said} (in {path})" if path else said
 
@@ -321,7 +321,7 @@ def explain(text: str, complaint: str) -> str:
 def field_at(text: str, line: int, column: int) -> str:
     """Return the path of the field at a position, or "" if there is none."""
     best = ""
-    for part in _all(read_parts(text)):
+    for part in _iter_all(read_parts(text)):
         if part.begins <= (line, column):
             best = part.path
     return best
@@ -344,33 +344,33 @@ def locate(text: str, complaint: str) -> ConfigPart | None:
         *(_OTHER_WORDS[word] for word in mentioned if word in _OTHER_WORDS),
     }
     quoted = set(re.findall(r"'([^']*)'", complaint)) | set(re.findall(r"[\w.-]+", complaint))
-    named = [part for part in _all(parts) if _name_of(part) in quoted and part.name in words]
+    named = [part for part in _iter_all(parts) if _read_name(part) in quoted and part.name in words]
     if named:
-        return _spoken_of(named[-1].inner, words) or named[-1]
-    return _spoken_of(parts, words)
+        return _find_mentioned(named[-1].inner, words) or named[-1]
+    return _find_mentioned(parts, words)
 
 
-def _spoken_of(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | None:
+def _find_mentioned(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | None:
     """Return the deepest field that the message mentions; the last of several."""
-    found = [part for part in _all(parts) if part.name in words - {"name", "input", "output"}]
+    found = [part for part in _iter_all(parts) if part.name in words - {"name", "input", "output"}]
     return max(reversed(found), key=lambda part: part.path.count("."), default=None)
 
 
-def _name_of(part: ConfigPart) -> str | None:
+def _read_name(part: ConfigPart) -> str | None:
     names = [inner.value for inner in part.inner if inner.name in ("name", "key", "model_name")]
     return names[0] if names else None
 
 
-def _all(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:
+def _iter_all(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:
     for part in parts:
         yield from part.walk()
 
 
-def _meant(complaint: str) -> str:
+def _suggest_correction(complaint: str) -> str:
     """Return ` (did you mean 'x'?)` for an unknown field or value, or ""."""
     match = _NO_FIELD.search(complaint)
     if match is not None:
-        return _field_meant(messages.message_named(match[1]), match[2])
+        return _suggest_field(messages.message_named(match[1]), match[2])
     match = _NO_VALUE.search(complaint)
     if match is None:
         return ""
@@ -382,19 +382,19 @@ def _meant(complaint: str) -> str:
     return f" (write {match[2]} without quotes)" if match[2] in values else nearest(match[2], values)
 
 
-def _field_meant(message: Descriptor, name: str) -> str:
+def _suggest_field(message: Descriptor, name: str) -> str:
     """Suggest a field of the message with a similar name, or the path to a nested field with this name."""
     known: Mapping[str, object] = message.fields_by_name
     near = nearest(name, known)
     if near:
         return near
     if message.full_name == messages.ModelConfig.DESCRIPTOR.full_name:
-        place = _place_of(message, name)
+        place = _find_nested_field(message, name)
         return f" (did you mean '{place}'?)" if place else ""
     return f" (it has: {', '.join(known)})" if len(known) <= _FEW else ""
 
 
-def _place_of(message: Descriptor, name: str) -> str:
+def _find_nested_field(message: Descriptor, name: str) -> str:
     """Return the shortest path to a field with this name below a message, or ""."""
     level, seen = [("", message)], {message.full_name}
     while level:
@@ -415,7 +415,7 @@ def is_repeated(kind: Any) -> bool:
     return bool(kind.is_repeated if hasattr(kind, "is_repeated") else kind.label == kind.LABEL_REPEATED)
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokenize(text: str) -> Iterator[_Token]:
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)

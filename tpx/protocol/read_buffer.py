@@ -103,18 +103,18 @@ class BufferedReader(asyncio.Protocol):
         return self._turns is not None and self._turns.clock() > self._turn_ends
 
     def _await_turn(self, transport: asyncio.Transport) -> None:
-        """Pause reading, and schedule `_turn_came` for a later loop iteration."""
+        """Pause reading, and schedule `_take_turn` for a later loop iteration."""
         if not self._awaits_turn and self._turns is not None:
             self._awaits_turn = True
             transport.pause_reading()
-            self._turns.wait(self._turn_came)
+            self._turns.wait(self._take_turn)
 
     def _end_read(self, transport: asyncio.Transport) -> None:
         """Let other connections run before the next read if a large read used up its share."""
         if self._read_large and self.turn_over and not transport.is_closing():
             self._await_turn(transport)
 
-    def _turn_came(self) -> None:
+    def _take_turn(self) -> None:
         """Resume with the data left over, then with reading."""
 
     @abstractmethod

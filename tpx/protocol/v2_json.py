@@ -77,23 +77,25 @@ def decode_infer_request(
     one.
     """
     head = body if head_size is None else body[:head_size]
-    request, lists = _parse(head)
+    request, lists = _parse_request(head)
     decoded = DecodedRequest(model_name=model, request_id=checked_text("id", request.id))
-    default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
-    decoded.parameters = _parameters(request.parameters)
-    _check_meanings(decoded.parameters)
+    default_binary = _read_bool(request.parameters, "binary_data_output", default=False)
+    decoded.parameters = _read_parameters(request.parameters)
+    _check_known_parameters(decoded.parameters)
     decoded.default_binary = default_binary
     offset = len(head)
     all_raw = True
     for item in request.inputs:
-        source = _source(item, has_tail=head_size is not None)
-        place = _place(item)
+        source = _find_source(item, has_tail=head_size is not None)
+        place = _read_memory_range(item)
         count = _check_size(item, max_bytes if place is None else MAX_ELEMENTS)
         data: Buffer = b""
         if source == "binary_data_size":
             size = item.parameters["binary_data_size"]
             if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
-                raise InvalidRequest(f"Unable to parse 'binary_data_size': {_no('unsigned-integer')}")
+                raise InvalidRequest(
+                    f"Unable to parse 'binary_data_size': {_describe_mismatch('unsigned-integer')}"
+                )
             missing = offset + size - len(body)
             if missing > 0:
                 raise InvalidRequest(
@@ -105,7 +107,7 @@ def decode_infer_request(
         elif source == "data":
             if item.datatype == "BYTES":
                 check_string_count(item.name, count, max_strings)
-            data = _data(item, count, lists)
+            data = _read_data(item, count, lists)
         tensor = Tensor(item.name, item.datatype, item.shape, data)
         if place is not None:
             decoded.shared_inputs.append((tensor, place))
@@ -113,13 +115,13 @@ def decode_infer_request(
         decoded.inputs.append(tensor)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model}'")
-    decoded.outputs = [_output(item) for item in request.outputs]
+    decoded.outputs = [_read_output(item) for item in request.outputs]
     if all_raw and head_size is not None:
         decoded.tensor_offset = head_size
     return decoded
 
 
-def _parse(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
+def _parse_request(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
     """Parse the JSON of a request. Returns it with the long lists that were cut out."""
     lists: Sequence[Buffer] = ()
     if len(head) > LARGE_BYTES:
@@ -140,12 +142,12 @@ def _parse(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
     except RecursionError:
         raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})") from None
     except msgspec.ValidationError as exc:
-        raise InvalidRequest(_field_message(str(exc))) from exc
+        raise InvalidRequest(_translate_error(str(exc))) from exc
     except (msgspec.DecodeError, ValueError) as exc:
         raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
 
 
-def _field_message(detail: str) -> str:
+def _translate_error(detail: str) -> str:
     """Translate "Expected `str`, got `int` - at `$.inputs[0].name`" into Triton's wording."""
     path = detail.rpartition("`$")[2].rstrip("`").replace("[...]", "") if "`$" in detail else ""
     name = path.rpartition(".")[2].partition("[")[0]
@@ -157,7 +159,7 @@ def _field_message(detail: str) -> str:
     if name == "parameters":
         return f"Unable to parse '{name}': attempt to get members for non-object"
     if expected in _JSON_WORDS:
-        return f"Unable to parse '{name}': {_no(_JSON_WORDS[expected])}"
+        return f"Unable to parse '{name}': {_describe_mismatch(_JSON_WORDS[expected])}"
     # a member is missing, or the object that should have it
     missing = expected if "missing required field" in detail else "name" if path else "inputs"
     return f"Unable to parse '{missing}': attempt to access non-existing object member '{missing}'"
@@ -166,11 +168,11 @@ def _field_message(detail: str) -> str:
 _JSON_WORDS = {"str": "string", "int": "unsigned-integer", "array": "array"}
 
 
-def _no(word: str) -> str:
+def _describe_mismatch(word: str) -> str:
     return f"attempt to access JSON non-{word} as {word}"
 
 
-def _data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
+def _read_data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
     """Return the raw bytes of an input whose elements are in the JSON or in a list cut out of it."""
     mark = mark_of(item.data) if lists else None
     if mark is None or mark >= len(lists):
@@ -188,7 +190,7 @@ def _check_size(item: _Input, max_bytes: int) -> int:
     except InvalidRequest as exc:
         if all(0 <= dim < 2**64 for dim in item.shape):
             raise
-        raise InvalidRequest(f"Unable to parse 'shape': {_no('unsigned-integer')}") from exc
+        raise InvalidRequest(f"Unable to parse 'shape': {_describe_mismatch('unsigned-integer')}") from exc
     datatype = BY_NAME.get(item.datatype)
     if datatype is None:
         raise InvalidRequest(f"invalid datatype for input {name}")
@@ -201,7 +203,7 @@ def _check_size(item: _Input, max_bytes: int) -> int:
     return count
 
 
-def _source(item: _Input, *, has_tail: bool) -> str:
+def _find_source(item: _Input, *, has_tail: bool) -> str:
     """Return the source of an input's data. Raises InvalidRequest unless there is exactly one."""
     deferred = isinstance(item, _DeferredInput)
     there = []
@@ -252,14 +254,14 @@ def _refuse_shape(name: str, shape: Sequence[int]) -> NoReturn:
     raise InvalidRequest(f"byte size overflow for input '{name}'")
 
 
-def _output(item: _Output) -> RequestedOutput:
+def _read_output(item: _Output) -> RequestedOutput:
     parameters = dict(item.parameters)
-    binary = _bool_parameter(parameters, "binary_data", default=False)
+    binary = _read_bool(parameters, "binary_data", default=False)
     parameters.pop("binary_data", None)
     classes = parameters.pop("classification", 0)
     if type(classes) is not int or not 0 <= classes < 1 << 64:
-        raise InvalidRequest(f"Unable to set 'classification': {_no('unsigned-integer')}")
-    place = _place(item)
+        raise InvalidRequest(f"Unable to set 'classification': {_describe_mismatch('unsigned-integer')}")
+    place = _read_memory_range(item)
     if place is not None:
         other = "classification" if classes else "binary_data" if binary else ""
         if other:
@@ -269,28 +271,28 @@ def _output(item: _Output) -> RequestedOutput:
     output = RequestedOutput(
         name=checked_text("name", item.name), binary=binary, classification=classes, shared_memory=place
     )
-    output.parameters = _parameters(parameters)
+    output.parameters = _read_parameters(parameters)
     return output
 
 
-def _place(item: _Input | _Output) -> SharedMemoryRange | None:
+def _read_memory_range(item: _Input | _Output) -> SharedMemoryRange | None:
     """Return the shared memory range of a tensor, or None. Its numbers must be unsigned."""
-    return shared_memory_range(item.name, item.parameters, _mistyped, range(1 << 64))
+    return shared_memory_range(item.name, item.parameters, _make_type_error, range(1 << 64))
 
 
-def _mistyped(_: str, key: str, kind: type) -> InvalidRequest:
+def _make_type_error(_: str, key: str, kind: type) -> InvalidRequest:
     word = "string" if kind is str else "unsigned-integer"
-    return InvalidRequest(f"Unable to parse '{key}': {_no(word)}")
+    return InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch(word)}")
 
 
-def _bool_parameter(parameters: Mapping[str, object], key: str, *, default: bool) -> bool:
+def _read_bool(parameters: Mapping[str, object], key: str, *, default: bool) -> bool:
     value = parameters.get(key, default)
     if not isinstance(value, bool):
-        raise InvalidRequest(f"Unable to parse '{key}': {_no('boolean')}")
+        raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('boolean')}")
     return value
 
 
-def _parameters(raw: JsonObject) -> dict[str, Parameter]:
+def _read_parameters(raw: JsonObject) -> dict[str, Parameter]:
     out: dict[str, Parameter] = {}
     for key, value in raw.items():
         if key == "binary_data_output":
@@ -303,14 +305,14 @@ def _parameters(raw: JsonObject) -> dict[str, Parameter]:
     return out
 
 
-def _check_meanings(parameters: Mapping[str, Parameter]) -> None:
+def _check_known_parameters(parameters: Mapping[str, Parameter]) -> None:
     """Raise InvalidRequest if a parameter that the server interprets has the wrong type."""
     for key in ("sequence_id", "priority", "timeout"):
         value = parameters.get(key, 0)
         whole = type(value) is int and 0 <= value < 2**64
         if key == "sequence_id" and not (whole or isinstance(value, str)):
-            raise InvalidRequest(f"Unable to parse '{key}': {_no('string')}")
+            raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('string')}")
         if key != "sequence_id" and not whole:
-            raise InvalidRequest(f"Unable to parse '{key}': {_no('unsigned-integer')}")
+            raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('unsigned-integer')}")
     for key in ("sequence_start", "sequence_end"):
-        _bool_parameter(parameters, key, default=False)
+        _read_bool(parameters, key, default=False)

@@ -74,7 +74,7 @@ def decode_infer_request(
         model_name=message.model_name,
         model_version=message.model_version,
         request_id=message.id,
-        parameters=_parameters(message.parameters),
+        parameters=_read_parameters(message.parameters),
         default_binary=True,
     )
     # meant for streams, but clients that share code for both also send it with unary calls
@@ -90,7 +90,7 @@ def decode_infer_request(
             f"starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
         )
     decoded.inputs = _Inputs(message, tensors, contents, max_strings).tensors(decoded.shared_inputs)
-    decoded.outputs = [_output(item) for item in message.outputs]
+    decoded.outputs = [_read_output(item) for item in message.outputs]
     if len(message.raw_input_contents) == 0 and len(tensors) == len(message.inputs):
         decoded.tensor_offset = head_size
     return decoded
@@ -143,11 +143,11 @@ class _Inputs:
         out: list[Tensor] = []
         for item, cut in zip(self._message.inputs, self._cut, strict=True):
             datatype = item.datatype if item.datatype in BY_NAME else _NO_DATATYPE
-            place = _place(item, _parameters(item.parameters)) if item.parameters else None
+            place = _read_memory_range(item, _read_parameters(item.parameters)) if item.parameters else None
             has_contents = cut is not None or item.HasField("contents")
             data: Buffer = b""
             if place is None and has_contents:
-                data = self._contents(item, datatype, cut)
+                data = self._encode_contents(item, datatype, cut)
             elif place is None:
                 raw = next(self._raw, None)
                 if raw is None:
@@ -172,7 +172,7 @@ class _Inputs:
             )
         return out
 
-    def _contents(self, item: _Input, datatype: str, cut: Contents | None) -> Buffer:
+    def _encode_contents(self, item: _Input, datatype: str, cut: Contents | None) -> Buffer:
         """Return the raw bytes of a tensor given as numbers or strings in the message."""
         if self._count:
             raise InvalidRequest(
@@ -181,7 +181,7 @@ class _Inputs:
             )
         if cut is None:
             check_string_count(item.name, len(item.contents.bytes_contents), self._max_strings)
-            return self._typed(item, item.contents, datatype)
+            return self._encode_typed(item, item.contents, datatype)
         parts = []
         strings = 0
         try:
@@ -189,12 +189,12 @@ class _Inputs:
                 contents = messages.InferTensorContents.FromString(piece)
                 strings += len(contents.bytes_contents)
                 check_string_count(item.name, strings, self._max_strings)
-                parts.append(self._typed(item, contents, datatype))
+                parts.append(self._encode_typed(item, contents, datatype))
         except (DecodeError, IndexError) as exc:
             raise InvalidRequest(NO_REQUEST) from exc
         return b"".join(parts)
 
-    def _typed(self, item: _Input, contents: messages.InferTensorContents, datatype: str) -> Buffer:
+    def _encode_typed(self, item: _Input, contents: messages.InferTensorContents, datatype: str) -> Buffer:
         field = CONTENTS.get(datatype)
         for other in _TYPES:
             if other != field and len(getattr(contents, other)):
@@ -222,14 +222,14 @@ class _Inputs:
         return array.data.cast("B")
 
 
-def _output(item: _Output) -> RequestedOutput:
-    parameters = _parameters(item.parameters)
+def _read_output(item: _Output) -> RequestedOutput:
+    parameters = _read_parameters(item.parameters)
     classes = parameters.pop("classification", 0)
     if type(classes) is not int:
         raise InvalidRequest("invalid value type for 'classification' parameter, expected int64_param")
     if classes < 0:
         raise InvalidRequest("invalid value for 'classification' parameter, expected >= 0")
-    place = _place(item, parameters)
+    place = _read_memory_range(item, parameters)
     if place is not None:
         if classes:
             raise InvalidRequest("Output can't set both 'shared_memory_region' and 'classification'")
@@ -238,17 +238,19 @@ def _output(item: _Output) -> RequestedOutput:
     return RequestedOutput(name=item.name, classification=classes, parameters=parameters, shared_memory=place)
 
 
-def _place(item: "_Input | _Output", parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
+def _read_memory_range(
+    item: "_Input | _Output", parameters: Mapping[str, Parameter]
+) -> SharedMemoryRange | None:
     """Return the shared memory range of a tensor, or None. Its numbers must be int64_param, as in Triton."""
-    return shared_memory_range(item.name, parameters, _mistyped, range(-(2**63), 2**63))
+    return shared_memory_range(item.name, parameters, _make_type_error, range(-(2**63), 2**63))
 
 
-def _mistyped(tensor: str, key: str, kind: type) -> InvalidRequest:
+def _make_type_error(tensor: str, key: str, kind: type) -> InvalidRequest:
     word = "string_param" if kind is str else "int64_param"
     return InvalidRequest(f"invalid value type for '{key}' parameter for tensor '{tensor}', expected {word}.")
 
 
-def _parameters(raw: Mapping[str, messages.InferParameter]) -> dict[str, Parameter]:
+def _read_parameters(raw: Mapping[str, messages.InferParameter]) -> dict[str, Parameter]:
     out: dict[str, Parameter] = {}
     for key, value in raw.items():
         which = value.WhichOneof("parameter_choice")

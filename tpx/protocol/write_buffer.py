@@ -67,11 +67,11 @@ class WriteCoalescing:
         self._waiting.append(buffer)
         count = len(self._waiting)
         if count == 1:
-            asyncio.get_running_loop().call_soon(self._leave)
+            asyncio.get_running_loop().call_soon(self._flush_waiting)
         elif count == _MANY:
-            self._leave()
+            self._flush_waiting()
 
-    def _leave(self) -> None:
+    def _flush_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for buffer in waiting:
             buffer.scheduled = False
@@ -117,9 +117,9 @@ class WriteBuffer:
             if self._coalescing.is_free(self):
                 self.flush()
             else:
-                self._schedule()
+                self._schedule_flush()
         elif expecting:
-            self._schedule()
+            self._schedule_flush()
 
     def answer(self, data: Buffer, *, reading: bool) -> None:
         """Write the only response that the peer waits for. `reading`: called while its request is being
@@ -141,7 +141,7 @@ class WriteBuffer:
         if self._size > self._hold_below:
             self.flush()
         elif not (self._held or self.scheduled):
-            self._schedule()
+            self._schedule_flush()
 
     def writelines(self, parts: list[Buffer]) -> None:
         if parts:
@@ -201,7 +201,7 @@ class WriteBuffer:
     def is_closing(self) -> bool:
         return self.transport.is_closing()
 
-    def _schedule(self) -> None:
+    def _schedule_flush(self) -> None:
         if not self.scheduled:
             self.scheduled = True
             self._coalescing.add(self)

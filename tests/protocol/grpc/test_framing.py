@@ -143,7 +143,7 @@ def test_memory_that_cannot_be_had_is_an_error_of_the_call() -> None:
     reader = MessageReader(1 << 60, "", 0)
     reader._limit = 1 << 62
     with pytest.raises(InvalidRequest, match="no memory") as caught:
-        reader._allocate(1 << 58)
+        reader._allocate_message(1 << 58)
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
 
 

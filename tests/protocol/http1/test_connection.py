@@ -33,14 +33,14 @@ class Reader(HttpConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = True
 
-    def _message(self, head: HttpHead, body: bytes | memoryview) -> bool:
+    def _handle_message(self, head: HttpHead, body: bytes | memoryview) -> bool:
         self.messages.append((head.path, bytes(body)))
         return True
 
-    def _head_seen(self, head: HttpHead) -> None:
+    def _handle_head(self, head: HttpHead) -> None:
         pass
 
-    def _bad_message(self, error: HttpError) -> None:
+    def _reject_message(self, error: HttpError) -> None:
         self.errors.append(error)
 
 

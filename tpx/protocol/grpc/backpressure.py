@@ -62,7 +62,7 @@ class Shared:
         self.read_ns = 0
         """Time of the last read; set only if the listener has an observer."""
         self.waiting: dict[int, IncomingCall] = {}
-        self.sender.watch(self._freed)
+        self.sender.watch(self._schedule_resume)
 
     def received(self, count: int) -> None:
         """Count DATA bytes read (negative: deferred)."""
@@ -82,19 +82,19 @@ class Shared:
         self.sender.notify(UNREAD_BYTES // 2)
         account = self.account
         if account.full:
-            account.budget.wait(account, lambda: not account.full, self._let_in, self._refuse)
+            account.budget.wait(account, lambda: not account.full, self._resume_waiting, self._fail_waiting)
 
-    def _refuse(self) -> None:
+    def _fail_waiting(self) -> None:
         """Fail the waiting calls: memory was short for too long."""
         waiting, self.waiting = self.waiting, {}
         for call in waiting.values():
             call.give_up(Status.UNAVAILABLE, self.account.budget.refusal)
 
-    def _freed(self, stream: Stream | None) -> None:
+    def _schedule_resume(self, stream: Stream | None) -> None:
         # called in the middle of sending, so only schedule what follows
-        asyncio.get_running_loop().call_soon(self._let_in if stream is None else stream.eased)
+        asyncio.get_running_loop().call_soon(self._resume_waiting if stream is None else stream.eased)
 
-    def _let_in(self) -> None:
+    def _resume_waiting(self) -> None:
         while self.waiting and not self.full:
             self.waiting.pop(next(iter(self.waiting))).read_on()
         if self.waiting:
@@ -128,20 +128,20 @@ class Intake:
         """Process the messages in DATA, or withhold what cannot be processed now."""
         call = self._call
         if call.withheld is None and not self._must_wait:
-            start = self._read(data, start, stop)
+            start = self._read_messages(data, start, stop)
         if start < stop:
             if call.withheld is None:
                 call.withheld = bytearray()
             call.withheld += data[start:stop]
             self._shared.received(start - stop)
-            self._wait()
+            self._await_turn_or_room()
 
     def read_on(self) -> None:
         """Resume with the withheld data."""
         call, shared = self._call, self._shared
         while call.withheld is not None:
             if self._must_wait:
-                self._wait()
+                self._await_turn_or_room()
                 return
             piece = bytes(call.withheld[:_READ_AT_ONCE_BYTES])
             if not piece:
@@ -150,17 +150,17 @@ class Intake:
                 if call.peer_ended:
                     call.end()
                 return
-            used = self._read(piece, 0, len(piece))
+            used = self._read_messages(piece, 0, len(piece))
             if call.withheld is not None:  # the call has not ended
                 del call.withheld[:used]
                 shared.received(used)
 
-    def _read(self, data: bytes, start: int, stop: int) -> int:
+    def _read_messages(self, data: bytes, start: int, stop: int) -> int:
         """Process messages until they must wait. Returns the offset at which processing stopped."""
         call, reader = self._call, self.reader
         try:
             for message in reader.feed(data, start, stop):
-                self._take(message)
+                self._take_message(message)
                 if call.we_ended:
                     break
                 if self._must_wait:
@@ -169,7 +169,7 @@ class Intake:
             call.give_up(from_code(exc.code), exc.message)
         return stop
 
-    def _take(self, message: Buffer | Packed) -> None:
+    def _take_message(self, message: Buffer | Packed) -> None:
         call = self._call
         if not isinstance(message, Packed):
             call.take(message)
@@ -177,9 +177,9 @@ class Intake:
         if call.withheld is None:
             call.withheld = bytearray()
         self._unpacking = self._shared.inflater.start(*message)
-        self._unpacking.add_done_callback(self._unpacked)
+        self._unpacking.add_done_callback(self._finish_unpacking)
 
-    def _unpacked(self, unpacking: asyncio.Task[Buffer]) -> None:
+    def _finish_unpacking(self, unpacking: asyncio.Task[Buffer]) -> None:
         self._unpacking = None
         if unpacking.cancelled():
             return
@@ -197,7 +197,7 @@ class Intake:
         held = self.stalled or self.paused or self._unpacking is not None
         return held or shared.full or shared.connection.turn_over
 
-    def _wait(self) -> None:
+    def _await_turn_or_room(self) -> None:
         if self.stalled or self.paused or self._unpacking is not None:
             return
         shared = self._shared
@@ -223,7 +223,7 @@ class Intake:
             self._call.give_up(from_code(exc.code), exc.message)
             return
         if message is not None:
-            self._take(message)
+            self._take_message(message)
 
     def drop(self) -> None:
         """Discard withheld data: the call has ended."""

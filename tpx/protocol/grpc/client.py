@@ -122,7 +122,7 @@ class GrpcClientConnection:
             self.closing = True
         call, self._spare = self._spare, None
         if call is None:
-            call = ClientCall(self.http2, stream_id, on_response, self._end)
+            call = ClientCall(self.http2, stream_id, on_response, self._end_call)
         else:
             call.again(stream_id, on_response)
         call.prepared = prepared
@@ -165,7 +165,7 @@ class GrpcClientConnection:
         if len(self._calls) >= self.max_concurrent_streams:
             raise WireError(f"the server accepts at most {self.max_concurrent_streams} calls at a time")
         block = self._request_block(path, metadata, encoding, timeout)
-        call = ClientCall(self.http2, self._next_id, on_end, self._end)
+        call = ClientCall(self.http2, self._next_id, on_end, self._end_call)
         call.on_message = on_message
         self._next_id += 2
         self._calls[call.id] = call
@@ -242,7 +242,7 @@ class GrpcClientConnection:
         size, at = len(data), 0
         template = self._template
         if template is not None and size and self.http2.block is None:
-            at = self._take_matching(data, template)
+            at = self._handle_matching(data, template)
         if not self._greeted and size > 3:
             self._greeted = True
             if data[3] != frames.SETTINGS:
@@ -254,7 +254,7 @@ class GrpcClientConnection:
         self._last_bytes = size
         return at
 
-    def _take_matching(self, data: bytes, template: ResponseTemplate) -> int:
+    def _handle_matching(self, data: bytes, template: ResponseTemplate) -> int:
         """Handle matching responses. Returns the offset of the first byte that must be parsed.
 
         WINDOW_UPDATE frames of the connection are skipped in between: gRPC's C core sends them with
@@ -273,7 +273,7 @@ class GrpcClientConnection:
                 http2.received(PREFIX_BYTES + len(message))
                 response.data, response.first_byte_ns, response.end_ns = message, read_ns, read_ns
                 self._spare = call
-                self._deliver(call.on_response, response)
+                self._deliver_response(call.on_response, response)
                 if http2.closed:
                     return at
             start = at + HEADER_BYTES
@@ -298,7 +298,7 @@ class GrpcClientConnection:
         if flags & END_STREAM:
             call.peer_ended = True
             status, message = call.outcome(head)
-            self._end(stream_id, status, message, head)
+            self._end_call(stream_id, status, message, head)
         elif call.head is None and not head.http_status.startswith("1"):
             call.head = head
 
@@ -311,17 +311,17 @@ class GrpcClientConnection:
         """Handle stream and connection events."""
         match event:
             case StreamReset(stream_id, code):
-                self._take_reset(stream_id, code)
+                self._handle_reset(stream_id, code)
             case SettingsChanged(max_streams):
                 self.max_concurrent_streams = max_streams
-                self._start_waiting()
+                self._start_waiting_calls()
             case GoingAway(last_stream_id, code, reason):
                 self.closing = True
                 said = reason.decode("utf-8", "replace")
                 self._lost_reason = f"the server is going away (code {code}) {said}".strip()
                 for stream_id in [s for s in self._calls if s > last_stream_id]:
-                    self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
-                self._give_up_waiting()
+                    self._end_call(stream_id, Status.UNAVAILABLE, self._lost_reason)
+                self._fail_waiting_calls()
                 if not self._calls:
                     self.http2.transport.close()
             case ProtocolViolated(error):
@@ -334,41 +334,45 @@ class GrpcClientConnection:
                 # close even if the server does not read our GOAWAY: our calls must end
                 asyncio.get_running_loop().call_later(_LAST_WORDS_S, transport.abort)
             case Lost(reason):
-                self._lose(f"connection lost: {reason}" if reason else "the server closed the connection")
+                self._end_all_calls(
+                    f"connection lost: {reason}" if reason else "the server closed the connection"
+                )
 
-    def _lose(self, reason: str) -> None:
+    def _end_all_calls(self, reason: str) -> None:
         """End every call: the transport is closed."""
         self.closing = True
         self.http2.discard()
         self._lost_reason = self._lost_reason or reason
         for stream_id in list(self._calls):
-            self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
-        self._give_up_waiting()
+            self._end_call(stream_id, Status.UNAVAILABLE, self._lost_reason)
+        self._fail_waiting_calls()
         if self.on_lost is not None:
             self.on_lost(WireError(self._lost_reason))
 
-    def _give_up_waiting(self) -> None:
+    def _fail_waiting_calls(self) -> None:
         """Fail the queued calls: they were never sent, so they can be made on another connection."""
         waiting, self._waiting = self._waiting, deque()
         for _, on_response, _ in waiting:
             on_response(GrpcResponse(Status.UNAVAILABLE, self._lost_reason, b"", 0))
 
-    def _take_reset(self, stream_id: int, code: int) -> None:
+    def _handle_reset(self, stream_id: int, code: int) -> None:
         call = self._calls.get(stream_id)
         prepared = call.prepared if call is not None and call.refusals < _REFUSALS else None
         if call is None or prepared is None or code != ErrorCode.REFUSED_STREAM or self.closing:
-            self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
+            self._end_call(stream_id, from_reset(code), f"the server reset the stream (code {code})")
             return
         # a refused call did not run: retry it, preferably when another call has ended
         del self._calls[stream_id]
         self.http2.sender.forget(stream_id)
         self._waiting.appendleft((prepared, call.on_response, call.refusals + 1))
         if not self._calls:
-            self._start_waiting()
+            self._start_waiting_calls()
 
     # ending calls
 
-    def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
+    def _end_call(
+        self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None
+    ) -> None:
         call = self._calls.pop(stream_id, None)
         if call is None:
             return
@@ -380,16 +384,16 @@ class GrpcClientConnection:
         response = GrpcResponse(status, message, call.data, call.first_byte_ns)
         if trailers is not None:
             response.metadata = trailers.metadata
-        self._deliver(call.on_response, response)
+        self._deliver_response(call.on_response, response)
 
-    def _deliver(self, on_response: Callable[[GrpcResponse], None], response: GrpcResponse) -> None:
+    def _deliver_response(self, on_response: Callable[[GrpcResponse], None], response: GrpcResponse) -> None:
         if self._waiting:
-            self._start_waiting()
+            self._start_waiting_calls()
         on_response(response)
         if self.closing and not self._calls:
             self.http2.transport.close()
 
-    def _start_waiting(self) -> None:
+    def _start_waiting_calls(self) -> None:
         while self._waiting and len(self._calls) < self.max_concurrent_streams and not self.closing:
             prepared, on_response, refusals = self._waiting.popleft()
             stream_id = self.call(prepared, on_response)

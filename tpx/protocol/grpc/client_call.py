@@ -121,19 +121,19 @@ class ClientCall(Stream):
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         if self.head is None:
-            self._stop(Status.INTERNAL, "the response has DATA before its headers")
+            self._reset_stream(Status.INTERNAL, "the response has DATA before its headers")
             return
         reader = self.reader
         if (reader is None or reader.between_messages) and whole_message(data, start, stop):
-            self._take(data[start + PREFIX_BYTES : stop])
+            self._take_message(data[start + PREFIX_BYTES : stop])
         elif start < stop:
             if reader is None:
                 reader = self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
             try:
                 for message in reader.feed(data, start, stop):
-                    self._take(message)
+                    self._take_message(message)
             except RequestError as exc:
-                self._stop(Status.INTERNAL, exc.message)
+                self._reset_stream(Status.INTERNAL, exc.message)
                 return
         if self.peer_ended:
             self._end(self.id, Status.UNKNOWN, _NO_TRAILERS)
@@ -143,9 +143,9 @@ class ClientCall(Stream):
         try:
             message = self.reader.landed(count)
             if message is not None:
-                self._take(message)
+                self._take_message(message)
         except RequestError as exc:
-            self._stop(Status.INTERNAL, exc.message)
+            self._reset_stream(Status.INTERNAL, exc.message)
             return
         if self.peer_ended:
             self._end(self.id, Status.UNKNOWN, _NO_TRAILERS)
@@ -184,13 +184,13 @@ class ClientCall(Stream):
 
     def cancel(self) -> None:
         """Cancel the call; `on_response` gets status CANCELLED."""
-        self._stop(Status.CANCELLED, "cancelled by this client")
+        self._reset_stream(Status.CANCELLED, "cancelled by this client")
 
-    def _stop(self, status: Status, message: str) -> None:
+    def _reset_stream(self, status: Status, message: str) -> None:
         self._http2.transport.write(frames.rst_stream(self.id, ErrorCode.CANCEL))
         self._end(self.id, status, message)
 
-    def _take(self, message: Buffer | Packed) -> None:
+    def _take_message(self, message: Buffer | Packed) -> None:
         if isinstance(message, Packed):
             message = message.unpack()
         if self.on_message is not None:

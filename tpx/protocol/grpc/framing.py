@@ -86,12 +86,12 @@ class MessageReader:
                 self._prefix += data[start : start + min(need, stop - start)]
                 start += min(need, stop - start)
                 if len(self._prefix) == PREFIX_BYTES:
-                    size = self._begin()
+                    size = self._begin_message()
                     if size > stop - start:
-                        self._buffer = self._allocate(size)
+                        self._buffer = self._allocate_message(size)
                         continue
                     self.at = start = start + size
-                    yield self._end(data[start - size : start])
+                    yield self._finish_message(data[start - size : start])
                 continue
             count = min(len(self._buffer) - self._filled, stop - start)
             self._buffer[self._filled : self._filled + count] = memoryview(data)[start : start + count]
@@ -126,9 +126,9 @@ class MessageReader:
         if buffer is None or self._filled < len(buffer):
             return None
         self._buffer = None
-        return self._end(buffer)
+        return self._finish_message(buffer)
 
-    def _begin(self) -> int:
+    def _begin_message(self) -> int:
         flag, size = unpack_prefix(self._prefix)
         self._prefix = b""
         self._filled = 0
@@ -144,7 +144,7 @@ class MessageReader:
         self._compressed = flag == 1
         return int(size)
 
-    def _allocate(self, size: int) -> memoryview:
+    def _allocate_message(self, size: int) -> memoryview:
         if self._reserve is not None:
             self._reserve(size)
         try:
@@ -154,7 +154,7 @@ class MessageReader:
                 f"no memory for a message of {size} bytes", code=Code.RESOURCE_EXHAUSTED
             ) from None
 
-    def _end(self, message: Buffer) -> Buffer | Packed:
+    def _finish_message(self, message: Buffer) -> Buffer | Packed:
         if not self._compressed:
             return message
         short = inflate_if_short(message, self._encoding, self._limit)

@@ -141,9 +141,9 @@ class Keepalive:
         if (old or idle) and not self._drained:
             self._drained = True
             return KeepaliveAction.DRAIN
-        return self._look_at_silence(tick, calls=calls)
+        return self._check_silence(tick, calls=calls)
 
-    def _look_at_silence(self, tick: int, *, calls: bool) -> KeepaliveAction:
+    def _check_silence(self, tick: int, *, calls: bool) -> KeepaliveAction:
         limits, most = self._limits, self._limits.max_pings_without_data
         if self._pinged is not None:
             if self.heard >= self._pinged:
@@ -200,7 +200,7 @@ class MessageDeadlines:
                 seen = _Awaited(progress, tick, tick)
             elif seen.progress != progress:
                 seen.progress, seen.since = progress, tick
-            reason = self._overdue(seen, tick, len(before))
+            reason = self._find_overdue_reason(seen, tick, len(before))
             if reason and given_up < _GIVEN_UP_AT_ONCE:
                 given_up += 1
                 call.give_up(Status.DEADLINE_EXCEEDED, reason)
@@ -214,7 +214,7 @@ class MessageDeadlines:
             if call is not None and tick - awaited.since > _SILENT_S:
                 call.give_up(Status.UNAVAILABLE, reason)
 
-    def _overdue(self, awaited: _Awaited, tick: int, calls: int) -> str:
+    def _find_overdue_reason(self, awaited: _Awaited, tick: int, calls: int) -> str:
         """Return the reason for ending a call, or "". `calls`: number that share the client's bandwidth."""
         limits, elapsed_s = self._limits, tick - awaited.began
         if tick - awaited.since > limits.message_timeout_s:

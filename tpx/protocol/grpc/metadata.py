@@ -60,10 +60,10 @@ def interpret_request(headers: list[Header]) -> CallHead | None:
         or fields.get(b"te", b"trailers") != b"trailers"
     ):
         return None
-    return _call_head(fields)
+    return _parse_call_head(fields)
 
 
-def _call_head(fields: dict[bytes, bytes]) -> CallHead:
+def _parse_call_head(fields: dict[bytes, bytes]) -> CallHead:
     head = CallHead(path=fields[b":path"])
     if fields[b":method"] != b"POST":
         head.http_status = 405
@@ -86,11 +86,11 @@ def _call_head(fields: dict[bytes, bytes]) -> CallHead:
         head.encoding = encoding
     accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").split(",")
     head.accepts = tuple(e.strip() for e in accepted if e.strip() in ("gzip", "deflate"))
-    _custom_metadata(head, fields)
+    _add_custom_metadata(head, fields)
     return head
 
 
-def _custom_metadata(head: CallHead, fields: dict[bytes, bytes]) -> None:
+def _add_custom_metadata(head: CallHead, fields: dict[bytes, bytes]) -> None:
     for name, value in fields.items():
         if name[:1] == b":" or name.startswith(b"grpc-") or name in _RESERVED:
             continue

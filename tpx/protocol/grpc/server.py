@@ -102,13 +102,13 @@ class GrpcServerConnection:
         self._keepalive.heard = self._listener.tick
         if self._listener.observer is not None:
             self._shared.read_ns = time.perf_counter_ns()
-        return 0 if self._preface_seen else self._preface_end(data)
+        return 0 if self._preface_seen else self._read_preface(data)
 
-    def _preface_end(self, data: bytes) -> int:
+    def _read_preface(self, data: bytes) -> int:
         if data[: len(PREFACE)] != PREFACE[: len(data)]:
             head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
             self._write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
-            self._leave()
+            self._end_connection()
             return 0
         at = len(PREFACE)
         if len(data) < at + HEADER_BYTES:
@@ -123,9 +123,9 @@ class GrpcServerConnection:
         """Start a call, or end the client's half of one."""
         head = self._blocks.get(block)
         if head is None:
-            head = self._decode(block)
+            head = self._decode_head(block)
         if stream_id <= self._last_stream or not stream_id & 1:
-            self._take_trailers(stream_id, flags)
+            self._handle_trailers(stream_id, flags)
             return
         # IDs that a client skips are closed, and must not be used later (RFC 9113 section 5.1.1)
         if stream_id - self._last_stream > 2:
@@ -140,7 +140,7 @@ class GrpcServerConnection:
         else:
             self._begin_call(stream_id, flags, head)
 
-    def _decode(self, block: bytes) -> CallHead | None:
+    def _decode_head(self, block: bytes) -> CallHead | None:
         """Decode a header block, and charge glitches for an unusually large one."""
         blocks, most = self._blocks, self._limits.max_metadata_bytes
         head = blocks.add(block)
@@ -159,7 +159,7 @@ class GrpcServerConnection:
             method = self._methods.get(head.path) or unknown_method(head)
             refusal = method.guard(head) if method.guard is not None else None
             head.method = method = method if refusal is None else refusing(method.path, *refusal)
-        call = ServerCall(self._shared, stream_id, head, method, self._call_ended)
+        call = ServerCall(self._shared, stream_id, head, method, self._remove_call)
         if self._listener.observer is not None:
             call.began_ns = self._shared.read_ns
             self._listener.observer(call)
@@ -173,7 +173,7 @@ class GrpcServerConnection:
         if call.peer_ended:
             call.end()
 
-    def _take_trailers(self, stream_id: int, flags: int) -> None:
+    def _handle_trailers(self, stream_id: int, flags: int) -> None:
         """Handle a second header block on a stream: it must end the client's half."""
         call = self._calls.get(stream_id)
         if call is None:
@@ -205,7 +205,7 @@ class GrpcServerConnection:
         """Handle stream and connection events."""
         match event:
             case StreamReset(stream_id, _):
-                self._drop(stream_id)
+                self._drop_call(stream_id)
             case PingReceived(payload, True):
                 if payload == _DRAIN_PING and self._draining_since is not None:
                     self._finish_drain()
@@ -218,13 +218,13 @@ class GrpcServerConnection:
                 self._close_if_drained()
             case ProtocolViolated(error):
                 self._write(frames.goaway(self._last_stream, error.error_code, error.message.encode()))
-                self._leave()
+                self._end_connection()
             case Lost():
                 self._listener.closed(self)
-                self._discard()
+                self._discard_calls()
                 self._account.close()
 
-    def _drop(self, stream_id: int) -> None:
+    def _drop_call(self, stream_id: int) -> None:
         """Drop a call that was reset."""
         self.http2.sender.forget(stream_id)
         call = self._calls.pop(stream_id, None)
@@ -232,7 +232,7 @@ class GrpcServerConnection:
             call.gone()
         self._close_if_drained()
 
-    def _call_ended(self, call: ServerCall) -> None:
+    def _remove_call(self, call: ServerCall) -> None:
         """Drop a call whose response is fully written."""
         self._wrote = True
         self._calls.pop(call.id, None)
@@ -286,7 +286,7 @@ class GrpcServerConnection:
     def drain(self) -> None:
         """Drain as `release` does, and also end streaming calls that wait for more requests."""
         if not self._preface_seen and not self.http2.closed:
-            self._leave()
+            self._end_connection()
         self.release()
         for call in list(self._calls.values()):
             if call.intake is not None and call.intake.on_drain is not None:
@@ -300,15 +300,15 @@ class GrpcServerConnection:
 
     def _close_if_drained(self) -> None:
         if self._accept_up_to != MAX_STREAM_ID and not self._calls and not self.http2.closed:
-            self._leave()
+            self._end_connection()
 
-    def _leave(self) -> None:
+    def _end_connection(self) -> None:
         """End the connection; `sweep` closes it if the client does not."""
         self._left_at = self._listener.tick
-        self._discard()
+        self._discard_calls()
         self.http2.transport.end()
 
-    def _discard(self) -> None:
+    def _discard_calls(self) -> None:
         """Notify every call that its client is gone, and release all buffers."""
         self.http2.discard()
         calls = list(self._calls.values())
@@ -341,13 +341,13 @@ class GrpcServerConnection:
         elif not self.http2.closed:
             for stream in self.http2.sender.stalled(tick, limits.write_timeout_s):
                 self.http2.reset_stream(stream.id, ErrorCode.CANCEL)
-                self._drop(stream.id)
+                self._drop_call(stream.id)
             self._deadlines.look(self._calls, tick)
-            self._look_at_age(tick)
+            self._check_keepalive(tick)
         elif tick - self._left_at > LINGER_S:
             self.http2.transport.close()
 
-    def _look_at_age(self, tick: int) -> None:
+    def _check_keepalive(self, tick: int) -> None:
         if self._draining_since is not None and tick - self._draining_since > 1:
             self._finish_drain()
         action = self._keepalive.look(

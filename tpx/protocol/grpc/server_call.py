@@ -145,7 +145,7 @@ class ServerCall(IncomingCall):
         out = self._shared.sender.transport
         return 0 if out.is_closing() else out.get_write_buffer_size() + (not self.we_ended)
 
-    def _tell(self, status: Status) -> None:
+    def _notify_answered(self, status: Status) -> None:
         on_answered, self.on_answered = self.on_answered, None
         if on_answered is not None:
             on_answered(status)
@@ -155,12 +155,12 @@ class ServerCall(IncomingCall):
     def open(self) -> None:
         """Handle the arrival of the headers."""
         if self.head.fault is not None:
-            self._tell(self.head.fault[0])
+            self._notify_answered(self.head.fault[0])
             # the only UNIMPLEMENTED fault is an unknown compression: list the known ones
             known = [_ACCEPTED] if self.head.fault[0] is Status.UNIMPLEMENTED else []
-            self._end_with(trailers_only_block(*self.head.fault, known))
+            self._send_last_block(trailers_only_block(*self.head.fault, known))
         elif self.method.stream is not None:
-            self.intake = self._new_intake()
+            self.intake = self._make_intake()
             self._sink = self.method.stream(self)
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
@@ -180,7 +180,7 @@ class ServerCall(IncomingCall):
                 return
         if start < stop:
             if intake is None:
-                intake = self.intake = self._new_intake()
+                intake = self.intake = self._make_intake()
             intake.receive(data, start, stop)
         if self.peer_ended:
             self.end()
@@ -191,12 +191,12 @@ class ServerCall(IncomingCall):
         if self.peer_ended:
             self.end()
 
-    def _new_intake(self) -> Intake:
+    def _make_intake(self) -> Intake:
         limit, encoding = self._shared.limits.max_message_bytes, self.head.encoding
-        reader = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve)
+        reader = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve_memory)
         return Intake(self, self._shared, reader)
 
-    def _reserve(self, size: int) -> None:
+    def _reserve_memory(self, size: int) -> None:
         """Reserve memory for an incomplete message. Raises Overloaded."""
         budget = self._shared.account.budget
         if not budget.fits(size):
@@ -261,8 +261,8 @@ class ServerCall(IncomingCall):
     def gone(self) -> None:
         """Handle a reset, an expired deadline or a lost connection: the response will not be read."""
         self.we_ended = True
-        self._tell(Status.CANCELLED)
-        self._let_go()
+        self._notify_answered(Status.CANCELLED)
+        self._release_resources()
         on_gone, self._on_gone = self._on_gone, None
         sink, self._sink = self._sink, None
         if sink is not None:
@@ -270,9 +270,9 @@ class ServerCall(IncomingCall):
         elif on_gone is not None:
             on_gone()
 
-    def _let_go(self) -> None:
+    def _release_resources(self) -> None:
         """Release what the call holds: its timer, withheld data, and memory."""
-        self._stop_clock()
+        self._cancel_deadline()
         if self.intake is not None:
             self.intake.drop()
             self.intake = None
@@ -323,7 +323,7 @@ class ServerCall(IncomingCall):
         if self.we_ended or self.trailers is not None:
             return
         if self.on_answered is not None:
-            self._tell(Status.OK)
+            self._notify_answered(Status.OK)
         shared = self._shared
         size = 0
         for part in parts:
@@ -348,7 +348,7 @@ class ServerCall(IncomingCall):
 
     def send(self, parts: Sequence[Buffer], size: int) -> None:
         """Send one message of a stream, as flow control allows."""
-        if self._answered:
+        if self._is_answered:
             return
         sender, limits = self._shared.sender, self._shared.limits
         if sender.queued > limits.max_unread_bytes:
@@ -373,19 +373,19 @@ class ServerCall(IncomingCall):
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
         """End a streaming call after all queued messages, with OK or an error of its method."""
-        if self.on_answered is not None and not self._answered:
-            self._tell(status)
-        self._end_with(self._trailers(status, message))
+        if self.on_answered is not None and not self._is_answered:
+            self._notify_answered(status)
+        self._send_last_block(self._encode_trailers(status, message))
 
     def fail(self, status: Status, message: str) -> None:
         """End the call with an error, even after some messages; queued data is dropped."""
-        if self._answered:
+        if self._is_answered:
             return
-        self._tell(status)
+        self._notify_answered(status)
         self._shared.sender.forget(self.id)
-        self._end_with(self._trailers(status, message))
+        self._send_last_block(self._encode_trailers(status, message))
 
-    def _trailers(self, status: Status, message: str) -> bytes:
+    def _encode_trailers(self, status: Status, message: str) -> bytes:
         return trailers_block(status, message) if self._headers_sent else trailers_only_block(status, message)
 
     def drop(self, status: Status, why: str) -> None:
@@ -399,17 +399,17 @@ class ServerCall(IncomingCall):
         headers = [(b":status", b"%d" % http_status)]
         if http_status == 415:
             headers.append((b"accept-post", b"application/grpc"))
-        self._end_with(encode_stateless(headers))
+        self._send_last_block(encode_stateless(headers))
 
-    def _end_with(self, block: bytes) -> None:
-        if self._answered:
+    def _send_last_block(self, block: bytes) -> None:
+        if self._is_answered:
             return
         sender = self._shared.sender
         trailers = frames.headers_frames(
             self.id, sender.block(block), end_stream=True, max_frame_bytes=sender.frame_bytes
         )
         if self.outbox:
-            self._stop_clock()
+            self._cancel_deadline()
             sender.queue(self, (), trailers=trailers)
             return
         sender.forget(self.id)
@@ -417,7 +417,7 @@ class ServerCall(IncomingCall):
         self.sent()
 
     @property
-    def _answered(self) -> bool:
+    def _is_answered(self) -> bool:
         return self.we_ended or self.trailers is not None
 
     def sent(self) -> None:
@@ -425,14 +425,14 @@ class ServerCall(IncomingCall):
         self.we_ended = True
         self._on_gone = self._sink = None
         if self._deadline is not None:
-            self._stop_clock()
+            self._cancel_deadline()
         if self.intake is not None or self.held:
-            self._let_go()
+            self._release_resources()
         if not self.peer_ended:
             self._shared.connection.reset_stream(self.id, ErrorCode.NO_ERROR)
         self._ended(self)
 
-    def _stop_clock(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

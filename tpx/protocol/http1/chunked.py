@@ -36,13 +36,13 @@ class ChunkedDecoder:
         at = 0
         while True:
             if self._remaining >= 0:
-                at = self._take_chunk(data, at)
+                at = self._read_chunk(data, at)
                 if self._remaining >= 0:
                     return None
                 continue
             end = data.find(b"\r\n", at)
             if end < 0:
-                self._hold(data[at:])
+                self._keep_partial_line(data[at:])
                 return None
             line, at = data[at:end], end + 2
             if self._in_trailers:
@@ -73,7 +73,7 @@ class ChunkedDecoder:
         """Return the bytes of the body received so far, from `start` on."""
         return bytes(self._body[start:])
 
-    def _hold(self, rest: bytes) -> None:
+    def _keep_partial_line(self, rest: bytes) -> None:
         if len(rest) > (MAX_TRAILER_BYTES if self._in_trailers else MAX_SIZE_LINE_BYTES):
             raise HttpError(400, "chunk size line too long")
         if b"\n" in rest:
@@ -106,7 +106,7 @@ class ChunkedDecoder:
             )
         self._remaining = size + 2
 
-    def _take_chunk(self, data: bytes, at: int) -> int:
+    def _read_chunk(self, data: bytes, at: int) -> int:
         """Consume the available part of the current chunk; its last two bytes must be CRLF."""
         here = min(self._remaining, len(data) - at)
         payload = min(here, max(0, self._remaining - 2))

@@ -131,16 +131,16 @@ class HttpClientConnection(HttpConnection):
         if self._until_close is not None:
             self._until_close += data
             if len(self._until_close) > self._max_body_bytes:
-                self._bad_message(HttpError(413, f"response larger than {self._max_body_bytes} bytes"))
+                self._reject_message(HttpError(413, f"response larger than {self._max_body_bytes} bytes"))
             return
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._until_close is not None and exc is None and not self._lost:
-            self._complete(memoryview(self._until_close), b"")
+            self._complete_message(memoryview(self._until_close), b"")
         self._fail(f"connection lost: {exc}" if exc else "the server closed the connection")
 
-    def _message(self, head: HttpHead, body: Buffer) -> bool:
+    def _handle_message(self, head: HttpHead, body: Buffer) -> bool:
         if head.status < 200:
             return True
         on_response, self._on_response = self._on_response, None
@@ -162,10 +162,10 @@ class HttpClientConnection(HttpConnection):
             return b""
         return super()._begin_body(head, first)
 
-    def _head_seen(self, head: HttpHead) -> None:
+    def _handle_head(self, head: HttpHead) -> None:
         pass
 
-    def _bad_message(self, error: HttpError) -> None:
+    def _reject_message(self, error: HttpError) -> None:
         self._fail(error.message)
         self._transport.abort()
 

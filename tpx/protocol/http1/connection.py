@@ -21,7 +21,7 @@ _CHUNKS_AT_ONCE_BYTES = 16 << 10
 
 
 class HttpConnection(BufferedReader):
-    """Splits the byte stream into messages and passes each to `_message`."""
+    """Splits the byte stream into messages and passes each to `_handle_message`."""
 
     __slots__ = (
         "_add_head",
@@ -58,22 +58,22 @@ class HttpConnection(BufferedReader):
         self._last_bytes = 0
 
     @abstractmethod
-    def _message(self, head: HttpHead, body: bytes | memoryview) -> bool:
-        """Handle a complete message. Returns False to hold back further ones until `_resume`."""
+    def _handle_message(self, head: HttpHead, body: bytes | memoryview) -> bool:
+        """Handle a complete message. Returns False to hold back further ones until `_resume_pending`."""
 
     @abstractmethod
-    def _head_seen(self, head: HttpHead) -> None:
+    def _handle_head(self, head: HttpHead) -> None:
         """Handle a head whose body is incomplete or needs an action first. May raise HttpError."""
 
-    def _may_begin(self, size: int) -> bool:  # noqa: ARG002 (a server's concern)
+    def _may_begin_body(self, size: int) -> bool:  # noqa: ARG002 (a server's concern)
         """Return True if there is memory for a body; otherwise reading resumes at its head once there is."""
         return True
 
-    def _hold(self, size: int) -> None:
+    def _charge_body(self, size: int) -> None:
         """Charge `size` bytes of a body to the memory budget. May raise HttpError."""
 
     @abstractmethod
-    def _bad_message(self, error: HttpError) -> None:
+    def _reject_message(self, error: HttpError) -> None:
         """Handle invalid input: the stream cannot be read further."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,18 +81,18 @@ class HttpConnection(BufferedReader):
 
     def data_received(self, data: bytes) -> None:
         if self._body is not None:
-            self._fill(self._body, data)
+            self._fill_body(self._body, data)
             return
         if self._pending:
             data, self._pending = self._pending + data, b""
         # the hot path: same head and size as the previous message, so the head need not be found
         elif len(data) == self._last_bytes and data.startswith(self._last_head.raw):
             try:
-                self._message(self._last_head, data[len(self._last_head.raw) :])
+                self._handle_message(self._last_head, data[len(self._last_head.raw) :])
             except HttpError as exc:
-                self._bad_message(exc)
+                self._reject_message(exc)
             return
-        self._read(data)
+        self._parse_input(data)
 
     @property
     def received(self) -> int:
@@ -105,9 +105,9 @@ class HttpConnection(BufferedReader):
     def landed(self, count: int) -> None:
         self._filled += count
         if self._body is not None and self._filled == len(self._body):
-            self._finish(self._body, b"")
+            self._finish_body(self._body, b"")
 
-    def _read(self, data: bytes) -> None:
+    def _parse_input(self, data: bytes) -> None:
         """Read `data`, which starts at a message, a chunk, or a piece of one."""
         self._last_bytes = 0
         try:
@@ -118,7 +118,7 @@ class HttpConnection(BufferedReader):
                     self._await_turn(self._transport)
                     return
         except HttpError as exc:
-            self._bad_message(exc)
+            self._reject_message(exc)
 
     def _read_messages(self, data: bytes) -> bytes:
         """Handle the complete messages with plain heads. Returns the bytes from the first that needs more."""
@@ -132,7 +132,7 @@ class HttpConnection(BufferedReader):
             head = self._find_head(raw) or self._add_head(raw)
             size = head.content_length
             body_end = head_end + 4 + size
-            if body_end > end and size <= self._max_body_bytes and not self._may_begin(size):
+            if body_end > end and size <= self._max_body_bytes and not self._may_begin_body(size):
                 self._pending = data[at:]
                 break
             at = head_end + 4
@@ -141,20 +141,20 @@ class HttpConnection(BufferedReader):
             body = data[at:body_end]
             at = body_end
             self._last_head, self._last_bytes = head, end if len(raw) + size == end else 0
-            if not self._message(head, body):
+            if not self._handle_message(head, body):
                 self._pending = data[at:]
                 break
             if self._limited and at < end and self.turn_over:
                 return data[at:]
         return b""
 
-    def _resume(self) -> None:
+    def _resume_pending(self) -> None:
         """Resume with the data held back."""
         data, self._pending = self._pending, b""
         if self._body is not None:
-            self._fill(self._body, data)
+            self._fill_body(self._body, data)
         else:
-            self._read(data)
+            self._parse_input(data)
 
     def _hold_partial_head(self, rest: bytes) -> None:
         if rest == b"\r\n":
@@ -182,18 +182,18 @@ class HttpConnection(BufferedReader):
                 f"{self._max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
             )
         self._head = head
-        self._head_seen(head)
+        self._handle_head(head)
         if head.chunked:
             self._chunks = ChunkedDecoder(self._max_body_bytes)
             return first
         if head.content_length <= len(first):
             # the body is complete: only the head needed an action
-            return self._complete(first[: head.content_length], first[head.content_length :])
+            return self._complete_message(first[: head.content_length], first[head.content_length :])
         try:
             self._body = aligned(head.content_length, head.tensor_offset)
         except MemoryError:
             raise HttpError(503, f"no memory for a body of {head.content_length} bytes") from None
-        self._hold(head.content_length)
+        self._charge_body(head.content_length)
         self._body[: len(first)] = first
         self._filled = len(first)
         if head.content_length - len(first) >= LARGE_BYTES:
@@ -206,15 +206,15 @@ class HttpConnection(BufferedReader):
             stop = at + _CHUNKS_AT_ONCE_BYTES
             before = chunks.size
             rest = chunks.feed(data[at:stop])
-            self._hold(chunks.size - before)
+            self._charge_body(chunks.size - before)
             if rest is not None:
                 self._chunks = None
-                return self._complete(chunks.body(), rest + data[stop:])
+                return self._complete_message(chunks.body(), rest + data[stop:])
             if self._limited and self.turn_over:
                 return data[stop:]
         return b""
 
-    def _fill(self, body: memoryview, data: bytes) -> None:
+    def _fill_body(self, body: memoryview, data: bytes) -> None:
         """Copy a read that starts within a body, and may extend past its end."""
         left = len(body) - self._filled
         if len(data) < left:
@@ -222,22 +222,22 @@ class HttpConnection(BufferedReader):
             self._filled += len(data)
         else:
             body[self._filled :] = data[:left]
-            self._finish(body, data[left:])
+            self._finish_body(body, data[left:])
 
-    def _finish(self, body: memoryview, rest: bytes) -> None:
+    def _finish_body(self, body: memoryview, rest: bytes) -> None:
         """Complete a body that is followed by `rest`."""
         self._body = None
         try:
-            rest = self._complete(body, rest)
+            rest = self._complete_message(body, rest)
         except HttpError as exc:
-            self._bad_message(exc)
+            self._reject_message(exc)
             return
-        self._read(rest)
+        self._parse_input(rest)
 
-    def _complete(self, body: bytes | memoryview, rest: bytes) -> bytes:
+    def _complete_message(self, body: bytes | memoryview, rest: bytes) -> bytes:
         """Pass on a message. Returns the bytes that may be read now."""
         head, self._head = cast("HttpHead", self._head), None
-        if self._message(head, body):
+        if self._handle_message(head, body):
             return rest
         self._pending = rest
         return b""

@@ -99,10 +99,10 @@ class HeadCache:
 def parse_request_head(raw: bytes) -> HttpHead:
     """Parse a request's head, including the empty line. Raises HttpError with the status to respond with."""
     if len(raw) > MAX_HEAD_BYTES:
-        _refuse_long(raw)
+        _refuse_long_head(raw)
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
-    _feed(parser, raw)
+    _feed_parser(parser, raw)
     if not collector.target:
         raise HttpError(400, "malformed HTTP message: no request line")
     head = HttpHead(raw=raw, method=parser.get_method())
@@ -116,21 +116,21 @@ def parse_request_head(raw: bytes) -> HttpHead:
     version = parser.get_http_version()
     if version not in ("1.0", "1.1"):
         raise HttpError(505, f"HTTP version {version} is not supported")
-    _take_headers(head, collector.pairs)
+    _add_headers(head, collector.pairs)
     if version == "1.1" and b"host" not in head.headers:
         raise HttpError(400, "missing Host header")
     if version == "1.0" and head.chunked:
         raise HttpError(400, "Transfer-Encoding in an HTTP/1.0 request")
     if sum(name == b"host" for name, _ in collector.pairs) > 1:
         raise HttpError(400, "more than one Host header")
-    tokens = _tokens(head.headers.get(b"connection", b""))
+    tokens = _split_tokens(head.headers.get(b"connection", b""))
     if version == "1.0":
         head.keep_alive = b"keep-alive" in tokens and b"close" not in tokens
         head.connection = b"Connection: keep-alive\r\n"
     else:
         head.keep_alive = b"close" not in tokens
         head.expects_continue = head.headers.get(b"expect", b"").lower() == b"100-continue"
-    head.tensor_offset = _offset(head.headers.get(b"inference-header-content-length", b""))
+    head.tensor_offset = _parse_tensor_offset(head.headers.get(b"inference-header-content-length", b""))
     head.plain = not head.chunked and not head.expects_continue
     return head
 
@@ -139,10 +139,10 @@ def parse_response_head(raw: bytes) -> HttpHead:
     """Parse a response's head. `content_length` is -1 if the body ends by closing the connection."""
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)
-    _feed(parser, raw)
+    _feed_parser(parser, raw)
     head = HttpHead(raw=raw, status=parser.get_status_code())
-    _take_headers(head, collector.pairs)
-    tokens = _tokens(head.headers.get(b"connection", b""))
+    _add_headers(head, collector.pairs)
+    tokens = _split_tokens(head.headers.get(b"connection", b""))
     head.keep_alive = b"close" not in tokens and (
         parser.get_http_version() == "1.1" or b"keep-alive" in tokens
     )
@@ -150,7 +150,7 @@ def parse_response_head(raw: bytes) -> HttpHead:
         head.content_length, head.chunked = 0, False
     elif not head.chunked and b"content-length" not in head.headers:
         head.content_length, head.keep_alive = -1, False
-    head.tensor_offset = _offset(head.headers.get(b"inference-header-content-length", b""))
+    head.tensor_offset = _parse_tensor_offset(head.headers.get(b"inference-header-content-length", b""))
     head.plain = not head.chunked and head.content_length >= 0 and head.status >= 200
     return head
 
@@ -158,19 +158,19 @@ def parse_response_head(raw: bytes) -> HttpHead:
 def check_partial_head(raw: bytes, *, request: bool) -> None:
     """Raise HttpError as soon as an incomplete head cannot become valid (TLS hello, bare LF, garbage)."""
     if len(raw) > MAX_HEAD_BYTES:
-        _refuse_long(raw)
+        _refuse_long_head(raw)
     kind = httptools.HttpRequestParser if request else httptools.HttpResponseParser
-    _feed(kind(_Collector()), raw)
+    _feed_parser(kind(_Collector()), raw)
 
 
-def _refuse_long(raw: bytes) -> None:
+def _refuse_long_head(raw: bytes) -> None:
     line_end = raw.find(b"\r\n")
     if line_end < 0 or line_end > MAX_TARGET_BYTES + 32:
         raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")
     raise HttpError(431, f"head longer than {MAX_HEAD_BYTES} bytes")
 
 
-def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, raw: bytes) -> None:
+def _feed_parser(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, raw: bytes) -> None:
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
@@ -179,7 +179,7 @@ def _feed(parser: httptools.HttpRequestParser | httptools.HttpResponseParser, ra
         raise HttpError(400, f"malformed HTTP message: {exc}") from exc
 
 
-def _take_headers(head: HttpHead, pairs: list[tuple[bytes, bytes]]) -> None:
+def _add_headers(head: HttpHead, pairs: list[tuple[bytes, bytes]]) -> None:
     if len(pairs) > MAX_HEADERS:
         raise HttpError(431, f"more than {MAX_HEADERS} headers")
     headers = head.headers
@@ -196,10 +196,10 @@ def _take_headers(head: HttpHead, pairs: list[tuple[bytes, bytes]]) -> None:
     head.content_length = int(length)
 
 
-def _tokens(value: bytes) -> set[bytes]:
+def _split_tokens(value: bytes) -> set[bytes]:
     return {token.strip().lower() for token in value.split(b",")}
 
 
-def _offset(value: bytes) -> int:
+def _parse_tensor_offset(value: bytes) -> int:
     """Return the tensor offset, used for alignment only: the v2 codec validates the header."""
     return int(value) if value.isdigit() and len(value) < 10 else 0

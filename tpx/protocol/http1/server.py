@@ -170,7 +170,7 @@ class HttpRequest:
         connection, head = self._connection, self.head
         if connection.request is not self:
             return
-        self._forget()
+        self._clear_callbacks()
         if head.takes_chunks:
             connection.out.write(b"0\r\n\r\n")
         connection.answered(keep_alive=head.takes_chunks and head.keep_alive and not connection.last_answer())
@@ -186,9 +186,9 @@ class HttpRequest:
         self.withdraw()
         if self.on_answered is not None:
             self.on_answered(GONE)
-        self._forget()
+        self._clear_callbacks()
 
-    def _forget(self) -> None:
+    def _clear_callbacks(self) -> None:
         self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
 
 
@@ -234,7 +234,7 @@ class HttpServerConnection(HttpConnection):
 
     def refuse(self, reason: str) -> None:
         """Respond 503 to whatever the client sends, because the connection is over a limit, and close."""
-        self._bad_message(HttpError(503, reason))
+        self._reject_message(HttpError(503, reason))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._stage = _Stage.CLOSED
@@ -246,7 +246,7 @@ class HttpServerConnection(HttpConnection):
             self.request.lose()
             self.request = None
 
-    def _withdraw(self) -> None:
+    def _withdraw_request(self) -> None:
         """Withdraw the request in flight, once, because the client has ended its half. Pipelined requests
         are still served.
         """
@@ -262,9 +262,11 @@ class HttpServerConnection(HttpConnection):
         """
         self.out.flush()
         if self._head is not None:
-            self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
+            self._reject_message(
+                HttpError(400, "the connection ended before the announced body was complete")
+            )
         self._half_closed = True
-        self._withdraw()
+        self._withdraw_request()
         waits = self._pending != b"" and (self._writing_paused or self._awaits_turn)
         owing = self.request is not None or waits
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
@@ -272,23 +274,23 @@ class HttpServerConnection(HttpConnection):
     def pause_writing(self) -> None:
         """Handle a client that does not read its responses: stop serving its requests, which wait unread."""
         self._writing_paused = True
-        self._note_unsent()
-        self._tell_stalled()
+        self._charge_unsent()
+        self._report_stall()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._account.hold_answer(-self._account.answers)
-        self._tell_stalled()
-        self._go_on()
+        self._report_stall()
+        self._resume_if_ready()
 
-    def _tell_stalled(self) -> None:
+    def _report_stall(self) -> None:
         request = self.request
         if request is not None and request.on_stall is not None:
             request.on_stall(self._writing_paused)
 
     # memory
 
-    def _may_begin(self, size: int) -> bool:
+    def _may_begin_body(self, size: int) -> bool:
         memory = self._listener.memory
         if memory.fits(size) or not memory.held:
             return True
@@ -296,20 +298,20 @@ class HttpServerConnection(HttpConnection):
             self._awaits_turn = True
             self._transport.pause_reading()
             ready = lambda: memory.fits(size) or not memory.held  # noqa: E731 (polled)
-            memory.wait(self._account, ready, self._turn_came, self._refuse_body)
+            memory.wait(self._account, ready, self._take_turn, self._refuse_body)
         return False
 
     def _refuse_body(self) -> None:
         self._awaits_turn = False
-        self._bad_message(HttpError(503, self._listener.memory.refusal))
+        self._reject_message(HttpError(503, self._listener.memory.refusal))
 
-    def _hold(self, size: int) -> None:
+    def _charge_body(self, size: int) -> None:
         memory = self._listener.memory
         if self._chunks is not None and size and not memory.fits(size):
             raise HttpError(503, memory.refusal)
         self._account.hold_request(size)
 
-    def _note_unsent(self) -> None:
+    def _charge_unsent(self) -> None:
         """Charge the unsent response, whose parts the transport holds until the last byte is sent."""
         account = self._account
         account.hold_answer(max(self.answer_bytes, self.out.get_write_buffer_size()) - account.answers)
@@ -325,7 +327,7 @@ class HttpServerConnection(HttpConnection):
     def drop_silent_requests(self) -> None:
         """Refuse a request whose body has stalled for seconds, to free its memory."""
         if self._stage is _Stage.BODY and self._listener.tick - self._since > _SILENT_S:
-            self._bad_message(HttpError(503, self._listener.memory.refusal))
+            self._reject_message(HttpError(503, self._listener.memory.refusal))
 
     # reading
 
@@ -345,21 +347,21 @@ class HttpServerConnection(HttpConnection):
             if self._listener.observer is not None and self._head is None and not self._pending:
                 self._began_ns = time.perf_counter_ns()
             super().data_received(data)
-            self._note_stage()
+            self._update_stage()
             if self._limited:
                 self._end_read(self._transport)
 
-    def _turn_came(self) -> None:
+    def _take_turn(self) -> None:
         self._awaits_turn = False
-        self._go_on()
+        self._resume_if_ready()
         if not (self._awaits_turn or self._deaf or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def landed(self, count: int) -> None:
         super().landed(count)
-        self._note_stage()
+        self._update_stage()
 
-    def _note_stage(self) -> None:
+    def _update_stage(self) -> None:
         """Update the stage; a head's deadline runs from its first byte."""
         if self.request is not None or self._stage is _Stage.CLOSED:
             return
@@ -370,7 +372,7 @@ class HttpServerConnection(HttpConnection):
         elif self._stage is not _Stage.HEAD:
             self._stage, self._since = _Stage.HEAD, self._listener.tick
 
-    def _go_on(self) -> None:
+    def _resume_if_ready(self) -> None:
         """Read data that was held back, if nothing blocks it any longer."""
         if self.serving or not self._pending or not self._may_read_on():
             return
@@ -378,12 +380,12 @@ class HttpServerConnection(HttpConnection):
         self._transport.resume_reading()
         self._stage = _Stage.IDLE
         self._begin_turn()
-        self._resume()
-        self._note_stage()
+        self._resume_pending()
+        self._update_stage()
         if self._half_closed and self.request is None and not self._awaits_turn:
-            self._end()
+            self._end_connection()
 
-    def _message(self, head: HttpHead, body: Buffer) -> bool:
+    def _handle_message(self, head: HttpHead, body: Buffer) -> bool:
         if self._stage is _Stage.CLOSED:
             return False
         self.request = request = HttpRequest(self, head, body)
@@ -401,7 +403,7 @@ class HttpServerConnection(HttpConnection):
         waits = self.request is not None or self._writing_paused or self._awaits_turn
         return not waits and self._stage is not _Stage.CLOSED
 
-    def _head_seen(self, head: HttpHead) -> None:
+    def _handle_head(self, head: HttpHead) -> None:
         self._body_since = self._listener.tick
         error = self._judge(head) if self._judge is not None else None
         if error is not None:
@@ -409,7 +411,7 @@ class HttpServerConnection(HttpConnection):
         if head.expects_continue:
             self.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _bad_message(self, error: HttpError) -> None:
+    def _reject_message(self, error: HttpError) -> None:
         """Send an error response and close: after a framing error, the next request's start is unknown."""
         if self._stage is _Stage.CLOSED:
             return
@@ -418,7 +420,7 @@ class HttpServerConnection(HttpConnection):
             b"%bContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (STATUS_LINES[error.status], len(body), body)
         )
-        self._end()
+        self._end_connection()
 
     # writing
 
@@ -434,13 +436,13 @@ class HttpServerConnection(HttpConnection):
         if self._account.requests:
             self._account.hold_request(-self._account.requests)
         if not keep_alive:
-            self._end()
+            self._end_connection()
             return
         self._stage, self._since = _Stage.IDLE, self._listener.tick
         if self._pending:
-            self._go_on()
+            self._resume_if_ready()
 
-    def _end(self) -> None:
+    def _end_connection(self) -> None:
         """End our half after the last response. Closing with unread input would reset the connection
         and could lose the response: ignore further input until the client closes or `sweep` times out.
         """
@@ -462,7 +464,7 @@ class HttpServerConnection(HttpConnection):
         """Enforce the deadlines; called once per second."""
         limits = self._limits
         if self._writing_paused and self._stage is not _Stage.CLOSED:
-            self._note_unsent()
+            self._charge_unsent()
             self._taken = self._taken[1], self.out.written - self.out.get_write_buffer_size()
         if self._write_watch.stalled_s(self._transport, self.streamed_bytes, tick) > limits.write_timeout_s:
             self.abort()
@@ -471,9 +473,9 @@ class HttpServerConnection(HttpConnection):
             self._since = tick
             self._body_since += 1
         else:
-            self._look_at_stage(tick - self._since)
+            self._check_stage(tick - self._since)
 
-    def _look_at_stage(self, waited: int) -> None:
+    def _check_stage(self, waited: int) -> None:
         limits, stage = self._limits, self._stage
         try:
             if stage is _Stage.HEAD:
@@ -482,13 +484,13 @@ class HttpServerConnection(HttpConnection):
             elif stage is _Stage.BODY:
                 limits.check_body(waited, self._listener.tick - self._body_since, self.received)
             elif stage is _Stage.IDLE and waited > limits.idle_timeout_s:
-                self._end()
+                self._end_connection()
             elif stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
-                self._withdraw()
+                self._withdraw_request()
             elif stage is _Stage.CLOSED and waited > LINGER_S:
                 self.out.close()
         except HttpError as exc:
-            self._bad_message(exc)
+            self._reject_message(exc)
 
     def release(self) -> None:
         """Do nothing: the next response says `Connection: close`. Closing an idle connection could race
@@ -498,7 +500,7 @@ class HttpServerConnection(HttpConnection):
     def drain(self) -> None:
         """Close when idle; a request in flight is served first, with `Connection: close`."""
         if self._stage in (_Stage.IDLE, _Stage.HEAD):
-            self._end()
+            self._end_connection()
 
     def abort(self) -> None:
         """Abort the connection. The transport must not be used afterwards, so do not wait to be told."""

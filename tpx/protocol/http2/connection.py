@@ -197,7 +197,7 @@ class Http2Connection(BufferedReader):
             if at < 0:
                 self._pending += data
             elif at < len(data) and not self.closed:
-                self._parse(data, at)
+                self._parse_frames(data, at)
             # number an incomplete frame once, however many reads it takes to complete it
             if self._pending and self.block is None and (fresh or len(self._pending) < len(data)):
                 self._begun += 1
@@ -210,7 +210,7 @@ class Http2Connection(BufferedReader):
         finally:
             self.transport.release(expecting=bool(self.streams))
 
-    def _turn_came(self) -> None:
+    def _take_turn(self) -> None:
         """Resume with the data left over from earlier reads, unless the peer still reads no responses."""
         if not self._awaits_turn or (self.sender.paused and not self.closed):
             return
@@ -270,7 +270,7 @@ class Http2Connection(BufferedReader):
             self.transport.transport.resume_reading()
         self.sender.resume()
         if self._awaits_turn and self._turns is not None:
-            self._turns.wait(self._turn_came)
+            self._turns.wait(self._take_turn)
 
     @property
     def in_frame(self) -> bool:
@@ -293,7 +293,7 @@ class Http2Connection(BufferedReader):
 
     # reading frames
 
-    def _parse(self, data: bytes, at: int) -> None:
+    def _parse_frames(self, data: bytes, at: int) -> None:
         end = len(data)
         while end - at >= HEADER_BYTES:
             high, low, kind, flags, stream_id = header_at(data, at)
@@ -309,23 +309,23 @@ class Http2Connection(BufferedReader):
                 break
             if kind == DATA:
                 if flags & PADDED or start == stop:
-                    self._odd_data(stream_id, flags, data, start, stop)
+                    self._handle_odd_data(stream_id, flags, data, start, stop)
                 else:
                     self.received(length)
-                    self._data(stream_id, flags, data, start, stop)
+                    self._handle_data(stream_id, flags, data, start, stop)
             # nearly all header blocks: one frame without padding and priority
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._role.headers(stream_id, flags, data[start:stop])
             else:
                 self._check_size(kind, length)
-                _TAKERS.get(kind, Http2Connection._ignore)(self, flags, stream_id, data[start:stop])
+                _TAKERS.get(kind, Http2Connection._ignore_frame)(self, flags, stream_id, data[start:stop])
             at = stop
-            if self.closed or (self._limited and at < end and self._stops()):
+            if self.closed or (self._limited and at < end and self._defer_if_needed()):
                 break
         if at < end and not self.closed:
             self._pending = bytearray(memoryview(data)[at:])
 
-    def _stops(self) -> bool:
+    def _defer_if_needed(self) -> bool:
         """Defer the rest of a read if the peer does not read or this connection's turn is over."""
         stops = self.sender.paused or self.turn_over
         if stops:
@@ -339,7 +339,7 @@ class Http2Connection(BufferedReader):
             self.transport.write(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
 
-    def _data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
+    def _handle_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         """Pass the payload of a DATA frame, without its padding, to its stream."""
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -364,7 +364,7 @@ class Http2Connection(BufferedReader):
             self.transport.write(frames.window_update(stream.id, STREAM_WINDOW - stream.receive_window))
             stream.receive_window = STREAM_WINDOW
 
-    def _odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
+    def _handle_odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         """Handle padded or empty DATA: padding counts toward flow control, and empty frames are glitches."""
         self.received(stop - start)
         if start == stop and not flags & END_STREAM:
@@ -379,7 +379,7 @@ class Http2Connection(BufferedReader):
                 self.take_from_window(stream, padding)
                 if start == stop:
                     self.glitches.charge("empty DATA frames")
-        self._data(stream_id, flags, data, start, stop)
+        self._handle_data(stream_id, flags, data, start, stop)
 
     def _begin_landing(
         self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
@@ -394,7 +394,7 @@ class Http2Connection(BufferedReader):
         here = len(data) - start
         if here:
             self.received(here)
-            self._data(stream_id, 0, data, start, len(data))
+            self._handle_data(stream_id, 0, data, start, len(data))
         self._read_in_place(stream_id, flags, stop - start - here)
         return True
 
@@ -418,25 +418,25 @@ class Http2Connection(BufferedReader):
             what = "header block" if kind == HEADERS else f"frame of type {kind}"
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
 
-    def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def _handle_reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         _check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
         self._role.not_open(stream_id, "RST_STREAM")
         self.glitches.charge("stream resets")
         self._role.on_event(StreamReset(stream_id, frames.unpack_u32(payload)[0]))
 
-    def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def _handle_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         _check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
         last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
         self._role.on_event(GoingAway(last, code, payload[8:]))
 
-    def _push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def _reject_push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
 
-    def _ignore(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def _ignore_frame(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Ignore a frame of unknown type."""
         self.glitches.charge("frames without effect")
 
-    def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def _handle_priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Ignore PRIORITY, but validate its form (RFC 9113 section 6.3)."""
         self.glitches.charge("frames without effect")
         opened = stream_id in self.streams
@@ -470,7 +470,7 @@ class Http2Connection(BufferedReader):
             block, self.block = bytes(self.block), None
             self._role.headers(stream_id, self._block_flags, block)
 
-    def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _handle_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
         _check_form("SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0)
         self.glitches.charge("SETTINGS frames")
@@ -488,7 +488,7 @@ class Http2Connection(BufferedReader):
             self._role.on_event(SettingsChanged(settings[Setting.MAX_CONCURRENT_STREAMS]))
         self.sender.pump()
 
-    def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _handle_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
         self.glitches.charge("PING frames")
         self._role.on_event(PingReceived(payload, bool(flags & ACK)))
@@ -549,13 +549,13 @@ class Http2Connection(BufferedReader):
 _TAKERS: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
     HEADERS: Http2Connection._begin_block,
     CONTINUATION: Http2Connection._continue_block,
-    frames.PRIORITY: Http2Connection._priority,
+    frames.PRIORITY: Http2Connection._handle_priority,
     frames.WINDOW_UPDATE: Http2Connection.window_update,
-    frames.SETTINGS: Http2Connection._settings,
-    frames.PING: Http2Connection._ping,
-    frames.RST_STREAM: Http2Connection._reset,
-    frames.GOAWAY: Http2Connection._going_away,
-    frames.PUSH_PROMISE: Http2Connection._push,
+    frames.SETTINGS: Http2Connection._handle_settings,
+    frames.PING: Http2Connection._handle_ping,
+    frames.RST_STREAM: Http2Connection._handle_reset,
+    frames.GOAWAY: Http2Connection._handle_goaway,
+    frames.PUSH_PROMISE: Http2Connection._reject_push,
 }
 """Methods for all frame types except DATA and plain HEADERS."""
 

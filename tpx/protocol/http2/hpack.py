@@ -91,7 +91,7 @@ class BlockDecoder(Generic[T]):
         again = self._inserting.get(block)
         if again is not None:
             self._due.append(block)
-            self._forget_naming()
+            self._drop_naming_blocks()
             self.fields = self.list_bytes = 0
             return again
         if len(block) > self.max_list_bytes:
@@ -109,14 +109,14 @@ class BlockDecoder(Generic[T]):
         self.fields = len(headers)
         self.list_bytes = sum(len(name) + len(value) for name, value in headers) + _FIELD_BYTES * self.fields
         result = self._interpret(headers)
-        names, inserts = _effects(block)
+        names, inserts = _find_table_effects(block)
         if inserts:
-            self._forget_naming()
+            self._drop_naming_blocks()
         if self.list_bytes <= _CACHED_LIST_BYTES and not (names and inserts):
-            self._remember(block, result, names=names, inserts=inserts)
+            self._cache_block(block, result, names=names, inserts=inserts)
         return result
 
-    def _remember(self, block: bytes, result: T, *, names: bool, inserts: bool) -> None:
+    def _cache_block(self, block: bytes, result: T, *, names: bool, inserts: bool) -> None:
         # clear all when full: `get` is a plain dict lookup and tracks no use
         if self._known_bytes > _CACHED_BYTES:
             self._known.clear()
@@ -128,14 +128,14 @@ class BlockDecoder(Generic[T]):
             self._naming.append(block)
         self._known_bytes += self.list_bytes + _ENTRY_BYTES
 
-    def _forget_naming(self) -> None:
+    def _drop_naming_blocks(self) -> None:
         """Drop cached blocks that decode differently now that the table has changed."""
         for block in self._naming:
             del self._known[block]
         self._naming.clear()
 
 
-def _effects(block: bytes) -> tuple[bool, bool]:
+def _find_table_effects(block: bytes) -> tuple[bool, bool]:
     """Return (references dynamic table entries, changes the table) for a valid block.
 
     A table size update counts as both.
@@ -180,12 +180,12 @@ def encode_stateless(headers: Iterable[Header]) -> bytes:
             out.append(indexed)
             continue
         index = _STATIC_NAMES.get(name)
-        out += b"\x00" + _integer(len(name), 7) + name if index is None else _integer(index, 4)
-        out += _integer(len(value), 7) + value
+        out += b"\x00" + _encode_integer(len(name), 7) + name if index is None else _encode_integer(index, 4)
+        out += _encode_integer(len(value), 7) + value
     return bytes(out)
 
 
-def _integer(value: int, prefix_bits: int) -> bytes:
+def _encode_integer(value: int, prefix_bits: int) -> bytes:
     """Encode an integer (RFC 7541 section 5.1), with zero bits before the prefix."""
     limit = (1 << prefix_bits) - 1
     if value < limit:

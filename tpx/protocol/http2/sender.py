@@ -285,9 +285,9 @@ class FrameSender:
             elif stream.ending or stream.trailers is not None:
                 ended.append(stream)
             if size >= _BYTES_AT_ONCE:
-                self._write(out, ended, size)
+                self._write_frames(out, ended, size)
                 out, ended, size = [], [], 0
-        self._write(out, ended, size)
+        self._write_frames(out, ended, size)
 
     def _resume_pumping(self) -> None:
         self._put_off = False
@@ -320,7 +320,7 @@ class FrameSender:
         self.sent_bytes += size
         return size
 
-    def _write(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
+    def _write_frames(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
         """Write, then notify the ended streams: their callbacks may close the connection."""
         if size:
             self._account.hold_answer(-size)
