@@ -22,22 +22,24 @@ class AccessLog:
 
     def http(self, request: HttpRequest) -> None:
         if self._logs.verbose:
-            request.on_answered = partial(_answered_http, request, request.peer)
+            request.on_answered = partial(_log_http, request, request.peer)
 
     def grpc(self, call: ServerCall) -> None:
         if self._logs.verbose:
-            call.on_answered = partial(_answered_grpc, call, call.peer)
+            call.on_answered = partial(_log_grpc, call, call.peer)
 
 
-def _answered_http(request: HttpRequest, peer: str, status: int) -> None:
+def _log_http(request: HttpRequest, peer: str, status: int) -> None:
     method, path = (part.decode("latin-1") for part in (request.head.method, request.head.path))
-    log.debug("HTTP request: %s %s %d %d us %s", method, path, status, _micros(request.began_ns), peer)
+    log.debug(
+        "HTTP request: %s %s %d %d us %s", method, path, status, _measure_elapsed_us(request.began_ns), peer
+    )
 
 
-def _answered_grpc(call: ServerCall, peer: str, status: Status) -> None:
+def _log_grpc(call: ServerCall, peer: str, status: Status) -> None:
     path = call.head.path.decode("latin-1")
-    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), peer)
+    log.debug("GRPC request: %s %s %d us %s", path, status.name, _measure_elapsed_us(call.began_ns), peer)
 
 
-def _micros(began_ns: int) -> int:
+def _measure_elapsed_us(began_ns: int) -> int:
     return (time.perf_counter_ns() - began_ns) // 1000

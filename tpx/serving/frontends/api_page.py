@@ -116,7 +116,7 @@ def render(document: JsonObject) -> ApiPage:
     )
     view = page_view(document)
     policy = (
-        f"default-src 'none'; style-src {_hash(view.style)}; script-src {_hash(view.script)}; "
+        f"default-src 'none'; style-src {_hash_inline(view.style)}; script-src {_hash_inline(view.script)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     html = environment.get_template("api_docs.html.j2").render(page=view)
@@ -126,12 +126,12 @@ def render(document: JsonObject) -> ApiPage:
 def page_view(document: JsonObject) -> PageView:
     """Return the contents of the page, in display order."""
     components = document["components"]
-    always = _always(document)
+    always = _find_common_responses(document)
     groups = [
         GroupView(
             name=tag["name"],
             description=tag["description"],
-            operations=_operations(document, tag["name"], always),
+            operations=_build_operations(document, tag["name"], always),
         )
         for tag in document["tags"]
     ]
@@ -139,16 +139,18 @@ def page_view(document: JsonObject) -> PageView:
         title=document["info"]["title"],
         version=document["info"]["version"],
         description=document["info"]["description"],
-        always=[_response(status, _resolve(document, told)) for status, told in always.items()],
+        always=[
+            _build_response(status, _resolve_reference(document, told)) for status, told in always.items()
+        ],
         groups=[group for group in groups if group.operations],
-        schemas=[_schema(name, schema) for name, schema in components["schemas"].items()],
+        schemas=[_build_schema(name, schema) for name, schema in components["schemas"].items()],
         models=list(components["parameters"]["model"].get("examples", ())),
         style=_TEMPLATES.joinpath("api_docs.css").read_text(encoding="utf-8"),
         script=_TEMPLATES.joinpath("api_docs.js").read_text(encoding="utf-8"),
     )
 
 
-def _always(document: JsonObject) -> JsonObject:
+def _find_common_responses(document: JsonObject) -> JsonObject:
     """Return the responses that most operations refer to, by status."""
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     counts = Counter(
@@ -161,7 +163,7 @@ def _always(document: JsonObject) -> JsonObject:
     return {status: {"$ref": ref} for (status, ref), count in sorted(counts.items()) if count > most}
 
 
-def _operations(document: JsonObject, tag: str, always: JsonObject) -> list[OperationView]:
+def _build_operations(document: JsonObject, tag: str, always: JsonObject) -> list[OperationView]:
     """Return the operations of a tag, merging path variants, whose operationIds share a prefix."""
     variants: dict[str, list[tuple[str, str, JsonObject]]] = {}
     for path, item in document["paths"].items():
@@ -169,10 +171,10 @@ def _operations(document: JsonObject, tag: str, always: JsonObject) -> list[Oper
             if operation["tags"] == [tag]:
                 key = operation["operationId"].partition("_")[0]
                 variants.setdefault(key, []).append((path, method, operation))
-    return [_operation(document, key, found, always) for key, found in variants.items()]
+    return [_build_operation(document, key, found, always) for key, found in variants.items()]
 
 
-def _operation(
+def _build_operation(
     document: JsonObject,
     key: str,
     variants: list[tuple[str, str, JsonObject]],
@@ -183,7 +185,7 @@ def _operation(
     parameters = {
         parameter["name"]: parameter
         for _, _, variant in variants
-        for parameter in (_resolve(document, given) for given in variant.get("parameters", ()))
+        for parameter in (_resolve_reference(document, given) for given in variant.get("parameters", ()))
     }
     media: JsonObject = next(iter(operation.get("requestBody", {}).get("content", {}).values()), {})
     body = media.get("schema", {})
@@ -203,19 +205,19 @@ def _operation(
             )
             for name, parameter in sorted(parameters.items(), key=lambda item: item[1]["in"] != "path")
         ],
-        body_schema=_reference(body),
-        body_example=_example(document, body),
+        body_schema=_find_schema_name(body),
+        body_example=_render_example(document, body),
         responses=[
-            _response(status, _resolve(document, response))
+            _build_response(status, _resolve_reference(document, response))
             for status, response in operation["responses"].items()
             if always.get(status) != response
         ],
     )
 
 
-def _response(status: str, response: JsonObject) -> ResponseView:
+def _build_response(status: str, response: JsonObject) -> ResponseView:
     content = response.get("content", {})
-    schemas = [_reference(media.get("schema", {})) for media in content.values()]
+    schemas = [_find_schema_name(media.get("schema", {})) for media in content.values()]
     return ResponseView(
         status=status,
         description=response["description"],
@@ -224,7 +226,7 @@ def _response(status: str, response: JsonObject) -> ResponseView:
     )
 
 
-def _resolve(document: JsonObject, value: JsonObject) -> JsonObject:
+def _resolve_reference(document: JsonObject, value: JsonObject) -> JsonObject:
     """Resolve a reference within the document."""
     while "$ref" in value:
         found: JsonValue = document
@@ -234,34 +236,34 @@ def _resolve(document: JsonObject, value: JsonObject) -> JsonObject:
     return value
 
 
-def _reference(schema: JsonObject) -> str:
+def _find_schema_name(schema: JsonObject) -> str:
     """Return the name of the schema referred to, directly or as the items of an array."""
     name: str = schema.get("$ref", schema.get("items", {}).get("$ref", ""))
     return name.rpartition("/")[2]
 
 
-def _example(document: JsonObject, body: JsonObject) -> str:
+def _render_example(document: JsonObject, body: JsonObject) -> str:
     if not body:
         return ""
-    examples = _resolve(document, body).get("examples")
+    examples = _resolve_reference(document, body).get("examples")
     return json.dumps(examples[0], indent=2) if examples else "{}"
 
 
-def _schema(name: str, schema: JsonObject) -> SchemaView:
+def _build_schema(name: str, schema: JsonObject) -> SchemaView:
     required = schema.get("required", ())
     members = {**schema.get("properties", {}), **schema.get("patternProperties", {})}
     if isinstance(schema.get("additionalProperties"), dict):
         members["any other"] = schema["additionalProperties"]
     return SchemaView(
         name=name,
-        type=_type(schema),
-        schema=_reference(schema),
+        type=_describe_type(schema),
+        schema=_find_schema_name(schema),
         description=schema.get("description", ""),
         fields=[
             FieldView(
                 name=member,
-                type=_type(told),
-                schema=_reference(told),
+                type=_describe_type(told),
+                schema=_find_schema_name(told),
                 required=member in required,
                 description=told.get("description", ""),
             )
@@ -270,16 +272,16 @@ def _schema(name: str, schema: JsonObject) -> SchemaView:
     )
 
 
-def _type(schema: JsonObject) -> str:
+def _describe_type(schema: JsonObject) -> str:
     """Describe the type of a schema in a few words."""
     if "$ref" in schema:
-        return _reference(schema)
+        return _find_schema_name(schema)
     if "enum" in schema:
         return " | ".join("null" if value is None else str(value) for value in schema["enum"])
     kinds = schema.get("type", "any")
     text = kinds if isinstance(kinds, str) else " or ".join(kinds)
     if "items" in schema:
-        text = text.replace("array", f"array of {_type(schema['items'])}")
+        text = text.replace("array", f"array of {_describe_type(schema['items'])}")
     limits = [
         f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema
     ]
@@ -288,7 +290,7 @@ def _type(schema: JsonObject) -> str:
     return " ".join([text, *limits])
 
 
-def _hash(text: str) -> str:
+def _hash_inline(text: str) -> str:
     """Return a content security policy source that allows exactly this inline text."""
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

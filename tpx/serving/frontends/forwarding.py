@@ -39,14 +39,15 @@ class HeaderForwarding:
             spelled[name.lower().decode("latin-1")] = name  # lines are reversed: the first spelling wins
         names = [name.decode("latin-1") for name in reversed(spelled.values())]
         return {
-            name: _text(head.headers[name.lower().encode("latin-1")].strip()) for name in self._chosen(names)
+            name: _decode_text(head.headers[name.lower().encode("latin-1")].strip())
+            for name in self._select_names(names)
         }
 
     def of_metadata(self, metadata: Mapping[str, str | bytes]) -> dict[str, str]:
         """Return the parameters in a call's metadata, sorted by name as in Triton. Raises InvalidRequest."""
-        return {name: _text(metadata[name]) for name in self._chosen(sorted(metadata))}
+        return {name: _decode_text(metadata[name]) for name in self._select_names(sorted(metadata))}
 
-    def _chosen(self, names: Iterable[str]) -> list[str]:
+    def _select_names(self, names: Iterable[str]) -> list[str]:
         chosen = [name for name in names if name and self._pattern.search(name)]
         for name in chosen:
             if name.lower() in _RESERVED or name.lower().startswith("triton_"):
@@ -68,7 +69,7 @@ def parse_forwarding(flag: str, pattern: str) -> HeaderForwarding | None:
     return HeaderForwarding(compiled)
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     if isinstance(value, str):
         return value
     try:

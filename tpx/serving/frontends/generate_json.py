@@ -60,9 +60,9 @@ class _Decoding:
                     raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
                 request.request_id = request.request_id or checked_text("id", value)  # the first id wins
             elif key == "parameters":
-                self._take_nested(value)
+                self._take_nested_members(value)
             else:
-                self._take(key, value)
+                self._take_member(key, value)
         return request
 
     def _parse(self, body: Buffer) -> _Object:
@@ -80,7 +80,7 @@ class _Decoding:
             raise InvalidRequest("attempt to get members for non-object")
         return value
 
-    def _take_nested(self, value: JsonValue) -> None:
+    def _take_nested_members(self, value: JsonValue) -> None:
         if "parameters" in self._signature.inputs:
             raise InvalidRequest("Keyword 'parameters' for nested schema also given as input tensor name")
         if not isinstance(value, _Object):
@@ -89,14 +89,14 @@ class _Decoding:
             )
         for key, nested in value.members:
             try:
-                self._take(key, nested)
+                self._take_member(key, nested)
             except _NotAParameter as exc:
                 raise InvalidRequest(f"Converting keyword: 'parameters': {exc.message}") from exc
 
-    def _take(self, key: str, value: JsonValue) -> None:
+    def _take_member(self, key: str, value: JsonValue) -> None:
         request, spec = self._request, self._signature.inputs.get(key)
         if spec is not None:
-            request.inputs.append(self._tensor(spec, value))
+            request.inputs.append(self._convert_tensor(spec, value))
         elif isinstance(value, str | int | float):
             request.parameters[checked_text("parameters", key)] = (
                 checked_text(key, value) if isinstance(value, str) else value
@@ -106,25 +106,25 @@ class _Decoding:
                 f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
             )
 
-    def _tensor(self, spec: TensorSpec, value: JsonValue) -> Tensor:
+    def _convert_tensor(self, spec: TensorSpec, value: JsonValue) -> Tensor:
         """Convert a scalar or list to an input tensor; its innermost variable dimension takes the count."""
         most = self._max_strings if spec.datatype == "BYTES" else MAX_ELEMENTS
         check = partial(check_string_count, spec.name, most=most)
         cut = mark_of(dict(value.members)) if isinstance(value, _Object) else None
         if cut is not None and cut < len(self._lists):
             count, data = encode_list(spec.name, spec.datatype, self._lists[cut], check)
-            shape = _shape(spec, count)
+            shape = _compute_shape(spec, count)
         else:
             flat = value if isinstance(value, list) else [value]
             check(len(flat))
-            shape = _shape(spec, len(flat))
+            shape = _compute_shape(spec, len(flat))
             data = encode_values(spec.name, spec.datatype, len(flat), flat)
         return Tensor(
             spec.name, spec.datatype, [1, *shape] if self._signature.max_batch_size else shape, data
         )
 
 
-def _shape(spec: TensorSpec, count: int) -> list[int]:
+def _compute_shape(spec: TensorSpec, count: int) -> list[int]:
     """Return the shape for a number of elements. Raises InvalidRequest."""
     shape = list(spec.dims)
     rest = math.prod(max(1, dim) for dim in shape)

@@ -53,11 +53,11 @@ class GrpcFrontend:
         for rpc in self._rpcs:
             key = (self._restrictions or {}).get(rpc.category)
             if key is not None:
-                rpc.method.guard = partial(_admit, key)
+                rpc.method.guard = partial(_check_key, key)
         return [rpc.method for rpc in self._rpcs]
 
 
-def _admit(key: Key, head: CallHead) -> tuple[Status, str] | None:
+def _check_key(key: Key, head: CallHead) -> tuple[Status, str] | None:
     """Return the status for a call without the key, or None if the call is admitted."""
     name = f"triton-grpc-protocol-{key.name}"
     shown = head.metadata.get(name.lower())

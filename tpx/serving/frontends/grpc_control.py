@@ -36,69 +36,74 @@ class GrpcControlPlane:
         self._every_statistic = Coalesced(self._make_statistics)
         self._ready_index = Coalesced(self._make_ready_index)
         self._complete_index = Coalesced(self._make_complete_index)
-        self._regions = {kind: Coalesced(partial(self._entries, kind, "")) for kind in _REGION_KINDS}
+        self._regions = {kind: Coalesced(partial(self._encode_regions, kind, "")) for kind in _REGION_KINDS}
 
     def rpcs(self) -> list[Rpc]:
         """Return the methods, each with its API category."""
         tasks, explicit = self._plane.tasks, lambda: self._plane.check_explicit()
         regions: dict[str, Verb] = {
-            "SystemSharedMemoryRegister": self._system_register,
-            "SystemSharedMemoryUnregister": partial(self._unregister, SystemRegion),
-            "CudaSharedMemoryRegister": self._cuda_register,
-            "CudaSharedMemoryUnregister": partial(self._unregister, CudaRegion),
+            "SystemSharedMemoryRegister": self._register_system,
+            "SystemSharedMemoryUnregister": partial(self._unregister_region, SystemRegion),
+            "CudaSharedMemoryRegister": self._register_cuda,
+            "CudaSharedMemoryUnregister": partial(self._unregister_region, CudaRegion),
         }
         return [
-            rpc("ServerLive", "health", self._live),
-            rpc_later("ServerReady", "health", self._ready, tasks),
-            rpc_later("ModelReady", "health", self._model_ready, tasks),
-            rpc("ServerMetadata", "metadata", self._server_metadata),
-            rpc("ModelMetadata", "metadata", self._model_metadata),
-            rpc("ModelConfig", "model-config", self._model_config),
-            rpc_later("ModelStatistics", "statistics", self._statistics, tasks),
-            rpc_later("RepositoryIndex", "model-repository", self._index, tasks),
-            rpc_later("RepositoryModelLoad", "model-repository", self._load, tasks, explicit),
-            rpc_later("RepositoryModelUnload", "model-repository", self._unload, tasks, explicit),
+            rpc("ServerLive", "health", self._check_live),
+            rpc_later("ServerReady", "health", self._check_ready, tasks),
+            rpc_later("ModelReady", "health", self._check_model_ready, tasks),
+            rpc("ServerMetadata", "metadata", self._get_server_metadata),
+            rpc("ModelMetadata", "metadata", self._get_model_metadata),
+            rpc("ModelConfig", "model-config", self._get_model_config),
+            rpc_later("ModelStatistics", "statistics", self._get_statistics, tasks),
+            rpc_later("RepositoryIndex", "model-repository", self._get_index, tasks),
+            rpc_later("RepositoryModelLoad", "model-repository", self._load_model, tasks, explicit),
+            rpc_later("RepositoryModelUnload", "model-repository", self._unload_model, tasks, explicit),
             *(
-                rpc_later(f"{word}SharedMemoryStatus", "shared-memory", partial(self._status, kind), tasks)
+                rpc_later(
+                    f"{word}SharedMemoryStatus",
+                    "shared-memory",
+                    partial(self._get_region_status, kind),
+                    tasks,
+                )
                 for word, kind in (("System", SystemRegion), ("Cuda", CudaRegion))
             ),
             *(rpc(name, "shared-memory", verb) for name, verb in regions.items()),
-            rpc("TraceSetting", "trace", self._trace),
-            rpc("LogSettings", "logging", self._log),
+            rpc("TraceSetting", "trace", self._update_trace),
+            rpc("LogSettings", "logging", self._update_log),
         ]
 
     # health, metadata, statistics
 
-    def _live(self, request: messages.ServerLiveRequest) -> Message:  # noqa: ARG002
+    def _check_live(self, request: messages.ServerLiveRequest) -> Message:  # noqa: ARG002
         return messages.ServerLiveResponse(live=self._plane.live())
 
-    async def _ready(self, request: messages.ServerReadyRequest) -> Message:  # noqa: ARG002
+    async def _check_ready(self, request: messages.ServerReadyRequest) -> Message:  # noqa: ARG002
         return messages.ServerReadyResponse(ready=await self._plane.says_ready())
 
-    async def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
+    async def _check_model_ready(self, request: messages.ModelReadyRequest) -> Message:
         ready = await self._plane.model_says_ready(request.name, request.version)
         return messages.ModelReadyResponse(ready=ready)
 
-    def _server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002
+    def _get_server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002
         metadata = self._plane.server_metadata()
         return messages.ServerMetadataResponse(
             name=metadata.name, version=metadata.version, extensions=metadata.extensions
         )
 
-    def _model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
+    def _get_model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
         metadata = self._plane.model_metadata(request.name, request.version)
         return messages.ModelMetadataResponse(
             name=metadata.name,
             versions=metadata.versions,
             platform=metadata.platform,
-            inputs=[_tensor(tensor) for tensor in metadata.inputs],
-            outputs=[_tensor(tensor) for tensor in metadata.outputs],
+            inputs=[_describe_tensor(tensor) for tensor in metadata.inputs],
+            outputs=[_describe_tensor(tensor) for tensor in metadata.outputs],
         )
 
-    def _model_config(self, request: messages.ModelConfigRequest) -> Message:
+    def _get_model_config(self, request: messages.ModelConfigRequest) -> Message:
         return messages.ModelConfigResponse(config=self._plane.model_config(request.name, request.version))
 
-    async def _statistics(self, request: messages.ModelStatisticsRequest) -> Message | bytes:
+    async def _get_statistics(self, request: messages.ModelStatisticsRequest) -> Message | bytes:
         if not request.name:
             return await self._every_statistic.get()
         return messages.ModelStatisticsResponse(
@@ -113,51 +118,51 @@ class GrpcControlPlane:
 
     # the model repository
 
-    async def _index(self, request: messages.RepositoryIndexRequest) -> bytes:
+    async def _get_index(self, request: messages.RepositoryIndexRequest) -> bytes:
         self._plane.refuse_repository(request.repository_name)
         return await (self._ready_index if request.ready else self._complete_index).get()
 
     async def _make_ready_index(self) -> bytes:
-        return _serialized(self._plane.index(ready_only=True))
+        return _serialize_index(self._plane.index(ready_only=True))
 
     async def _make_complete_index(self) -> bytes:
-        return _serialized(await self._plane.complete_index())
+        return _serialize_index(await self._plane.complete_index())
 
-    async def _load(self, request: messages.RepositoryModelLoadRequest) -> Message:
+    async def _load_model(self, request: messages.RepositoryModelLoadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
-        parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
+        parameters = {key: _read_value(parameter) for key, parameter in request.parameters.items()}
         await self._plane.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
 
-    async def _unload(self, request: messages.RepositoryModelUnloadRequest) -> Message:
+    async def _unload_model(self, request: messages.RepositoryModelUnloadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
-        parameters = {key: _value(parameter) for key, parameter in request.parameters.items()}
+        parameters = {key: _read_value(parameter) for key, parameter in request.parameters.items()}
         wrong_type = "invalid value type for 'unload_dependents' parameter, expected bool_param."
         await self._plane.unload(request.model_name, parameters, wrong_type)
         return messages.RepositoryModelUnloadResponse()
 
     # shared memory
 
-    async def _status(self, kind: type[Region], request: _StatusRequest) -> bytes:
-        return await (self._entries(kind, request.name) if request.name else self._regions[kind].get())
+    async def _get_region_status(self, kind: type[Region], request: _StatusRequest) -> bytes:
+        return await (self._encode_regions(kind, request.name) if request.name else self._regions[kind].get())
 
-    async def _entries(self, kind: type[Region], name: str) -> bytes:
+    async def _encode_regions(self, kind: type[Region], name: str) -> bytes:
         regions = self._plane.shared_memory.status(name, kind)
-        return b"".join(await in_steps(_entry(_REGION_KINDS[kind](), region) for region in regions))
+        return b"".join(await in_steps(_encode_region(_REGION_KINDS[kind](), region) for region in regions))
 
-    def _system_register(self, request: messages.SystemSharedMemoryRegisterRequest) -> Message:
+    def _register_system(self, request: messages.SystemSharedMemoryRegisterRequest) -> Message:
         region = SystemRegion(
             name=request.name, key=request.key, offset=request.offset, byte_size=request.byte_size
         )
         self._plane.shared_memory.register_system(region)
         return messages.SystemSharedMemoryRegisterResponse()
 
-    def _cuda_register(self, request: messages.CudaSharedMemoryRegisterRequest) -> Message:
+    def _register_cuda(self, request: messages.CudaSharedMemoryRegisterRequest) -> Message:
         region = CudaRegion(name=request.name, device_id=request.device_id, byte_size=request.byte_size)
         self._plane.shared_memory.register_cuda(region, request.raw_handle)
         return messages.CudaSharedMemoryRegisterResponse()
 
-    def _unregister(self, kind: type[Region], request: _UnregisterRequest) -> Message:
+    def _unregister_region(self, kind: type[Region], request: _UnregisterRequest) -> Message:
         self._plane.shared_memory.unregister(request.name, kind)
         system = kind is SystemRegion
         return (
@@ -168,7 +173,7 @@ class GrpcControlPlane:
 
     # settings
 
-    def _trace(self, request: messages.TraceSettingRequest) -> Message:
+    def _update_trace(self, request: messages.TraceSettingRequest) -> Message:
         """Update the trace settings and return them; an empty list of values clears a setting."""
         given = {name: list(setting.value) or None for name, setting in request.settings.items()}
         response = messages.TraceSettingResponse()
@@ -176,10 +181,10 @@ class GrpcControlPlane:
             response.settings[name].value.extend(texts)
         return response
 
-    def _log(self, request: messages.LogSettingsRequest) -> Message:
+    def _update_log(self, request: messages.LogSettingsRequest) -> Message:
         if request.settings:
             given: dict[str, LogValue | None] = {
-                name: _value(setting) for name, setting in request.settings.items()
+                name: _read_value(setting) for name, setting in request.settings.items()
             }
             self._plane.logs.change(given, "GRPC")
         response = messages.LogSettingsResponse()
@@ -194,26 +199,26 @@ class GrpcControlPlane:
         return response
 
 
-def _entry(response: Any, region: Region) -> bytes:
+def _encode_region(response: Any, region: Region) -> bytes:
     """Return the entry of one region. Concatenated entries form the complete message."""
     response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
     data: bytes = response.SerializeToString()
     return data
 
 
-def _serialized(entries: Sequence[RepositoryEntry]) -> bytes:
+def _serialize_index(entries: Sequence[RepositoryEntry]) -> bytes:
     response = messages.RepositoryIndexResponse()
     for entry in entries:
         response.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
     return response.SerializeToString()
 
 
-def _value(parameter: _Parameter) -> Any:
+def _read_value(parameter: _Parameter) -> Any:
     """Return the value of a parameter or setting, or None if it has none."""
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
 
 
-def _tensor(tensor: TensorMetadata) -> JsonObject:
+def _describe_tensor(tensor: TensorMetadata) -> JsonObject:
     # a dict, because the nested message class only exists in protobuf's compiled runtime
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}

@@ -35,38 +35,38 @@ class GrpcHealth:
         ]
 
     async def _check(self, request: messages.HealthCheckRequest) -> messages.HealthCheckResponse:  # noqa: ARG002
-        return _health(ready=await self._plane.says_ready())
+        return _make_response(ready=await self._plane.says_ready())
 
     def enter(self, watch: "_HealthWatch") -> None:
         """Send a watcher the current health, and later every change."""
         self._watchers.add(watch)
-        watch.tell(_health(ready=self._plane.ready()))
+        watch.tell(_make_response(ready=self._plane.ready()))
         if self._looking is None:
-            self._look_later()
+            self._schedule_update()
 
     def part(self, watch: "_HealthWatch") -> None:
         """Send a watcher the health for the last time."""
         self.leave(watch)
-        watch.tell(_health(ready=self._plane.ready()))
+        watch.tell(_make_response(ready=self._plane.ready()))
 
     def leave(self, watch: "_HealthWatch") -> None:
         """Remove a watcher."""
         self._watchers.discard(watch)
 
-    def _look_later(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+    def _schedule_update(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._update_watchers)
 
-    def _look(self) -> None:
+    def _update_watchers(self) -> None:
         """Check the health once for all watchers."""
         self._looking = None
-        health = _health(ready=self._plane.ready()) if self._watchers else None
+        health = _make_response(ready=self._plane.ready()) if self._watchers else None
         for watch in list(self._watchers):
             watch.tell(health)
         if self._watchers:
-            self._look_later()
+            self._schedule_update()
 
 
-def _health(*, ready: bool) -> messages.HealthCheckResponse:
+def _make_response(*, ready: bool) -> messages.HealthCheckResponse:
     response = messages.HealthCheckResponse
     return response(status=response.SERVING if ready else response.NOT_SERVING)
 
@@ -80,7 +80,7 @@ class _HealthWatch:
         self._call = call
         self._health = health
         self._told = -1
-        call.listen(on_stall=_go_on, on_drain=self._end)
+        call.listen(on_stall=_ignore_stall, on_drain=self._end)
 
     def message(self, message: Buffer) -> None:
         try:
@@ -112,5 +112,5 @@ class _HealthWatch:
         self._call.finish()
 
 
-def _go_on(stalled: bool) -> None:
+def _ignore_stall(stalled: bool) -> None:
     """Ignore backpressure: a client that does not read has at most its last status buffered."""

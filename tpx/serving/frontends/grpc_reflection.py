@@ -45,7 +45,7 @@ class _Questions:
             fail(self._call, InvalidRequest("Unable to parse request: it is not a ServerReflectionRequest"))
             return
         try:
-            data = _answer(request, self._services).SerializeToString()
+            data = _make_response(request, self._services).SerializeToString()
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(self._call, "ServerReflectionInfo", exc)
             return
@@ -57,7 +57,7 @@ class _Questions:
     def gone(self) -> None: ...
 
 
-def _answer(
+def _make_response(
     request: messages.ServerReflectionRequest, services: list[str]
 ) -> messages.ServerReflectionResponse:
     """Return a ServerReflectionResponse. A failed lookup is reported in it and does not end the stream."""

@@ -89,20 +89,20 @@ class _InferStream:
         self._ended = False
         self._behind: deque[Buffer] | None = None
         """Messages received while an earlier one is decoded or its model loads; None if none is."""
-        self._call_off: Callable[[], None] = _nothing
+        self._call_off: Callable[[], None] = _do_nothing
         self._waits_since_ns = 0
         """Time at which the wait for the next message began; only set while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
-        call.listen(on_stall=self._stall, on_drain=self._drain)
+        call.listen(on_stall=self._forward_stall, on_drain=self._drain)
 
     def message(self, message: Buffer) -> None:
         """Take a request, or queue it behind one that is being decoded or whose model is loading."""
         if self._behind is not None:
             self._behind.append(message)
         else:
-            self._serve(message, waits=True)
+            self._serve_request(message, waits=True)
 
-    def _serve(self, message: Buffer, decoded: DecodedRequest | None = None, *, waits: bool) -> None:
+    def _serve_request(self, message: Buffer, decoded: DecodedRequest | None = None, *, waits: bool) -> None:
         """Handle one request. Every error is answered; nothing is raised."""
         if self._ended or self._draining:
             return  # shutting down: finish what is in flight, then end with UNAVAILABLE
@@ -112,26 +112,28 @@ class _InferStream:
             if infer.head.model.decoupled:
                 # other models send one response, which needs no limit
                 infer.backpressure = ResponseBackpressure()
-            self._admit(turn, message)
+            self._add_turn(turn, message)
             if self._plane.tracer.on:
                 self._waits_since_ns = trace_stream(
                     self._plane.tracer, infer, self._call, self._waits_since_ns or self._call.began_ns
                 )
             self._plane.infer(infer)
         except Postponed as exc:
-            self._wait(turn, message, partial(exc.then, partial(self._go_on, turn, message, None)))
+            self._begin_wait(
+                turn, message, partial(exc.then, partial(self._resume_serving, turn, message, None))
+            )
         except TpxError as exc:
             if waits and isinstance(exc, NotLoaded):
-                go_on = partial(self._go_on, turn, message, None, decoded, waits=False)
-                self._wait(turn, message, partial(exc.then, go_on))
+                go_on = partial(self._resume_serving, turn, message, None, decoded, waits=False)
+                self._begin_wait(turn, message, partial(exc.then, go_on))
                 return
             if turn.request is None:
-                self._admit(turn, message)
-            self._refuse(turn, message, exc)
+                self._add_turn(turn, message)
+            self._refuse_request(turn, message, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            self._break(exc)
+            self._abort_stream(exc)
 
-    def _wait(
+    def _begin_wait(
         self,
         turn: _Turn,
         message: Buffer,
@@ -141,16 +143,16 @@ class _InferStream:
         takes a failure callback and returns a cancel function.
         """
         try:
-            self._call_off = begin(lambda error: self._go_on(turn, message, error, None))
+            self._call_off = begin(lambda error: self._resume_serving(turn, message, error, None))
         except TpxError as exc:
-            self._admit(turn, message)
-            self._refuse(turn, message, exc)
+            self._add_turn(turn, message)
+            self._refuse_request(turn, message, exc)
             return
         self._behind = deque()
         if not self._paused:
             self._call.pause_reading()
 
-    def _go_on(
+    def _resume_serving(
         self,
         turn: _Turn,
         message: Buffer,
@@ -164,22 +166,22 @@ class _InferStream:
         if self._ended:
             return
         if error is None:
-            self._serve(message, decoded, waits=waits)
+            self._serve_request(message, decoded, waits=waits)
         else:
-            self._admit(turn, message)
-            self._refuse(turn, message, error)
-        if self._keep_behind(behind or deque()):
+            self._add_turn(turn, message)
+            self._refuse_request(turn, message, error)
+        if self._requeue_if_waiting(behind or deque()):
             return
         while behind and not self._ended:
             self.message(behind.popleft())
-            if self._keep_behind(behind):
+            if self._requeue_if_waiting(behind):
                 return
         if not self._ended:
             if not self._paused:
                 self._call.resume_reading()
             self._finish_if_done()
 
-    def _keep_behind(self, messages: deque[Buffer]) -> bool:
+    def _requeue_if_waiting(self, messages: deque[Buffer]) -> bool:
         """Queue messages again if a request waits. Return False if none does."""
         if self._behind is None:
             return False
@@ -202,22 +204,22 @@ class _InferStream:
             if request is not None:
                 request.cancel()
 
-    def _stall(self, stalled: bool) -> None:
+    def _forward_stall(self, stalled: bool) -> None:
         """Pass on that the client has stopped or resumed reading."""
         for turn in self._turns:
             if turn.request is not None:
                 turn.request.stall(stalled)
 
-    def _admit(self, turn: _Turn, message: Buffer) -> None:
+    def _add_turn(self, turn: _Turn, message: Buffer) -> None:
         self._turns.add(turn)
         if len(message) > _COUNTED_BYTES:
             turn.held = len(message)
             self._call.hold(turn.held)
         if turn.ordered:
             self._ordered.append(turn)
-        self._look_at_room()
+        self._limit_reading()
 
-    def _look_at_room(self) -> None:
+    def _limit_reading(self) -> None:
         """Pause reading while too many requests are in flight or bytes wait for an earlier response."""
         count = len(self._turns)
         if not self._paused and (count >= MOST_IN_FLIGHT or self._kept > CALL_UNREAD_BYTES):
@@ -236,17 +238,19 @@ class _InferStream:
         if turn.encoding or (infer.head.converted and takes_long(infer.head, response.outputs)):
             # encode later responses in the same thread to keep their order
             turn.encoding += 1
-            then = partial(self._encoded, turn, infer, response)
-            self._plane.offload.encode(work, then, lambda error: self._encoded(turn, infer, response, error))
+            then = partial(self._take_encoded, turn, infer, response)
+            self._plane.offload.encode(
+                work, then, lambda error: self._take_encoded(turn, infer, response, error)
+            )
             return
         try:
-            self._take(turn, infer, response, work())
+            self._add_response(turn, infer, response, work())
         except TpxError as exc:
-            self._fault(turn, infer, exc)
+            self._fail_response(turn, infer, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            self._break(exc)
+            self._abort_stream(exc)
 
-    def _encoded(
+    def _take_encoded(
         self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer] | TpxError
     ) -> None:
         """Take a response that was encoded in another thread."""
@@ -254,30 +258,32 @@ class _InferStream:
         if self._ended or turn.done:
             return
         if isinstance(parts, TpxError):
-            self._fault(turn, infer, parts)
+            self._fail_response(turn, infer, parts)
         else:
-            self._take(turn, infer, response, parts)
+            self._add_response(turn, infer, response, parts)
 
-    def _take(self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer]) -> None:
+    def _add_response(
+        self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer]
+    ) -> None:
         turn.done = response.final
         if response.error is not None:
             self._add_error(turn, infer.head.request_id, response.error)
         elif parts:
             turn.add(parts)
-        self._deliver(turn)
+        self._deliver_ready(turn)
 
-    def _fault(self, turn: _Turn, infer: InferRequest, error: TpxError) -> None:
+    def _fail_response(self, turn: _Turn, infer: InferRequest, error: TpxError) -> None:
         """Cancel a request whose response cannot be sent, and answer with the error."""
         infer.cancel()
         turn.done = True
         self._add_error(turn, infer.head.request_id, error)
-        self._deliver(turn)
+        self._deliver_ready(turn)
 
-    def _refuse(self, turn: _Turn, message: Buffer, error: TpxError) -> None:
+    def _refuse_request(self, turn: _Turn, message: Buffer, error: TpxError) -> None:
         """Answer a request that will not be computed with its error."""
         turn.done = True
         self._add_error(turn, request_id_of(message), error)
-        self._deliver(turn)
+        self._deliver_ready(turn)
 
     def _add_error(self, turn: _Turn, request_id: str, error: TpxError) -> None:
         """Add an error message, which identifies its request but carries no outputs."""
@@ -292,27 +298,27 @@ class _InferStream:
             answer.infer_response.parameters["triton_final_response"].bool_param = turn.done
         turn.add([answer.SerializeToString()])
 
-    def _deliver(self, turn: _Turn) -> None:
+    def _deliver_ready(self, turn: _Turn) -> None:
         """Send the responses that are ready and next in order."""
         if not turn.ordered:
-            self._send(turn)
+            self._send_turn(turn)
         else:
             self._kept += turn.size
             ordered = self._ordered
             # an unfinished request holds back the responses of all later ones
             while ordered and ordered[0].done:
                 self._kept -= ordered[0].size
-                self._send(ordered.popleft())
+                self._send_turn(ordered.popleft())
         if not self._ended:
-            self._look_at_room()
+            self._limit_reading()
             self._finish_if_done()
 
-    def _send(self, turn: _Turn) -> None:
+    def _send_turn(self, turn: _Turn) -> None:
         for parts in turn.messages:
             self._call.send(parts, sum(len(part) for part in parts))
         turn.messages, turn.size = [], 0
         if turn.error is not None and not self._ended:
-            self._end(turn.error)
+            self._end_with_error(turn.error)
         elif turn.done:
             self._turns.discard(turn)
             if turn.held and not self._ended:
@@ -330,19 +336,19 @@ class _InferStream:
             self._ended = True
             self._call.finish()
         elif self._draining:
-            self._end(TpxError(_EXITING, code=Code.UNAVAILABLE))
+            self._end_with_error(TpxError(_EXITING, code=Code.UNAVAILABLE))
 
-    def _end(self, error: TpxError) -> None:
+    def _end_with_error(self, error: TpxError) -> None:
         """End the stream with a status, after the messages already sent."""
         self.gone()
         self._call.finish(from_code(error.code), error.message)
 
-    def _break(self, error: Exception) -> None:
+    def _abort_stream(self, error: Exception) -> None:
         self.gone()
         fail_internally(self._call, "ModelStreamInfer", error)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: there is nothing to cancel."""
 
 

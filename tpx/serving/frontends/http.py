@@ -69,7 +69,7 @@ class HttpFrontend:
         try:
             meaning = request.head.memo
             if meaning is None:
-                meaning = request.head.memo = self._meaning(request.head)
+                meaning = request.head.memo = self._resolve_route(request.head)
             meaning(request)
         except NotLoaded as exc:
             attempt(request, partial(when_loaded, request, exc, partial(request.head.memo, request)))
@@ -85,7 +85,7 @@ class HttpFrontend:
         """Return the error for a head without the required key, whose body is then not read, or None."""
         if head.memo is None and self._restrictions is not None:
             try:
-                head.memo = self._meaning(head)
+                head.memo = self._resolve_route(head)
             except HttpRefusal as exc:
                 if exc.status == 403:
                     return HttpError(403, str(exc))
@@ -93,7 +93,7 @@ class HttpFrontend:
                 pass  # answered after the body is read, which keeps the connection open
         return None
 
-    def _meaning(self, head: HttpHead) -> Meaning:
+    def _resolve_route(self, head: HttpHead) -> Meaning:
         """Resolve a method and path. Raises HttpRefusal, TpxError."""
         path = _decode_path(head.path)
         for route in self.routes:
@@ -101,7 +101,7 @@ class HttpFrontend:
             if match is None:
                 continue
             if self._restrictions is not None:
-                _admit(head, self._restrictions.get(route.category))
+                _check_key(head, self._restrictions.get(route.category))
             method = b"GET" if head.method == b"HEAD" else head.method
             verb = route.verbs.get(method)
             if verb is None:
@@ -110,7 +110,7 @@ class HttpFrontend:
         raise HttpRefusal(404, "Not Found")
 
 
-def _admit(head: HttpHead, key: Key | None) -> None:
+def _check_key(head: HttpHead, key: Key | None) -> None:
     """Raise HttpRefusal if the head lacks a required key."""
     if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
         raise HttpRefusal(403, f"This API is restricted, expecting header '{key.name}'")

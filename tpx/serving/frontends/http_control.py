@@ -47,26 +47,26 @@ class HttpControlPlane:
 
     def routes(self) -> list[Route]:
         """Return the paths, each with its API category."""
-        later = self._later
+        later = self._defer_answer
         return [
-            route("/v2[/]", "metadata", GET=self._server_metadata),
-            route("/v2/health/live", "health", GET=self._live),
-            route("/v2/health/ready", "health", GET=later(self._ready)),
-            route("/v2/models/stats", "statistics", GET=later(self._all_statistics)),
-            route(MODEL, "metadata", GET=self._model_metadata),
-            route(MODEL + "/ready", "health", GET=later(self._model_ready)),
-            route(MODEL + "/config", "model-config", GET=self._model_config),
-            route(MODEL + "/stats", "statistics", GET=self._statistics),
-            route(_REPOSITORY + "/index", "model-repository", POST=later(self._index)),
-            route(_REPOSITORY_MODEL + "/load", "model-repository", POST=later(self._load)),
-            route(_REPOSITORY_MODEL + "/unload", "model-repository", POST=later(self._unload)),
+            route("/v2[/]", "metadata", GET=self._get_server_metadata),
+            route("/v2/health/live", "health", GET=self._check_live),
+            route("/v2/health/ready", "health", GET=later(self._check_ready)),
+            route("/v2/models/stats", "statistics", GET=later(self._get_all_statistics)),
+            route(MODEL, "metadata", GET=self._get_model_metadata),
+            route(MODEL + "/ready", "health", GET=later(self._check_model_ready)),
+            route(MODEL + "/config", "model-config", GET=self._get_model_config),
+            route(MODEL + "/stats", "statistics", GET=self._get_statistics),
+            route(_REPOSITORY + "/index", "model-repository", POST=later(self._get_index)),
+            route(_REPOSITORY_MODEL + "/load", "model-repository", POST=later(self._load_model)),
+            route(_REPOSITORY_MODEL + "/unload", "model-repository", POST=later(self._unload_model)),
             *(
                 route(f"/v2/{kind}sharedmemory[/region/{{region}}]/{verb}", "shared-memory", **how)
                 for kind, region in _REGION_KINDS.items()
                 for verb, how in (
-                    ("status", {"GET": partial(self._status, region)}),
-                    ("register", {"POST": partial(self._register, region)}),
-                    ("unregister", {"POST": partial(self._unregister, region)}),
+                    ("status", {"GET": partial(self._get_region_status, region)}),
+                    ("register", {"POST": partial(self._register_region, region)}),
+                    ("unregister", {"POST": partial(self._unregister_region, region)}),
                 )
             ),
             route("/v2/logging", "logging", GET=self._get_log, POST=self._set_log),
@@ -74,7 +74,7 @@ class HttpControlPlane:
             route(_TRACED_MODEL, "trace", GET=self._get_trace, POST=self._set_trace),
         ]
 
-    def _later(
+    def _defer_answer(
         self, verb: Callable[[HttpRequest, re.Match[str]], Coroutine[object, object, None]]
     ) -> Callable[[HttpRequest, re.Match[str]], None]:
         """Return a verb that answers once the coroutine of `verb` is done."""
@@ -86,32 +86,32 @@ class HttpControlPlane:
 
     # health, metadata, statistics
 
-    def _server_metadata(self, request: HttpRequest, _: re.Match[str]) -> None:
+    def _get_server_metadata(self, request: HttpRequest, _: re.Match[str]) -> None:
         answer_json(request, self._plane.server_metadata())
 
-    def _live(self, request: HttpRequest, _: re.Match[str]) -> None:
+    def _check_live(self, request: HttpRequest, _: re.Match[str]) -> None:
         request.respond(200 if self._plane.live() else 400, b"")
 
-    async def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
+    async def _check_ready(self, request: HttpRequest, _: re.Match[str]) -> None:
         if self._plane.exiting:
             raise NotReady("Server exiting")
         request.respond(200 if await self._plane.says_ready() else 400, b"")
 
-    def _model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
+    def _get_model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, self._plane.model_metadata(*of_model(match)))
 
-    async def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _check_model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
         if not await self._plane.model_says_ready(*of_model(match)):
             raise InvalidRequest("Model version not ready")
         request.respond(200, b"")
 
-    def _model_config(self, request: HttpRequest, match: re.Match[str]) -> None:
+    def _get_model_config(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, model_config.to_json(self._plane.model_config(*of_model(match))))
 
-    def _statistics(self, request: HttpRequest, match: re.Match[str]) -> None:
+    def _get_statistics(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, {"model_stats": list(self._plane.statistics(*of_model(match)))})
 
-    async def _all_statistics(self, request: HttpRequest, _: re.Match[str]) -> None:
+    async def _get_all_statistics(self, request: HttpRequest, _: re.Match[str]) -> None:
         request.respond(200, JSON_TYPE, (await self._every_statistic.get(),))
 
     async def _make_statistics(self) -> bytes:
@@ -120,7 +120,7 @@ class HttpControlPlane:
 
     # the model repository
 
-    async def _index(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _get_index(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
         ready = json_object(request).get("ready", False)
         if not isinstance(ready, bool):
@@ -129,48 +129,51 @@ class HttpControlPlane:
         request.respond(200, JSON_TYPE, (await index.get(),))
 
     async def _make_ready_index(self) -> bytes:
-        return _index(self._plane.index(ready_only=True))
+        return _encode_index(self._plane.index(ready_only=True))
 
     async def _make_complete_index(self) -> bytes:
-        return _index(await self._plane.complete_index())
+        return _encode_index(await self._plane.complete_index())
 
-    async def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _load_model(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
         if len(request.body) <= _SHORT_BYTES:
-            parameters = _load_parameters(request)
+            parameters = _read_load_parameters(request)
         else:  # contains files: decode in a thread to keep the event loop free
-            parameters = await asyncio.to_thread(_load_parameters, request)
+            parameters = await asyncio.to_thread(_read_load_parameters, request)
         await self._plane.load(match["model"], parameters)
         request.respond(200, JSON_TYPE)
 
-    async def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
+    async def _unload_model(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
         wrong_type = "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
-        await self._plane.unload(match["model"], _parameters(request), wrong_type)
+        await self._plane.unload(match["model"], _read_parameters(request), wrong_type)
         request.respond(200, JSON_TYPE)
 
     # shared memory
 
-    def _status(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
+    def _get_region_status(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, self._plane.shared_memory.status(match["region"] or "", kind))
 
-    def _register(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
+    def _register_region(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
         name, regions = match["region"] or "", self._plane.shared_memory
         regions.check_registrable(name, kind)
         body = json_object(request)
         if kind is SystemRegion:
-            key, offset = _text(body, "key"), _number(body, "offset") if "offset" in body else 0
-            size = _number(body, "byte_size")
+            key, offset = _read_text(body, "key"), _read_number(body, "offset") if "offset" in body else 0
+            size = _read_number(body, "byte_size")
             regions.register_system(SystemRegion(name=name, key=key, offset=offset, byte_size=size))
         else:
-            handle, device = _decode_handle(_field(body, "raw_handle")), _number(body, "device_id")
-            size = _number(body, "byte_size")
+            handle, device = (
+                _decode_handle(_require_field(body, "raw_handle")),
+                _read_number(body, "device_id"),
+            )
+            size = _read_number(body, "byte_size")
             regions.register_cuda(CudaRegion(name=name, device_id=device, byte_size=size), handle)
         request.respond(200, b"")
 
-    def _unregister(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
+    def _unregister_region(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.shared_memory.unregister(match["region"] or "", kind)
         request.respond(200, b"")
 
@@ -180,7 +183,7 @@ class HttpControlPlane:
         answer_json(request, self._plane.logs.settings)
 
     def _set_log(self, request: HttpRequest, match: re.Match[str]) -> None:
-        given = {name: value for name, value in _changes(request).items() if value is not None}
+        given = {name: value for name, value in _read_changes(request).items() if value is not None}
         self._plane.logs.change(given, "HTTP")
         self._get_log(request, match)
 
@@ -188,7 +191,7 @@ class HttpControlPlane:
         _answer_trace(request, self._plane.trace_setting(match.groupdict().get("model", "")))
 
     def _set_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
-        given = {name: _texts(name, value) for name, value in _changes(request).items()}
+        given = {name: _read_trace_values(name, value) for name, value in _read_changes(request).items()}
         model = match.groupdict().get("model", "")
         _answer_trace(request, self._plane.trace_setting(model, given, got="got:"))
 
@@ -197,23 +200,23 @@ def _answer_trace(request: HttpRequest, texts: Mapping[str, list[str]]) -> None:
     answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
 
 
-def _index(entries: Sequence[RepositoryEntry]) -> bytes:
+def _encode_index(entries: Sequence[RepositoryEntry]) -> bytes:
     return orjson.dumps(
         [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
     )
 
 
-def _parameters(request: HttpRequest) -> JsonObject:
+def _read_parameters(request: HttpRequest) -> JsonObject:
     parameters = json_object(request).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidRequest("Unable to parse 'parameters': it must be a JSON object")
     return parameters
 
 
-def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
+def _read_load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
     """Return the parameters of a load request, with files decoded from base64. Raises InvalidRequest."""
     out: dict[str, LoadParameter] = {}
-    for key, value in _parameters(request).items():
+    for key, value in _read_parameters(request).items():
         is_file = key.startswith("file:")
         if not is_file and key != "config":
             raise InvalidRequest(
@@ -228,21 +231,21 @@ def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
     return out
 
 
-def _field(body: JsonObject, key: str) -> JsonValue:
+def _require_field(body: JsonObject, key: str) -> JsonValue:
     if key not in body:
         raise InvalidRequest(f"Shared memory register request has no '{key}' field")
     return body[key]
 
 
-def _text(body: JsonObject, key: str) -> str:
-    value = _field(body, key)
+def _read_text(body: JsonObject, key: str) -> str:
+    value = _require_field(body, key)
     if not isinstance(value, str):
         raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-string as string")
     return value
 
 
-def _number(body: JsonObject, key: str) -> int:
-    value = _field(body, key)
+def _read_number(body: JsonObject, key: str) -> int:
+    value = _require_field(body, key)
     if type(value) is not int or value < 0:
         raise InvalidRequest(
             f"Unable to parse '{key}': attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -258,14 +261,14 @@ def _decode_handle(handle: JsonValue) -> bytes:
         raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t") from exc
 
 
-def _changes(request: HttpRequest) -> JsonObject:
+def _read_changes(request: HttpRequest) -> JsonObject:
     """Return the JSON body. Raises InvalidRequest if it is empty."""
     if not len(request.body):
         raise InvalidRequest("failed to parse the request JSON buffer: The document is empty. at 0")
     return json_object(request)
 
 
-def _texts(name: str, value: JsonValue) -> Sequence[str] | None:
+def _read_trace_values(name: str, value: JsonValue) -> Sequence[str] | None:
     """Return a trace setting as strings, or None for null. Raises InvalidRequest."""
     if value is None or name == "trace_file":
         return None

@@ -45,11 +45,13 @@ class HttpGeneration:
 
     def routes(self) -> list[Route]:
         return [
-            route(MODEL + "/generate", "inference", POST=partial(self._serve, _Single)),
-            route(MODEL + "/generate_stream", "inference", POST=partial(self._serve, _Events)),
+            route(MODEL + "/generate", "inference", POST=partial(self._serve_request, _Single)),
+            route(MODEL + "/generate_stream", "inference", POST=partial(self._serve_request, _Events)),
         ]
 
-    def _serve(self, kind: "type[_Single | _Events]", request: HttpRequest, match: re.Match[str]) -> None:
+    def _serve_request(
+        self, kind: "type[_Single | _Events]", request: HttpRequest, match: re.Match[str]
+    ) -> None:
         """Decode and compute. Raises RequestError."""
         answer, (name, version) = kind(request), of_model(match)
         if request.head.headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
@@ -88,26 +90,26 @@ class HttpGeneration:
         if answer.encoding or takes_long(infer.head, response.outputs):
             # encode later responses in the same thread to keep their order
             answer.encoding += 1
-            work = partial(_encoded, infer, response)
-            take = partial(_take_later, infer, response)
-            self._plane.offload.encode(work, take, lambda error: _fail(infer, error))
+            work = partial(_encode_json, infer, response)
+            take = partial(_take_encoded, infer, response)
+            self._plane.offload.encode(work, take, lambda error: _fail_request(infer, error))
             return
         try:
-            answer.take(response, _encoded(infer, response))
+            answer.take(response, _encode_json(infer, response))
         except TpxError as exc:
-            _fail(infer, exc)
+            _fail_request(infer, exc)
         except Exception:  # one request's boundary
             log.exception("encoding an answer failed")
-            _fail(infer, TpxError("internal error: see the log of the server"))
+            _fail_request(infer, TpxError("internal error: see the log of the server"))
 
 
-def _encoded(infer: InferRequest, response: InferResponse) -> bytes:
+def _encode_json(infer: InferRequest, response: InferResponse) -> bytes:
     """Encode a response as JSON; return b"" if it carries nothing to send. Raises InvalidRequest."""
     says = response.says_something or not infer.head.model.decoupled
     return encode(infer.head, response) if response.error is None and says else b""
 
 
-def _take_later(infer: InferRequest, response: InferResponse, data: bytes) -> None:
+def _take_encoded(infer: InferRequest, response: InferResponse, data: bytes) -> None:
     answer: _Answer = infer.context
     answer.encoding -= 1
     if answer.over:
@@ -115,10 +117,10 @@ def _take_later(infer: InferRequest, response: InferResponse, data: bytes) -> No
     try:
         answer.take(response, data)
     except TpxError as exc:
-        _fail(infer, exc)
+        _fail_request(infer, exc)
 
 
-def _fail(infer: InferRequest, error: TpxError) -> None:
+def _fail_request(infer: InferRequest, error: TpxError) -> None:
     answer: _Answer = infer.context
     if not answer.over:
         infer.cancel()
@@ -169,31 +171,31 @@ class _Events:
     def take(self, response: InferResponse, data: bytes) -> None:
         """Take a response and its JSON."""
         if response.error is not None:
-            self._error(response.error)
+            self._send_error(response.error)
         elif data:
-            self._event(200, data)
+            self._send_event(200, data)
         if response.final:
-            self._end()
+            self._end_response()
 
     def fail(self, error: TpxError) -> None:
-        self._error(error)
-        self._end()
+        self._send_error(error)
+        self._end_response()
 
-    def _error(self, error: TpxError) -> None:
+    def _send_error(self, error: TpxError) -> None:
         text = error.message.encode(errors="replace").decode()  # it may quote invalid text of the client
-        self._event(STATUS_OF_CODE[error.code], orjson.dumps({"error": text}))
+        self._send_event(STATUS_OF_CODE[error.code], orjson.dumps({"error": text}))
 
-    def _event(self, status: int, data: bytes) -> None:
-        self._begin(status)
+    def _send_event(self, status: int, data: bytes) -> None:
+        self._begin_response(status)
         self._request.send(b"data: %b\n\n" % data)
 
-    def _begin(self, status: int) -> None:
+    def _begin_response(self, status: int) -> None:
         if not self._begun:
             self._begun = True
             self._request.begin(status, _EVENTS)
 
-    def _end(self) -> None:
-        self._begin(200)
+    def _end_response(self) -> None:
+        self._begin_response(200)
         self.over = True
         self._request.finish()
 

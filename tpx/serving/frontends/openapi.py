@@ -34,7 +34,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
                 key = verb.decode(), path
                 anonymous = re.sub(r"\W+", "_", " ".join(key).lower())
                 operation = told.get(key, {"operationId": anonymous, "tag": each.category})
-                item[verb.decode().lower()] = _operation(path, operation)
+                item[verb.decode().lower()] = _build_operation(path, operation)
     parameters = {
         name: {"name": name, "in": "path", "required": True, **more}
         for name, more in words["parameters"].items()
@@ -52,7 +52,7 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
             "schemas": words["schemas"],
             "parameters": parameters,
             "responses": {
-                str(status): _error(text)
+                str(status): _build_error(text)
                 for status, text in {**words["errors"], **words["more_errors"]}.items()
             },
         },
@@ -83,7 +83,7 @@ def described() -> dict[tuple[str, str], JsonObject]:
     return out
 
 
-def _operation(path: str, told: JsonObject) -> JsonObject:
+def _build_operation(path: str, told: JsonObject) -> JsonObject:
     operation: JsonObject = {"operationId": told["operationId"], "tags": [told["tag"]]}
     operation |= {key: told[key] for key in ("summary", "description") if key in told}
     parameters: list[JsonValue] = [
@@ -97,34 +97,34 @@ def _operation(path: str, told: JsonObject) -> JsonObject:
     if "body" in told:
         operation["requestBody"] = {
             "required": not told.get("optional_body", False),
-            "content": {kind: {"schema": _ref(schema)} for kind, schema in told["body"].items()},
+            "content": {kind: {"schema": _make_ref(schema)} for kind, schema in told["body"].items()},
         }
-    operation["responses"] = _responses(told)
+    operation["responses"] = _build_responses(told)
     return operation
 
 
-def _responses(told: JsonObject) -> JsonObject:
+def _build_responses(told: JsonObject) -> JsonObject:
     words = description()
     statuses = sorted({*words["errors"], *told.get("errors", ())})
     responses: JsonObject = {str(s): {"$ref": f"#/components/responses/{s}"} for s in statuses}
     if "error_content" in told:
         texts = words["errors"] | words["more_errors"]
-        responses = {str(s): _error(texts[s], told["error_content"]) for s in statuses}
+        responses = {str(s): _build_error(texts[s], told["error_content"]) for s in statuses}
     if "result" in told:
-        content = {"application/json": {"schema": _ref(told["result"])}}
+        content = {"application/json": {"schema": _make_ref(told["result"])}}
         responses["200"] = {"description": "the answer", "content": content}
     responses |= {str(status): response for status, response in told.get("responses", {}).items()}
     return dict(sorted(responses.items()))
 
 
-def _error(text: str, other_content: str = "") -> JsonObject:
-    content: JsonObject = {"application/json": {"schema": _ref("Error")}}
+def _build_error(text: str, other_content: str = "") -> JsonObject:
+    content: JsonObject = {"application/json": {"schema": _make_ref("Error")}}
     if other_content:
         content[other_content] = {"schema": {"type": "string"}}
     return {"description": text, "content": content}
 
 
-def _ref(schema: str) -> dict[str, str]:
+def _make_ref(schema: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
@@ -142,32 +142,32 @@ class HttpDocumentation:
     def __init__(self, plane: DataPlane, all_routes: Callable[[], Iterable[Route]]) -> None:
         self._plane = plane
         self._all_routes = all_routes
-        self._json = Coalesced(partial(self._make, lambda document: (JSON_TYPE, orjson.dumps(document))))
-        self._html = Coalesced(partial(self._make, _rendered))
+        self._json = Coalesced(partial(self._make_form, lambda document: (JSON_TYPE, orjson.dumps(document))))
+        self._html = Coalesced(partial(self._make_form, _render_page))
 
     def routes(self) -> list[Route]:
         return [
-            route("/v2/openapi.json", "metadata", GET=partial(self._answer, self._json)),
-            route("/v2/docs[/]", "metadata", GET=partial(self._answer, self._html)),
+            route("/v2/openapi.json", "metadata", GET=partial(self._answer_form, self._json)),
+            route("/v2/docs[/]", "metadata", GET=partial(self._answer_form, self._html)),
             route("/", "metadata", GET=lambda request, _: request.respond(302, b"Location: /v2/docs\r\n")),
         ]
 
-    def _answer(self, form: Coalesced[_Made], request: HttpRequest, _: re.Match[str]) -> None:
+    def _answer_form(self, form: Coalesced[_Made], request: HttpRequest, _: re.Match[str]) -> None:
         async def work() -> None:
             headers, body = await form.get()
             request.respond(200, headers, (body,))
 
         self._plane.tasks.start(answer_when_done(request, work()))
 
-    async def _make(self, form: Callable[[JsonObject], _Made]) -> _Made:
+    async def _make_form(self, form: Callable[[JsonObject], _Made]) -> _Made:
         """Build a representation of the document, in another thread because it takes long."""
         routes = list(self._all_routes())
-        ranked = sorted(await in_steps(map(_rank, self._plane.served())))
+        ranked = sorted(await in_steps(map(_rank_model, self._plane.served())))
         models = list(dict.fromkeys(name for _, name in ranked))[:_MOST_EXAMPLES]
         return await asyncio.to_thread(lambda: form(document(routes, models)))
 
 
-def _rank(model: Served) -> tuple[bool, str]:
+def _rank_model(model: Served) -> tuple[bool, str]:
     """Return the sort key of a model as an example; those that need one plain request come first."""
     awkward = (
         model.config.HasField("sequence_batching")
@@ -180,7 +180,7 @@ def _rank(model: Served) -> tuple[bool, str]:
     return awkward, model.model_id.name
 
 
-def _rendered(document: JsonObject) -> _Made:
+def _render_page(document: JsonObject) -> _Made:
     page = api_page.render(document)
     headers = (
         "Content-Type: text/html; charset=utf-8\r\n"

@@ -24,7 +24,7 @@ def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -
     caller = None
     if tracer.hears_callers:
         get = request.head.headers.get
-        caller = _caller(
+        caller = _parse_caller(
             get(b"traceparent", b"").decode("latin-1"), get(b"tracestate", b"").decode("latin-1")
         )
     trace = tracer.sample(infer.head.model.name, caller)
@@ -36,7 +36,7 @@ def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -
 
 def trace_grpc(tracer: TraceSource, infer: InferRequest, call: ServerCall) -> None:
     """Trace a unary call if it is sampled or its caller traces it."""
-    trace = _call_trace(tracer, infer, call, call.began_ns)
+    trace = _sample_call(tracer, infer, call, call.began_ns)
     if trace is not None:
         _TracedExchange(trace, infer, "GRPC", call.unsent).watch(call)
 
@@ -46,17 +46,17 @@ def trace_stream(tracer: TraceSource, infer: InferRequest, call: ServerCall, beg
     next one began. Its send time is that of handing responses to the stream, because the bytes of
     several responses cannot be told apart later.
     """
-    trace = _call_trace(tracer, infer, call, began_ns)
+    trace = _sample_call(tracer, infer, call, began_ns)
     if trace is not None:
         _TracedExchange(trace, infer, "GRPC", lambda: 0, sends_with_replies=True)
     return call.received_ns
 
 
-def _call_trace(
+def _sample_call(
     tracer: TraceSource, infer: InferRequest, call: ServerCall, began_ns: int
 ) -> WireTrace | None:
     get = call.head.metadata.get
-    caller = _caller(get("traceparent"), get("tracestate")) if tracer.hears_callers else None
+    caller = _parse_caller(get("traceparent"), get("tracestate")) if tracer.hears_callers else None
     trace = tracer.sample(infer.head.model.name, caller)
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", began_ns)
@@ -64,7 +64,7 @@ def _call_trace(
     return trace
 
 
-def _caller(traceparent: object, tracestate: object) -> Caller | None:
+def _parse_caller(traceparent: object, tracestate: object) -> Caller | None:
     if not (isinstance(traceparent, str) and traceparent):
         return None
     return read_caller(traceparent, tracestate if isinstance(tracestate, str) else "")
@@ -99,13 +99,13 @@ class _TracedExchange:
         self._replied = self._answered = self._final = self._gone = self._ended = False
         self._sends_with_replies, self._refused = sends_with_replies, False
         self._looks = 0
-        infer.reply = self._take_reply
+        infer.reply = self._handle_reply
         infer.trace = self
         trace.begin(infer)
 
     def watch(self, request: _Answered) -> None:
         """Observe the start of the response through the request's callback."""
-        self._before, request.on_answered = request.on_answered, self._take_answer
+        self._before, request.on_answered = request.on_answered, self._handle_answer
 
     # the model's side
 
@@ -119,52 +119,52 @@ class _TracedExchange:
     def refused(self) -> None:
         self._trace.refused()
         self._refused = self._sends_with_replies
-        self._finish()
+        self._mark_final()
 
     def child(self, request: InferRequest) -> RequestTrace:
         return self._trace.child(request)
 
-    def _take_reply(self, infer: InferRequest, response: InferResponse) -> None:
+    def _handle_reply(self, infer: InferRequest, response: InferResponse) -> None:
         if not self._replied:
             self._replied = True
             self._trace.stamp("INFER_RESPONSE_COMPLETE")
             if self._sends_with_replies:
-                self._take_answer(Status.CANCELLED if infer.cancelled else Status.OK)
+                self._handle_answer(Status.CANCELLED if infer.cancelled else Status.OK)
         self._reply(infer, response)
         if response.final:
-            self._finish()
+            self._mark_final()
 
     # the wire's side
 
-    def _take_answer(self, status: int | Status) -> None:
+    def _handle_answer(self, status: int | Status) -> None:
         if self._before is not None:
             self._before(status)
         self._answered = True
         self._gone = status in (GONE, Status.CANCELLED)
         if not self._gone:
             self._trace.stamp(f"{self._protocol}_SEND_START")
-        self._look()
+        self._end_if_sent()
 
-    def _finish(self) -> None:
+    def _mark_final(self) -> None:
         self._final = True
-        self._look()
+        self._end_if_sent()
 
-    def _look(self) -> None:
+    def _end_if_sent(self) -> None:
         if self._ended or not (self._final and (self._answered or self._refused)):
             return
         if not self._gone:
             if self._unsent():
-                self._look_again()
+                self._schedule_check()
                 return
             self._trace.stamp(f"{self._protocol}_SEND_END")
         self._ended = True
         self._trace.end()
 
-    def _look_again(self) -> None:
+    def _schedule_check(self) -> None:
         loop = asyncio.get_running_loop()
         self._looks += 1
         if self._looks <= _LOOKS_AT_ONCE:
-            loop.call_soon(self._look)
+            loop.call_soon(self._end_if_sent)
         else:
             doublings = min(_MOST_DOUBLINGS, (self._looks - _LOOKS_AT_ONCE) // _LOOKS_ALIKE)
-            loop.call_later(_LOOK_S * 2**doublings, self._look)
+            loop.call_later(_LOOK_S * 2**doublings, self._end_if_sent)

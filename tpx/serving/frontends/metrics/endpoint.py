@@ -21,13 +21,13 @@ def custom_families(metrics: CustomMetrics) -> Sequence[Family]:
             name=family.name,
             kind=family.kind,
             help=family.help.replace("\\", r"\\").replace("\n", r"\n"),
-            lines=_lines(family),
+            lines=_format_lines(family),
         )
         for _, family in sorted(metrics.families.items())
     ]
 
 
-def _lines(family: CustomFamily) -> list[Line]:
+def _format_lines(family: CustomFamily) -> list[Line]:
     lines: list[Line] = []
     for key, series in family.series.items():
         inner = labels(dict(key))
@@ -91,9 +91,9 @@ class MetricsFrontend:
         elif request.head.path not in _PATHS:
             request.respond(200, _TEXT)
         else:
-            self._plane.tasks.start(answer_when_done(request, self._answer(request)))
+            self._plane.tasks.start(answer_when_done(request, self._answer_page(request)))
 
-    async def _answer(self, request: HttpRequest) -> None:
+    async def _answer_page(self, request: HttpRequest) -> None:
         request.respond(200, _TEXT, (await self._page.get(),))
 
     async def _make_page(self) -> bytes:

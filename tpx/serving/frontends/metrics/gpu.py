@@ -57,14 +57,14 @@ class GpuMetrics:
     def __init__(self, nvml: Nvml, visible: str | None) -> None:
         """`nvml` is the initialized pynvml; `visible` is CUDA_VISIBLE_DEVICES."""
         self._nvml = nvml
-        self._devices = [self._device(handle) for handle in self._visible(visible)]
+        self._devices = [self._describe_device(handle) for handle in self._find_visible(visible)]
         self.uuids: Mapping[int, str] = {index: device.uuid for index, device in enumerate(self._devices)}
         """UUIDs by CUDA device number."""
 
     def sample(self) -> Sequence[Family]:
         return [
             *(
-                Family(name=each.name, kind=each.kind, help=each.help, lines=self._lines(each))
+                Family(name=each.name, kind=each.kind, help=each.help, lines=self._read_lines(each))
                 for each in _READINGS
             ),
             *_NO_PINNED_MEMORY,
@@ -73,7 +73,7 @@ class GpuMetrics:
     def close(self) -> None:
         self._nvml.nvmlShutdown()
 
-    def _lines(self, reading: _Reading) -> list[tuple[str, float]]:
+    def _read_lines(self, reading: _Reading) -> list[tuple[str, float]]:
         lines = []
         for device in self._devices:
             try:
@@ -85,18 +85,18 @@ class GpuMetrics:
                 lines.append((f"{{{labels({'gpu_uuid': device.uuid})}}}", value))
         return lines
 
-    def _device(self, handle: object) -> _Device:
+    def _describe_device(self, handle: object) -> _Device:
         try:
             energy: int | None = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         except self._nvml.NVMLError:
             energy = None
-        return _Device(handle, self._uuid(handle), energy)
+        return _Device(handle, self._get_uuid(handle), energy)
 
-    def _uuid(self, handle: object) -> str:
+    def _get_uuid(self, handle: object) -> str:
         uuid = self._nvml.nvmlDeviceGetUUID(handle)
         return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
-    def _visible(self, visible: str | None) -> list[object]:
+    def _find_visible(self, visible: str | None) -> list[object]:
         """Return handles in CUDA's order: by number or UUID prefix, up to the first invalid entry."""
         everything = [
             self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())
@@ -105,24 +105,24 @@ class GpuMetrics:
             return everything
         chosen = []
         for word in visible.split(","):
-            found = self._named(word.strip(), everything)
+            found = self._find_device(word.strip(), everything)
             if found is None:
                 break
             chosen.append(found)
         return chosen
 
-    def _named(self, word: str, handles: Sequence[object]) -> object:
+    def _find_device(self, word: str, handles: Sequence[object]) -> object:
         if word.isascii() and word.isdigit():
             return handles[int(word)] if int(word) < len(handles) else None
-        alike = [handle for handle in handles if word and self._uuid(handle).startswith(word)]
+        alike = [handle for handle in handles if word and self._get_uuid(handle).startswith(word)]
         return alike[0] if len(alike) == 1 else None
 
 
-def _utilization(nvml: Nvml, device: _Device) -> float:
+def _read_utilization(nvml: Nvml, device: _Device) -> float:
     return float(nvml.nvmlDeviceGetUtilizationRates(device.handle).gpu / 100)
 
 
-def _memory(nvml: Nvml, device: _Device) -> Any:
+def _read_memory(nvml: Nvml, device: _Device) -> Any:
     """Return memory usage. Version 2 excludes memory reserved by the driver, as nvidia-smi does."""
     try:
         return nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2)
@@ -130,7 +130,7 @@ def _memory(nvml: Nvml, device: _Device) -> Any:
         return nvml.nvmlDeviceGetMemoryInfo(device.handle)
 
 
-def _joules(nvml: Nvml, device: _Device) -> float | None:
+def _read_joules(nvml: Nvml, device: _Device) -> float | None:
     if device.energy_at_start_mj is None:
         return None
     now_mj: int = nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
@@ -138,16 +138,16 @@ def _joules(nvml: Nvml, device: _Device) -> float | None:
 
 
 _READINGS = (
-    _Reading(name="nv_gpu_utilization", help="GPU utilization rate [0.0 - 1.0)", read=_utilization),
+    _Reading(name="nv_gpu_utilization", help="GPU utilization rate [0.0 - 1.0)", read=_read_utilization),
     _Reading(
         name="nv_gpu_memory_total_bytes",
         help="GPU total memory, in bytes",
-        read=lambda nvml, device: int(_memory(nvml, device).total),
+        read=lambda nvml, device: int(_read_memory(nvml, device).total),
     ),
     _Reading(
         name="nv_gpu_memory_used_bytes",
         help="GPU used memory, in bytes",
-        read=lambda nvml, device: int(_memory(nvml, device).used),
+        read=lambda nvml, device: int(_read_memory(nvml, device).used),
     ),
     _Reading(
         name="nv_gpu_power_usage",
@@ -163,7 +163,7 @@ _READINGS = (
         name="nv_energy_consumption",
         kind="counter",
         help="GPU energy consumption in joules since the Triton Server started",
-        read=_joules,
+        read=_read_joules,
     ),
 )
 

@@ -14,11 +14,11 @@ class CpuMetrics:
     """CPU and memory of the machine. Utilization is since the last sample, so the first has none."""
 
     def __init__(self) -> None:
-        self._before = _busy_and_all()
+        self._before = _read_cpu_seconds()
         self._utilization: float | None = None
 
     def sample(self) -> Sequence[Family]:
-        busy, whole = _busy_and_all()
+        busy, whole = _read_cpu_seconds()
         before_busy, before_whole = self._before
         if whole > before_whole:
             self._utilization = min(1.0, max(0.0, (busy - before_busy) / (whole - before_whole)))
@@ -41,7 +41,7 @@ class CpuMetrics:
         """Do nothing: the probe holds no resources."""
 
 
-def _busy_and_all() -> tuple[float, float]:
+def _read_cpu_seconds() -> tuple[float, float]:
     """Return busy and total CPU seconds of all cores since boot. User time already includes guests."""
     times = psutil.cpu_times()._asdict()
     whole = sum(spent for name, spent in times.items() if not name.startswith("guest"))
@@ -94,7 +94,7 @@ class Sampler:
         self._interval_s = interval_s
         self._latest: Sequence[Family] = ()
         self._stopping = stopping or threading.Event()
-        self._thread = threading.Thread(target=self._work, name="metrics-sampler", daemon=True)
+        self._thread = threading.Thread(target=self._sample_loop, name="metrics-sampler", daemon=True)
 
     def start(self) -> None:
         """Sample once, then start the thread."""
@@ -114,7 +114,7 @@ class Sampler:
     def families(self) -> Sequence[Family]:
         return self._latest
 
-    def _work(self) -> None:
+    def _sample_loop(self) -> None:
         pause = min(self._interval_s, _SOON_S)
         while not self._stopping.wait(pause):
             pause = self._interval_s

@@ -41,11 +41,11 @@ class _Metric:
     kind: Kind = "counter"
 
 
-def _microseconds(phase: str) -> Callable[[_ModelRow], int]:
+def _make_us_getter(phase: str) -> Callable[[_ModelRow], int]:
     return lambda row: row.durations[phase].ns // 1000
 
 
-def _of_cache(phase: str, *, count: bool) -> Callable[[_ModelRow], int | None]:
+def _make_cache_getter(phase: str, *, count: bool) -> Callable[[_ModelRow], int | None]:
     """Return the value of a model whose responses are cached; only then it has cache series."""
 
     def value(row: _ModelRow) -> int | None:
@@ -78,47 +78,49 @@ _COUNTER_LATENCIES = (
     _Metric(
         "nv_inference_request_duration_us",
         "Cumulative inference request duration in microseconds (includes cached requests)",
-        _microseconds("success"),
+        _make_us_getter("success"),
     ),
     _Metric(
         "nv_inference_queue_duration_us",
         "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        _microseconds("queue"),
+        _make_us_getter("queue"),
     ),
     _Metric(
         "nv_inference_compute_input_duration_us",
         "Cumulative compute input duration in microseconds (does not include cached requests)",
-        _microseconds("compute_input"),
+        _make_us_getter("compute_input"),
     ),
     _Metric(
         "nv_inference_compute_infer_duration_us",
         "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        _microseconds("compute_infer"),
+        _make_us_getter("compute_infer"),
     ),
     _Metric(
         "nv_inference_compute_output_duration_us",
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        _microseconds("compute_output"),
+        _make_us_getter("compute_output"),
     ),
 )
 _CACHE = (
     _Metric(
-        "nv_cache_num_hits_per_model", "Number of cache hits per model", _of_cache("cache_hit", count=True)
+        "nv_cache_num_hits_per_model",
+        "Number of cache hits per model",
+        _make_cache_getter("cache_hit", count=True),
     ),
     _Metric(
         "nv_cache_hit_duration_per_model",
         "Total cache hit duration per model, in microseconds",
-        _of_cache("cache_hit", count=False),
+        _make_cache_getter("cache_hit", count=False),
     ),
     _Metric(
         "nv_cache_num_misses_per_model",
         "Number of cache misses per model",
-        _of_cache("cache_miss", count=True),
+        _make_cache_getter("cache_miss", count=True),
     ),
     _Metric(
         "nv_cache_miss_duration_per_model",
         "Total cache miss (insert+lookup) duration per model, in microseconds",
-        _of_cache("cache_miss", count=False),
+        _make_cache_getter("cache_miss", count=False),
     ),
 )
 _GAUGES = (
@@ -149,25 +151,25 @@ class ModelFamilies:
     def rows(self, models: Iterable[Served]) -> Iterator[_ModelRow]:
         """Snapshot the counters of each model."""
         for model in models:
-            yield _ModelRow(model, self._names_of(model), model.statistics.durations())
+            yield _ModelRow(model, self._make_names(model), model.statistics.durations())
 
     def of(self, rows: Sequence[_ModelRow], now_ns: int) -> Iterator[Family]:
         """Build the families; optional ones only if at least one model has them."""
         settings = self._settings
         counted = settings.counter_latencies
-        yield _family(_SUCCESS, rows)
-        yield _failures(rows)
+        yield _build_family(_SUCCESS, rows)
+        yield _build_failures(rows)
         for metric in (*_COUNTS, *((*_COUNTER_LATENCIES, *_CACHE) if counted else ()), *_GAUGES):
-            yield _family(metric, rows)
+            yield _build_family(metric, rows)
         if settings.histogram_latencies:
             for family in HISTOGRAMS:
-                yield _histogram(family, rows)
+                yield _build_histogram(family, rows)
         if settings.summary_latencies:
             shares = [quantile.q for quantile in settings.summary_quantiles]
             for family in SUMMARIES:
-                yield _summary(family, rows, shares, now_ns)
+                yield _build_summary(family, rows, shares, now_ns)
 
-    def _names_of(self, model: Served) -> _Names:
+    def _make_names(self, model: Served) -> _Names:
         names = self._names.get(model)
         if names is None:
             namespace = model.model_id.namespace
@@ -182,7 +184,7 @@ class ModelFamilies:
         return names
 
 
-def _family(metric: _Metric, rows: Sequence[_ModelRow]) -> Family:
+def _build_family(metric: _Metric, rows: Sequence[_ModelRow]) -> Family:
     values = ((row.names.text, metric.value(row)) for row in rows)
     lines = ((f"{{{text}}}", value) for text, value in values if value is not None)
     return Family(
@@ -190,7 +192,7 @@ def _family(metric: _Metric, rows: Sequence[_ModelRow]) -> Family:
     )
 
 
-def _failures(rows: Sequence[_ModelRow]) -> Family:
+def _build_failures(rows: Sequence[_ModelRow]) -> Family:
     return Family(
         name="nv_inference_request_failure",
         kind="counter",
@@ -203,13 +205,13 @@ def _failures(rows: Sequence[_ModelRow]) -> Family:
     )
 
 
-def _histogram(family: LatencyFamily, rows: Sequence[_ModelRow]) -> Family:
+def _build_histogram(family: LatencyFamily, rows: Sequence[_ModelRow]) -> Family:
     def lines() -> Iterator[Line]:
         for row in rows:
-            kept, text = _distribution(row.model, family), row.names.text
+            kept, text = _find_distribution(row.model, family), row.names.text
             if not isinstance(kept, Histogram):
                 continue
-            yield from _totals(text, kept, family)
+            yield from _format_totals(text, kept, family)
             for upper, count in zip(kept.bounds, kept.cumulative(), strict=True):
                 yield f'_bucket{{{text},le="{bound(upper)}"}}', count
             yield f'_bucket{{{text},le="+Inf"}}', kept.count
@@ -217,15 +219,15 @@ def _histogram(family: LatencyFamily, rows: Sequence[_ModelRow]) -> Family:
     return Family(name=family.name, kind="histogram", help=family.help, lines=lines(), optional=True)
 
 
-def _summary(
+def _build_summary(
     family: LatencyFamily, rows: Sequence[_ModelRow], shares: Sequence[float], now_ns: int
 ) -> Family:
     def lines() -> Iterator[Line]:
         for row in rows:
-            kept, text = _distribution(row.model, family), row.names.text
+            kept, text = _find_distribution(row.model, family), row.names.text
             if not isinstance(kept, Summary):
                 continue
-            yield from _totals(text, kept, family)
+            yield from _format_totals(text, kept, family)
             for share, ns in zip(shares, kept.read_ns(shares, now_ns), strict=True):
                 value = math.nan if ns is None else ns // family.unit_ns
                 yield f'{{{text},quantile="{share!r}"}}', value
@@ -233,12 +235,12 @@ def _summary(
     return Family(name=family.name, kind="summary", help=family.help, lines=lines(), optional=True)
 
 
-def _totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list[Line]:
+def _format_totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list[Line]:
     """Return count and sum in whole units, as prometheus-cpp does in Triton."""
     return [(f"_count{{{text}}}", kept.count), (f"_sum{{{text}}}", kept.total_ns // family.unit_ns)]
 
 
-def _distribution(model: Served, family: LatencyFamily) -> Histogram | Summary | None:
+def _find_distribution(model: Served, family: LatencyFamily) -> Histogram | Summary | None:
     kept = model.statistics.latencies
     return None if kept is None else kept.by_family.get(family.name)
 
