@@ -69,7 +69,7 @@ class _KnownGrpcHead:
     def answer(self, fast: UnscheduledPath, outputs: list[bytes]) -> list[Buffer]:
         """Return the response for outputs computed on the fast path."""
         if not self._starts:
-            self._starts = _starts(self.head, fast.outputs(), _NO_PARAMETERS)
+            self._starts = _render_starts(self.head, fast.outputs(), _NO_PARAMETERS)
         parts: list[Buffer] = []
         for start, data in zip(self._starts, outputs, strict=True):
             parts += (start, data)
@@ -83,7 +83,7 @@ class _KnownGrpcHead:
         """Respond with the outputs in `payload`."""
         if self._bound is not response:
             self._bound = response
-            self._starts = _starts(self.head, response.tensors(payload), _NO_PARAMETERS)
+            self._starts = _render_starts(self.head, response.tensors(payload), _NO_PARAMETERS)
         if len(self._starts) == 1:
             context.respond((self._starts[0], payload))
             return
@@ -116,7 +116,7 @@ class GrpcInference:
     ) -> None:
         """Handle one request. Every error is answered; nothing is raised."""
         try:
-            infer = self._unanswered(call, message, decoded)
+            infer = self._build_or_answer(call, message, decoded)
             if infer is None:
                 return
             if infer.head.model.decoupled:
@@ -137,14 +137,14 @@ class GrpcInference:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "ModelInfer", exc)
 
-    def _unanswered(
+    def _build_or_answer(
         self, call: ServerCall, message: Buffer, decoded: DecodedRequest | None
     ) -> InferRequest | None:
         """Return the request of a unary call; None: the fast path has answered it. Raises as `request`."""
         if decoded is None and self._forwarding is None:
-            found = self._remembered(message)
+            found = self._find_known(message)
             if found is not None:
-                if self._started_at_once(call, *found):
+                if self._start_fast(call, *found):
                     return None
                 return InferRequest(found[0].head, found[1], self._reply, call)
         return self.request(message, call, self._reply, call, decoded)
@@ -163,11 +163,11 @@ class GrpcInference:
             forwarded = self._forwarding.of_metadata(call.head.metadata)
         # metadata adds parameters that the message bytes do not show: skip the lookup
         if decoded is None and not forwarded:
-            found = self._remembered(message)
+            found = self._find_known(message)
             if found is not None:
                 return InferRequest(found[0].head, found[1], reply, context)
         if decoded is None:
-            decoded = self._decoded(message)
+            decoded = self._decode_request(message)
         if forwarded:
             decoded.parameters.update(forwarded)
         head = self._plane.bind(decoded)
@@ -177,16 +177,16 @@ class GrpcInference:
             and head.total_size >= 0
             and not (head.request_id or head.placed or forwarded)
         ):
-            self._remember(bytes(message[:size]), head, call.method)
+            self._remember_head(bytes(message[:size]), head, call.method)
         elif (
             head.shared is not None
             and not (head.request_id or forwarded)
             and len(message) <= _REMEMBERED_HEAD_BYTES
         ):
-            self._remember(bytes(message), head, call.method)
+            self._remember_head(bytes(message), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
-    def _started_at_once(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
+    def _start_fast(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
         """Answer a request on the fast path, or send it on the remote one. Return False if neither is
         possible.
         """
@@ -224,7 +224,7 @@ class GrpcInference:
         except TpxError as exc:
             fail(call, exc)
 
-    def _decoded(self, message: Buffer) -> DecodedRequest:
+    def _decode_request(self, message: Buffer) -> DecodedRequest:
         """Decode a message. Raises Postponed if it has explicit contents that take long to decode."""
         split = split_raw_inputs(message, 0)
         decode = partial(decode_infer_request, message, split, self._plane.max_string_elements)
@@ -232,7 +232,7 @@ class GrpcInference:
             raise Postponed(self._plane.offload, split[0], decode)
         return decode()
 
-    def _remembered(self, message: Buffer) -> tuple[_KnownGrpcHead, list[Buffer]] | None:
+    def _find_known(self, message: Buffer) -> tuple[_KnownGrpcHead, list[Buffer]] | None:
         """Return the remembered head and the tensors of a message whose start and size match one, or None."""
         if self._generation != self._plane.generation:
             # models changed: the remembered heads may be stale
@@ -260,7 +260,7 @@ class GrpcInference:
             buffers.append(view[start:size])
         return known, buffers
 
-    def _remember(self, start: bytes, head: RequestHead, method: Method) -> None:
+    def _remember_head(self, start: bytes, head: RequestHead, method: Method) -> None:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
         plain = len(head.inputs) == 1 and head.shared is None
@@ -309,7 +309,7 @@ def encode_response(
     starts = head.rendered.get(key)
     if starts is None:
         outputs = with_classes(outputs, head)
-        starts = _starts(head, outputs, parameters)
+        starts = _render_starts(head, outputs, parameters)
         # the size of BYTES outputs varies with their values, not only with their shape
         if not any(tensor.datatype == "BYTES" for tensor in outputs):
             head.remember_rendered(key, starts)
@@ -322,7 +322,9 @@ def encode_response(
     return parts
 
 
-def _starts(head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter]) -> list[bytes]:
+def _render_starts(
+    head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter]
+) -> list[bytes]:
     """Return the bytes before each tensor; the first item includes all other fields of the message."""
     message = messages.ModelInferResponse(
         model_name=head.model.name, model_version=str(head.model.version), id=head.request_id

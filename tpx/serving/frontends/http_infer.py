@@ -84,16 +84,16 @@ class _KnownHttpHead:
     def answered(self, context: HttpRequest, response: RemoteResponse, payload: Buffer) -> None:
         """Respond with the outputs in `payload`."""
         if self._outputs is not response:
-            self._learn(context, response, response.tensors(payload))
+            self._learn_outputs(context, response, response.tensors(payload))
         self._respond(context, payload)
 
     def answer(self, request: HttpRequest, fast: UnscheduledPath, outputs: list[bytes]) -> None:
         """Respond with outputs computed on the fast path."""
         if self._outputs is not fast:
-            self._learn(request, fast, fast.outputs())
+            self._learn_outputs(request, fast, fast.outputs())
         self._respond(request, *outputs)
 
-    def _learn(self, request: HttpRequest, identity: object, outputs: list[Tensor]) -> None:
+    def _learn_outputs(self, request: HttpRequest, identity: object, outputs: list[Tensor]) -> None:
         """Render the constant parts of responses with outputs of these shapes."""
         rendered = _render(self.head, outputs, None)
         self._outputs, self._headers, self._start = identity, rendered.headers, rendered.pieces[0]
@@ -114,7 +114,7 @@ class InferRoute:
     def __init__(self, inference: "HttpInference", head: HttpHead, match: re.Match[str]) -> None:
         self._inference = inference
         self.model_name, self.model_version = of_model(match)
-        self.head_size = _head_size(head.headers.get(b"inference-header-content-length"))
+        self.head_size = _parse_head_size(head.headers.get(b"inference-header-content-length"))
         encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
         self.encoding = "" if encoding == "identity" else encoding
         self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
@@ -178,16 +178,16 @@ class HttpInference:
         if decoded is None and (size or route.remembers_all):
             known = route.heads.get(bytes(body[:size] if size else body))
             if known is not None:
-                if known.quick and self._started_at_once(request, known, body[size:]):
+                if known.quick and self._start_fast(request, known, body[size:]):
                     return
-                infer = self._remembered(request, known.head, body, size or len(body))
+                infer = self._build_known_request(request, known.head, body, size or len(body))
         if infer is None:
             try:
                 if decoded is None:
-                    decoded = self._decoded(route, body, size)
-                infer = self._bound(request, route, body, decoded)
+                    decoded = self._decode_request(route, body, size)
+                infer = self._bind_request(request, route, body, decoded)
             except Postponed as exc:
-                go_on = partial(self._go_on, request, route, body)
+                go_on = partial(self._resume_compute, request, route, body)
                 request.on_gone = exc.then(go_on, partial(answer_error, request))
                 return
         request.on_gone = infer.cancel
@@ -195,11 +195,13 @@ class HttpInference:
             trace_http(self._plane.tracer, infer, request)
         self._plane.infer(infer)
 
-    def _go_on(self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest) -> None:
+    def _resume_compute(
+        self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest
+    ) -> None:
         """Continue with a request that was decoded, or read from shared memory, in another thread."""
         attempt(request, partial(self._compute, request, route, body, decoded))
 
-    def _started_at_once(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
+    def _start_fast(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
         """Answer a request on the fast path, or send it on the remote one. Return False if neither is
         possible.
         """
@@ -228,12 +230,12 @@ class HttpInference:
         if outputs is not None:
             known.answer(request, fast, outputs)
             return
-        infer = self._remembered(request, known.head, tensors, 0)
+        infer = self._build_known_request(request, known.head, tensors, 0)
         assert infer is not None  # the size was checked
         request.on_gone = infer.cancel
         attempt(request, partial(self._plane.infer, infer))
 
-    def _remembered(
+    def _build_known_request(
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
     ) -> InferRequest | None:
         """Return the request with a remembered head, or None if its body has not the expected length."""
@@ -249,27 +251,27 @@ class HttpInference:
             size += bound.size
         return InferRequest(head, buffers, self._reply, request)
 
-    def _decoded(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
+    def _decode_request(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
         """Decode a request. Raises Postponed for JSON that takes long to parse."""
         if size is not None and not 0 <= size <= len(body):
             raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
         if size == 0:
             signature = self._plane.signature(route.model_name, route.model_version)
             return raw_request(signature, route.model_version, body)
-        decode = partial(self._decode, route, body, size)
+        decode = partial(self._decode_body, route, body, size)
         json_size = len(body) if size is None else size
         if json_size > LONG_BYTES:
             raise Postponed(self._plane.offload, json_size, decode)
         return decode()
 
-    def _decode(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
+    def _decode_body(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
         decoded = decode_infer_request(
             route.model_name, body, size, self._max_input_bytes, self._plane.max_string_elements
         )
         decoded.model_version = route.model_version
         return decoded
 
-    def _bound(
+    def _bind_request(
         self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest
     ) -> InferRequest:
         if route.forwarded:
@@ -278,13 +280,13 @@ class HttpInference:
         if head.model.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if 0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES and head.reusable:
-            self._remember(route, bytes(body[: decoded.tensor_offset]), head)
+            self._remember_head(route, bytes(body[: decoded.tensor_offset]), head)
         elif head.shared is not None and len(body) <= _REMEMBERED_HEAD_BYTES and not head.request_id:
-            self._remember(route, bytes(body), head)
+            self._remember_head(route, bytes(body), head)
             route.remembers_all = True
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
-    def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
+    def _remember_head(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
         plane, plain = self._plane, head.shared is None
         route.heads[start] = _KnownHttpHead(
             head,
@@ -325,7 +327,7 @@ def _respond(request: HttpRequest, answer: tuple[bytes, list[Buffer]]) -> None:
         request.respond(200, headers, parts)
 
 
-def _head_size(value: bytes | None) -> int | None:
+def _parse_head_size(value: bytes | None) -> int | None:
     """Parse Inference-Header-Content-Length; return None if the whole body is JSON. Raises InvalidRequest."""
     if value is None:
         return None
@@ -413,7 +415,7 @@ def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequ
     Raises InvalidRequest unless the model has exactly one input whose shape can be deduced.
     """
     try:
-        tensor = _only_input(signature, body)
+        tensor = _deduce_input(signature, body)
     except InvalidRequest as exc:
         raise with_request_id(exc, "") from exc
     return DecodedRequest(
@@ -421,7 +423,7 @@ def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequ
     )
 
 
-def _only_input(signature: Signature, body: Buffer) -> Tensor:
+def _deduce_input(signature: Signature, body: Buffer) -> Tensor:
     specs = list(signature.inputs.values())
     if len(specs) != 1:
         raise InvalidRequest(

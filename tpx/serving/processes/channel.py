@@ -145,7 +145,7 @@ class FrameChannel:
         """True during `drain`, which publishes at its end everything sent meanwhile."""
         self._loop.add_reader(self._woken, self._on_wake)
         self._incoming.sleeps[0] = 1  # the first frame must wake this side
-        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._poll)
 
     @property
     def closed(self) -> bool:
@@ -179,7 +179,7 @@ class FrameChannel:
         frame = head, meta, parts, size
         if size + len(meta) > INLINE_BYTES and not self._heap.fits(len(meta) + size + _ALIGNMENT):
             raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
-        if self._waiting or not self._write(frame):
+        if self._waiting or not self._write_frame(frame):
             if not self._waiting:
                 self.on_backlog(True)
             self._waiting.append(frame)
@@ -198,13 +198,13 @@ class FrameChannel:
         """Return memory whose parts are sent without a copy; None if there is no room."""
         return None if self._closed else self._heap.allocate(size)
 
-    def _write(self, frame: _Waiting) -> bool:
+    def _write_frame(self, frame: _Waiting) -> bool:
         head, meta, parts, size = frame
         if len(meta) + size <= INLINE_BYTES:
             room = self._outgoing.write(head, meta, size, INLINE)
             if room is None:
                 return False
-            _fill(room, parts)
+            _copy_parts(room, parts)
             return True
         lent = self._heap.lend(parts) if len(meta) <= INLINE_BYTES else None
         if lent is not None:
@@ -212,7 +212,7 @@ class FrameChannel:
                 return True
             self._heap.give(lent)
             return False
-        start = _meta_room(len(meta))
+        start = _reserve_for_meta(len(meta))
         place = self._heap.take(start + size)
         if place is None:
             return False
@@ -222,7 +222,7 @@ class FrameChannel:
         view = memoryview(self._memory)
         if start:
             view[place : place + len(meta)] = meta
-        _fill(view[place + start : place + start + size], parts)
+        _copy_parts(view[place + start : place + start + size], parts)
         return True
 
     def _publish_one(self) -> None:
@@ -254,10 +254,10 @@ class FrameChannel:
         """Send the queued frames that have room now."""
         waiting = self._waiting
         while waiting:
-            if not self._write(waiting[0]):
+            if not self._write_frame(waiting[0]):
                 # set the flag, then try again: room freed in between causes no wake-up
                 self._outgoing.writer_waits[0] = 1
-                if not self._write(waiting[0]):
+                if not self._write_frame(waiting[0]):
                     return
             waiting.popleft()
             if not waiting:
@@ -270,7 +270,7 @@ class FrameChannel:
             os.eventfd_read(self._woken)
         self.drain()
 
-    def _take_on(self) -> None:
+    def _drain_again(self) -> None:
         self._takes_on = False
         self.drain()
 
@@ -300,7 +300,7 @@ class FrameChannel:
         self.publish()
         if not incoming.fall_asleep() and not self._takes_on:
             self._takes_on = True
-            self._loop.call_soon(self._take_on)
+            self._loop.call_soon(self._drain_again)
 
     def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
         """Yield frames with their metadata and payload, except those that the channel handles itself.
@@ -315,22 +315,22 @@ class FrameChannel:
             meta: Buffer = bytes(data[:meta_size])
             payload: Buffer = bytes(data[meta_size:])
             if place != INLINE:
-                start = _meta_room(meta_size)
-                payload = self._block(place, start, size)
+                start = _reserve_for_meta(meta_size)
+                payload = self._view_block(place, start, size)
                 if start:
                     meta = self._memory[place : place + meta_size]
             yield ReceivedFrame(kind, flags, number, template, generation, meta, payload)
 
-    def _block(self, place: int, start: int, size: int) -> memoryview:
+    def _view_block(self, place: int, start: int, size: int) -> memoryview:
         """Return a view of a block from `start` on; the block is released when no view is left."""
         if place not in self._theirs or place + start + size > self._theirs.stop:
             raise ChannelBroken(f"a block of {size} bytes at {place}")
         block = np.frombuffer(self._memory, np.uint8, size, place + start)
-        lease = weakref.ref(block, self._unviewed)
+        lease = weakref.ref(block, self._note_unviewed)
         self._blocks[id(lease)] = lease, place
         return block.data
 
-    def _unviewed(self, lease: "weakref.ref[Array]") -> None:
+    def _note_unviewed(self, lease: "weakref.ref[Array]") -> None:
         """Note that a block is no longer viewed; called in any thread."""
         first = not self._done
         self._done.append(self._blocks.pop(id(lease))[1])
@@ -350,9 +350,9 @@ class FrameChannel:
         if not self._draining:
             self.publish()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Handle frames that came without a wake-up, because a lost one must not stall the channel."""
-        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._look)
+        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._poll)
         self.drain()
 
     def close(self) -> None:
@@ -364,23 +364,23 @@ class FrameChannel:
             self._waiting.clear()
             self._descriptors.close()
             # break the cycle: memory is freed with its last view, not by the collector
-            self._on_frames, self._on_broken, self.on_backlog = _take_nothing, _ignore, _ignore
+            self._on_frames, self._on_broken, self.on_backlog = _take_nothing, _do_nothing, _do_nothing
 
 
 def _take_nothing(channel: FrameChannel, frames: Iterator[Arrived]) -> None:
     """Do nothing: a closed channel has no frames."""
 
 
-def _ignore(_: object) -> None:
+def _do_nothing(_: object) -> None:
     """Do nothing: the channel is closed."""
 
 
-def _meta_room(size: int) -> int:
+def _reserve_for_meta(size: int) -> int:
     """Return the bytes before the payload in a block, for metadata that is too large for the ring."""
     return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _fill(room: memoryview, parts: Sequence[Buffer]) -> None:
+def _copy_parts(room: memoryview, parts: Sequence[Buffer]) -> None:
     if len(parts) == 1:
         room[:] = parts[0]
         return

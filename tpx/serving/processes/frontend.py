@@ -60,7 +60,7 @@ class FrontendProcess:
         self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
         self._memory_watch = MemoryWatch(self._budget)
         self._plane = RemotePlane(logs, config.server.max_string_elements)
-        self._plane.on_state, self._plane.on_order = self._obey_state, self._obey
+        self._plane.on_state, self._plane.on_order = self._apply_state, self._follow_order
         self._endpoints = Endpoints(
             self._config, self._plane, None, self._budget, relay=VerbRelay(self._plane), bound=seat.sockets
         )
@@ -79,7 +79,7 @@ class FrontendProcess:
             signal.signal(number, signal.SIG_IGN)
         keep_freed_memory()
         allocate_with(self._plane.allocate)
-        watch = asyncio.create_task(self._count_connections())
+        watch = asyncio.create_task(self._report_loop())
         try:
             while not self._ended:
                 try:
@@ -104,7 +104,7 @@ class FrontendProcess:
             await loop.sock_connect(sock, self._seat.engine)
             descriptors = Descriptors.new()
             channel = self._channel = FrameChannel(
-                descriptors, self._plane.on_frames, self._on_broken, is_engine=False
+                descriptors, self._plane.on_frames, self._handle_broken, is_engine=False
             )
             try:
                 socket.send_fds(
@@ -112,21 +112,21 @@ class FrontendProcess:
                     [bytes([self._seat.index])],
                     [descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend],
                 )
-                gone = loop.create_task(_until_gone(sock))
+                gone = loop.create_task(_wait_until_gone(sock))
                 gone.add_done_callback(lambda _: self._lost.set())
                 gone.add_done_callback(lambda _: self._welcome.set())
                 try:
                     async with asyncio.timeout(_WELCOME_S):
                         await self._welcome.wait()
                     if not gone.done():
-                        await self._serve(channel)
+                        await self._serve_until_lost(channel)
                 finally:
                     gone.cancel()
             finally:
                 channel.close()
                 self._plane.lose()
 
-    async def _serve(self, channel: FrameChannel) -> None:
+    async def _serve_until_lost(self, channel: FrameChannel) -> None:
         self._plane.use(channel)
         if not self._listens:
             self._listens = True
@@ -141,17 +141,17 @@ class FrontendProcess:
         if not self._ended:
             log.error("frontend %d has lost the engine: requests fail until it is back", self._seat.index)
 
-    def _on_broken(self, error: Exception) -> None:
+    def _handle_broken(self, error: Exception) -> None:
         log.error("frontend %d: the engine's messages cannot be read", self._seat.index, exc_info=error)
         self._lost.set()
 
-    def _obey_state(self, state: EngineState) -> None:
+    def _apply_state(self, state: EngineState) -> None:
         if state.logs != self._logs.settings:
             self._logs.update(state.logs)
         self._plane.tracer.set(on=state.tracing, hears_callers=state.hears_callers)
         self._welcome.set()
 
-    def _obey(self, order: FrameKind) -> None:
+    def _follow_order(self, order: FrameKind) -> None:
         if order is FrameKind.RELEASE_CLIENTS:
             for listener in self._endpoints.serving:
                 listener.release()
@@ -159,17 +159,17 @@ class FrontendProcess:
             for listener in self._endpoints.serving:
                 listener.stop_accepting()
             self._closing = True
-            self._note_connections()
+            self._report_connections()
         else:
             self._ended = True
             self._lost.set()
 
-    async def _count_connections(self) -> None:
+    async def _report_loop(self) -> None:
         while True:
-            self._note_connections()
+            self._report_connections()
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    def _note_connections(self) -> None:
+    def _report_connections(self) -> None:
         channel = self._channel
         if channel is not None and not channel.closed:
             count = sum(listener.connections for listener in self._endpoints.serving)
@@ -177,7 +177,7 @@ class FrontendProcess:
             channel.gauges[CLOSING] = self._closing
 
 
-async def _until_gone(sock: socket.socket) -> None:
+async def _wait_until_gone(sock: socket.socket) -> None:
     with suppress(OSError):
         await asyncio.get_running_loop().sock_recv(sock, 1)  # returns when the engine's end is closed
 

@@ -46,7 +46,7 @@ class Heap:
         """Positions of blocks whose array no longer exists."""
         self._lent: dict[int, list[Sequence[Buffer]]] = {}
         """Parts of arrays that the other side reads, by position."""
-        self._address = _address_of(memoryview(memory))
+        self._address = _get_address(memoryview(memory))
         self.kept_bytes = 0
         """Size of free blocks that still have pages."""
 
@@ -64,7 +64,7 @@ class Heap:
         size = block_size(size)
         # free blocks of other sizes cannot be split, so start over when none is in use
         if not self._used and self._next + size > self._end:
-            self._begin_anew()
+            self._merge_free_blocks()
         free = self._free[size]
         if free:
             place = free.pop()
@@ -84,7 +84,7 @@ class Heap:
         if place is None:
             return None
         block = np.frombuffer(self._memory, np.uint8, size, place)
-        lease = weakref.ref(block, self._gone)
+        lease = weakref.ref(block, self._note_unviewed)
         self._allocated[id(lease)] = lease, place
         return block
 
@@ -93,7 +93,7 @@ class Heap:
         while self._unviewed:
             self._free_block(self._unviewed.popleft())
 
-    def _gone(self, lease: "weakref.ref[Array]") -> None:
+    def _note_unviewed(self, lease: "weakref.ref[Array]") -> None:
         """Note that an array no longer exists; called in any thread."""
         self._unviewed.append(self._allocated.pop(id(lease))[1])
 
@@ -103,9 +103,9 @@ class Heap:
 
         Returns None for other parts, which must be copied.
         """
-        first = end = _address_of(parts[0])
+        first = end = _get_address(parts[0])
         for part in parts:
-            if _address_of(part) != end:
+            if _get_address(part) != end:
                 return None
             end += len(part)
         place = first - self._address
@@ -132,7 +132,7 @@ class Heap:
             self.kept_bytes += size
         self._free[size].append(place)
 
-    def _begin_anew(self) -> None:
+    def _merge_free_blocks(self) -> None:
         """Merge all free blocks into one region; no block may be in use."""
         self._memory.madvise(mmap.MADV_REMOVE, self._start, self._size)
         self._next = self._start
@@ -140,6 +140,6 @@ class Heap:
         self.kept_bytes = 0
 
 
-def _address_of(part: Buffer) -> int:
+def _get_address(part: Buffer) -> int:
     address: int = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0
     return address

@@ -58,8 +58,8 @@ class FrontendHub:
     async def listen(self) -> None:
         """Accept frontends; return once all of them serve, or after a time limit."""
         self._listening.setblocking(False)
-        self._own(self._accept())
-        self._own(self._watch_readiness())
+        self._start_task(self._accept_frontends())
+        self._start_task(self._watch_readiness())
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
                 while sum(peer.serving for peer in self.peers) < self._count:
@@ -69,18 +69,18 @@ class FrontendHub:
                 return
         log.error("only %d of %d frontends serve after %d s", len(self.peers), self._count, _START_S)
 
-    def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
+    def _start_task(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self) -> None:
+    async def _accept_frontends(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             sock, _ = await loop.sock_accept(self._listening)
-            self._own(self._serve(sock))
+            self._start_task(self._serve_frontend(sock))
 
-    async def _serve(self, sock: socket.socket) -> None:
+    async def _serve_frontend(self, sock: socket.socket) -> None:
         """Serve a frontend until it ends."""
         loop = asyncio.get_running_loop()
         try:
@@ -89,7 +89,7 @@ class FrontendHub:
             if user != os.geteuid():
                 log.warning("a process of user %d has tried to connect as a frontend", user)
                 return
-            hello, fds = await loop.run_in_executor(None, _hello, sock)
+            hello, fds = await loop.run_in_executor(None, _receive_hello, sock)
             peer = Peer(self, sock, Descriptors.received(fds), hello[0])
         except (OSError, ChannelBroken) as exc:
             log.warning("a frontend could not connect: %s", exc)
@@ -98,7 +98,7 @@ class FrontendHub:
         self.peers.append(peer)
         self._announce_readiness()
         peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
-        self._tell_state(peer)
+        self._send_state(peer)
         self.changed.set()
         sock.setblocking(False)
         try:
@@ -135,9 +135,9 @@ class FrontendHub:
     def tell_state(self) -> None:
         """Send the current log and trace settings to all frontends."""
         for peer in self.peers:
-            self._tell_state(peer)
+            self._send_state(peer)
 
-    def _tell_state(self, peer: Peer) -> None:
+    def _send_state(self, peer: Peer) -> None:
         self.announce_generation()
         tracer = self.plane.tracer
         state = wire.EngineState(self.plane.logs.settings, tracer.on, tracer.hears_callers)
@@ -164,13 +164,13 @@ class FrontendHub:
 
     def release(self) -> None:
         """Make clients reconnect."""
-        self._tell_all(FrameKind.RELEASE_CLIENTS)
+        self._send_to_all(FrameKind.RELEASE_CLIENTS)
 
     def stop_accepting(self) -> None:
         """Make frontends close their ports and idle connections."""
-        self._tell_all(FrameKind.STOP_ACCEPTING)
+        self._send_to_all(FrameKind.STOP_ACCEPTING)
 
-    def _tell_all(self, kind: FrameKind) -> None:
+    def _send_to_all(self, kind: FrameKind) -> None:
         self._announce_readiness()  # first: a Watch call ends with the last status
         for peer in self.peers:
             peer.channel.send(kind)
@@ -178,14 +178,14 @@ class FrontendHub:
     def close(self) -> None:
         """End the frontends."""
         self._stopped = True
-        self._tell_all(FrameKind.END)
+        self._send_to_all(FrameKind.END)
         for peer in list(self.peers):
             peer.channel.publish()
         for task in self._tasks:
             task.cancel()
 
 
-def _hello(sock: socket.socket) -> tuple[bytes, list[int]]:
+def _receive_hello(sock: socket.socket) -> tuple[bytes, list[int]]:
     sock.settimeout(_HELLO_S)
     hello, fds, _, _ = socket.recv_fds(sock, HELLO_BYTES, 3)
     return hello, list(fds)

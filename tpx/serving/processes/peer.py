@@ -164,18 +164,18 @@ class Peer:
         self._hub.announce_generation()
         ends_ns = _clock() + _TURN_NS
         for arrived in frames:
-            known = self._quick(arrived[0])
+            known = self._find_fast(arrived[0])
             if known is not None:
-                self._compute(known, *arrived[1:])
+                self._compute_fast(known, *arrived[1:])
             else:
                 for frame in channel.open(arrived):
-                    self._on_frame(frame)
+                    self._handle_frame(frame)
                 if channel.closed:
                     return
             if _clock() > ends_ns:  # the channel schedules another turn for the rest
                 return
 
-    def _quick(self, fields: Fields) -> _Known | None:
+    def _find_fast(self, fields: Fields) -> _Known | None:
         """Return the template of a request that can take the fast path, otherwise None."""
         _, kind, flags, _, template, generation, meta_size, size, place = fields
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
@@ -188,16 +188,18 @@ class Peer:
             return None
         return known
 
-    def _compute(self, known: _Known, numbers: Sequence[int], tensors: Sequence[Buffer]) -> None:
+    def _compute_fast(self, known: _Known, numbers: Sequence[int], tensors: Sequence[Buffer]) -> None:
         """Compute requests on the fast path and answer them; the others take the regular path."""
         assert known.fast_path is not None
         self._published_ns = came_ns = _clock()
         self._run = known, numbers
-        done = known.fast_path.compute(tensors, came_ns, self._answer)
+        done = known.fast_path.compute(tensors, came_ns, self._answer_fast)
         for number, data in zip(numbers[done:], tensors[done:], strict=True):
-            self._start(ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", data), known)
+            self._start_request(
+                ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", data), known
+            )
 
-    def _answer(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
+    def _answer_fast(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
         """Send the responses to requests that were computed in one run."""
         known, numbers = self._run
         if known.bound is not bound:
@@ -230,33 +232,33 @@ class Peer:
         assert fast is not None
         outputs = fast.tensors(bound)
         known.bound = bound
-        known.template = self._template(fast.head, InferResponse(outputs))
+        known.template = self._get_template(fast.head, InferResponse(outputs))
         known.output_size = sum(len(tensor.data) for tensor in outputs)
         known.outputs = [
             (bound.output(wanted.spec).data, len(tensor.data))
             for wanted, tensor in zip(fast.head.outputs, outputs, strict=True)
         ]
 
-    def _template(self, head: RequestHead, response: InferResponse) -> FrameTemplate:
+    def _get_template(self, head: RequestHead, response: InferResponse) -> FrameTemplate:
         """Return the template of responses to such requests with outputs of these shapes."""
         key = rendering_key(self._key, response.outputs, None)
         known: FrameTemplate | None = head.rendered.get(key)
         if known is None:
-            known = FrameTemplate(_meta(response.outputs, response, None))
+            known = FrameTemplate(_encode_meta(response.outputs, response, None))
             head.remember_rendered(key, known)
         return known
 
-    def _on_frame(self, frame: ReceivedFrame) -> None:
+    def _handle_frame(self, frame: ReceivedFrame) -> None:
         match frame.kind:
             case FrameKind.INFER:
-                self._infer(frame)
+                self._handle_infer(frame)
             case FrameKind.CANCEL:
-                self._cancel(frame)
+                self._handle_cancel(frame)
             case FrameKind.STALL:
-                self._stall(frame)
+                self._handle_stall(frame)
             case FrameKind.ASK_MODEL:
                 asked = wire.decode(wire.ModelName, frame.meta)
-                self._describe(frame.number, asked.name, asked.version)
+                self._describe_model(frame.number, asked.name, asked.version)
             case FrameKind.HTTP:
                 self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
             case FrameKind.GRPC:
@@ -274,7 +276,7 @@ class Peer:
         assert serve is not None
         serve(call, message)  # type: ignore[arg-type]
 
-    def _stall(self, frame: ReceivedFrame) -> None:
+    def _handle_stall(self, frame: ReceivedFrame) -> None:
         infer = self._in_flight.get(frame.number)
         if infer is None:
             return
@@ -290,7 +292,7 @@ class Peer:
             add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
             trace.end()
 
-    def _cancel(self, frame: ReceivedFrame) -> None:
+    def _handle_cancel(self, frame: ReceivedFrame) -> None:
         number = frame.number
         infer = self._in_flight.get(number)
         if infer is not None:
@@ -326,15 +328,15 @@ class Peer:
         flags = Flag.ERROR | Flag.FINAL
         self.channel.send(kind, flags=flags, number=number, meta=wire.encode(wire.Error.of(error)))
 
-    def _describe(self, number: int, name: str, version: str, *, waits: bool = True) -> None:
+    def _describe_model(self, number: int, name: str, version: str, *, waits: bool = True) -> None:
         try:
             model = self._plane.model(name, version)
         except NotLoaded as exc:
-            self._wait(
+            self._wait_for_load(
                 FrameKind.MODEL,
                 number,
                 exc,
-                partial(self._describe, number, name, version, waits=False),
+                partial(self._describe_model, number, name, version, waits=False),
                 waits=waits,
             )
         except TpxError as exc:
@@ -348,7 +350,7 @@ class Peer:
                 meta=wire.encode(fields),
             )  # fmt: skip
 
-    def _wait(
+    def _wait_for_load(
         self, kind: FrameKind, number: int, absent: NotLoaded, work: Callable[[], None], *, waits: bool
     ) -> None:
         """Do `work` once the model is loaded; fail if the request has waited for that before."""
@@ -362,7 +364,7 @@ class Peer:
 
     # inference
 
-    def _infer(self, frame: ReceivedFrame) -> None:
+    def _handle_infer(self, frame: ReceivedFrame) -> None:
         if frame.flags & Flag.TRACED:
             start = self._starts[frame.number] = wire.decode(wire.TraceStart, frame.meta)
             frame.meta = start.meta
@@ -374,9 +376,9 @@ class Peer:
             known = self._requests[frame.template]
         if known is None:
             raise ChannelBroken(f"a request of the unknown template {frame.template}")
-        self._start(frame, known)
+        self._start_request(frame, known)
 
-    def _start(
+    def _start_request(
         self,
         frame: ReceivedFrame,
         known: _Known,
@@ -388,9 +390,11 @@ class Peer:
         number, plane = frame.number, self._plane
         try:
             if known.head is not None and known.generation == plane.generation:
-                infer = InferRequest(known.head, wire.cut(frame.payload, known.sizes), self._reply, number)
+                infer = InferRequest(
+                    known.head, wire.cut(frame.payload, known.sizes), self._handle_response, number
+                )
             else:
-                infer = self._bound(frame, known, decoded)
+                infer = self._bind_request(frame, known, decoded)
             if frame.generation != plane.generation & _GENERATIONS:
                 self._described.add(number)
             if frame.flags & Flag.PACED:
@@ -399,30 +403,34 @@ class Peer:
             self._pending.pop(number, None)
             self._in_flight[number] = infer
             if number in self._starts:
-                self._trace(infer, self._starts.pop(number))
+                self._begin_trace(infer, self._starts.pop(number))
             plane.infer(infer)
         except Postponed as exc:
-            go_on = partial(self._start, frame, known)
+            go_on = partial(self._start_request, frame, known)
             self._pending[number] = exc.then(go_on, partial(self.fail, FrameKind.RESPONSE, number))
         except NotLoaded as exc:
-            work = partial(self._start, frame, known, waits=False)
-            self._wait(FrameKind.RESPONSE, number, exc, work, waits=waits)
+            work = partial(self._start_request, frame, known, waits=False)
+            self._wait_for_load(FrameKind.RESPONSE, number, exc, work, waits=waits)
         except TpxError as exc:
             self.fail(FrameKind.RESPONSE, number, exc)
         except Exception:  # one request's boundary
             log.exception("a request of frontend %d failed", self.index)
             self.fail(FrameKind.RESPONSE, number, TpxError("internal error: see the log of the server"))
 
-    def _bound(self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None) -> InferRequest:
+    def _bind_request(
+        self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None
+    ) -> InferRequest:
         """Validate a request against its model. Raises the errors of DataPlane.bind."""
         if decoded is None:
             decoded = known.request.request(wire.cut(frame.payload, known.sizes))
         head = self._plane.bind(decoded)
         if frame.template != NO_TEMPLATE and head.reusable:
             known.learn(head, self._plane.generation)
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, frame.number)
+        return InferRequest(
+            head, [tensor.data for tensor in decoded.inputs], self._handle_response, frame.number
+        )
 
-    def _trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
+    def _begin_trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
         """Trace a request if it is sampled or its caller traces it."""
         trace = self._plane.tracer.sample(infer.head.model.name, read_caller(start.caller))
         if trace is not None:
@@ -430,7 +438,7 @@ class Peer:
             add_stamps(trace, start.stamps)
             trace.begin(infer)
 
-    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
+    def _handle_response(self, infer: InferRequest, response: InferResponse) -> None:
         plain = response.final and response.error is None and not response.parameters
         if plain and not self._described and not infer.head.placed:
             known = infer.head.rendered.get(rendering_key(self._key, response.outputs, None))
@@ -448,20 +456,20 @@ class Peer:
             try:
                 response.outputs = put_into_place(response.outputs, infer)
             except TpxError as exc:
-                self._refuse(infer, exc)
+                self._fail_request(infer, exc)
                 return
-        self._respond(infer, response)
+        self._send_response(infer, response)
 
     def _send_known(self, infer: InferRequest, outputs: Sequence[Tensor], template: int) -> None:
         """Send the only or last response to a request, with a template that the frontend knows."""
         number: int = infer.context
         if self._in_flight.get(number) is infer:
-            self._forget(number)
+            self._remove_request(number)
             self._hub.announce_generation()
             head = FrameKind.RESPONSE, Flag.FINAL, number, template, 0
             self.channel.post(head, b"", [tensor.data for tensor in outputs])
 
-    def _forget(self, number: int) -> None:
+    def _remove_request(self, number: int) -> None:
         """Remove a request that has its last response."""
         del self._in_flight[number]
         if self._stalled:
@@ -480,38 +488,38 @@ class Peer:
         def placed(outputs: list[Tensor]) -> None:
             done()
             response.outputs = outputs
-            self._respond(infer, response)
+            self._send_response(infer, response)
 
         def failed(error: TpxError) -> None:
             done()
-            self._refuse(infer, error)
+            self._fail_request(infer, error)
 
         self._plane.offload.encode(partial(put_into_place, response.outputs, infer), placed, failed)
 
-    def _refuse(self, infer: InferRequest, error: TpxError) -> None:
+    def _fail_request(self, infer: InferRequest, error: TpxError) -> None:
         """End a request whose response cannot be written to shared memory."""
         if infer.context in self._in_flight:
             infer.cancel()
             self.fail(FrameKind.RESPONSE, infer.context, error)
 
-    def _respond(self, infer: InferRequest, response: InferResponse) -> None:
+    def _send_response(self, infer: InferRequest, response: InferResponse) -> None:
         number: int = infer.context
         if self._in_flight.get(number) is not infer:
             return  # already answered with an error
         flags, template, meta = 0, NO_TEMPLATE, b""
         if response.final:
             flags = Flag.FINAL
-            self._forget(number)
+            self._remove_request(number)
         outputs = response.outputs
         described = bool(self._described) and number in self._described
         if response.error is not None:
             flags |= Flag.ERROR
             meta = wire.encode(wire.Error.of(response.error))
-        elif described or response.parameters or not outputs or _vary(outputs):
-            meta = _meta(outputs, response, infer.head if described else None)
+        elif described or response.parameters or not outputs or _can_vary(outputs):
+            meta = _encode_meta(outputs, response, infer.head if described else None)
             flags |= Flag.DESCRIBES if described else 0
         else:
-            known = self._template(infer.head, response)
+            known = self._get_template(infer.head, response)
             number_of = known.number_in(self._responses)
             if number_of is None:
                 template = known.define_in(self._responses)
@@ -531,12 +539,12 @@ class Peer:
             self.fail(FrameKind.RESPONSE, number, exc)
 
 
-def _vary(outputs: Sequence[Tensor]) -> bool:
+def _can_vary(outputs: Sequence[Tensor]) -> bool:
     """Return whether outputs of these shapes may have other sizes next time."""
     return any(tensor.datatype == "BYTES" for tensor in outputs)
 
 
-def _meta(outputs: Sequence[Tensor], response: InferResponse, head: RequestHead | None) -> bytes:
+def _encode_meta(outputs: Sequence[Tensor], response: InferResponse, head: RequestHead | None) -> bytes:
     tensors = [wire.OutputTensor(t.name, t.datatype, t.shape, len(t.data)) for t in outputs]
     described = None if head is None else wire.Described.of(head)
     return wire.encode(wire.WireResponse(tensors, response.parameters or None, described))

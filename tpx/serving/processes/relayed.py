@@ -148,9 +148,9 @@ class _ConnectionVerbs:
     def add(self, verb: _Verb) -> None:
         self._waiting.append(verb)
         if not self._begins and self._asked < _AT_ONCE:
-            self._begin()
+            self._begin_waiting()
 
-    def _ended(self) -> None:
+    def _schedule_next(self) -> None:
         """Begin the next call in the next turn of the event loop.
 
         When a connection closes, its calls are cancelled one by one; beginning the next at once would
@@ -159,9 +159,9 @@ class _ConnectionVerbs:
         self._asked -= 1
         if not self._begins:
             self._begins = True
-            asyncio.get_running_loop().call_soon(self._begin)
+            asyncio.get_running_loop().call_soon(self._begin_waiting)
 
-    def _begin(self) -> None:
+    def _begin_waiting(self) -> None:
         self._begins = False
         waiting = self._waiting
         while waiting and self._asked < _AT_ONCE:
@@ -170,7 +170,7 @@ class _ConnectionVerbs:
                 continue
             self._asked += 1
             try:
-                verb.begin(self._engine, self._ended)
+                verb.begin(self._engine, self._schedule_next)
             except TpxError as exc:
                 self._asked -= 1
                 verb.fail(exc)

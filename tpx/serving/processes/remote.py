@@ -245,7 +245,7 @@ class RemotePlane:
         asked, self._asked = self._asked, {}
         for answers, context in in_flight.values():
             infer = answers.request(context)
-            _deliver(infer.reply, infer, InferResponse([], error))
+            _call_safely(infer.reply, infer, InferResponse([], error))
         for _, failed in asked.values():
             failed(error)
 
@@ -270,15 +270,15 @@ class RemotePlane:
                     waiting = in_flight.pop(number, None)
                     if waiting is not None:
                         answers, context = waiting
-                        _deliver(answers.answered, context, response, payload)
+                        _call_safely(answers.answered, context, response, payload)
                 continue
             for frame in channel.open(arrived):
-                self._take(frame)
+                self._handle_frame(frame)
 
-    def _take(self, frame: ReceivedFrame) -> None:
+    def _handle_frame(self, frame: ReceivedFrame) -> None:
         kind = frame.kind
         if kind == FrameKind.RESPONSE:
-            self._take_response(frame)
+            self._handle_response(frame)
         elif kind in (FrameKind.ANSWER, FrameKind.MODEL):
             asked = self._asked.pop(frame.number, None)
             if asked is not None:
@@ -329,7 +329,7 @@ class RemotePlane:
         key = name, version
 
         def done(frame: ReceivedFrame) -> None:
-            self._look_at_generation()
+            self._drop_stale_models()
             self._models[key] = RemoteModel(wire.decode(wire.Model, frame.meta))
             self._answered = key
             try:
@@ -341,16 +341,16 @@ class RemotePlane:
             FrameKind.ASK_MODEL, wire.encode(wire.ModelName(name, version)), b"", done, failed
         )
 
-    def _look_at_generation(self) -> None:
+    def _drop_stale_models(self) -> None:
         generation = self.generation
         if generation != self._models_generation:
             self._models.clear()
             self._models_generation = generation
 
-    def _model(self, name: str, version: str) -> RemoteModel:
+    def _get_model(self, name: str, version: str) -> RemoteModel:
         key = name, version
         if key != self._answered:
-            self._look_at_generation()
+            self._drop_stale_models()
         model = self._models.get(key)
         if model is None:
             raise _NotKnown(self, name, version)
@@ -358,14 +358,14 @@ class RemotePlane:
 
     def signature(self, name: str, version: str) -> Signature:
         """Return the signature of a model. Raises NotLoaded if the engine must be asked first."""
-        return self._model(name, version).signature
+        return self._get_model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Return the head of a request, validated as far as the frontend can.
 
         Raises InvalidRequest, or NotLoaded if the engine must be asked first.
         """
-        model = self._model(request.model_name, request.model_version)
+        model = self._get_model(request.model_name, request.model_version)
         bind = self._bind_shared if _uses_shared_memory(request) else model.signature.bind
         head = bind(model, request)
         if head.total_size < 0:
@@ -460,7 +460,7 @@ class RemotePlane:
         if self.channel is not None:
             self.channel.send(FrameKind.TRACE, number=number, meta=stamps)
 
-    def _take_response(self, frame: ReceivedFrame) -> None:
+    def _handle_response(self, frame: ReceivedFrame) -> None:
         number, flags = frame.number, frame.flags
         waiting = self.in_flight.get(number)
         if flags & Flag.DEFINES:
@@ -478,19 +478,19 @@ class RemotePlane:
                 known = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
             response = known.response(frame.payload)
             if known.head.described is not None:
-                infer.head = _described(infer.head, known.head.described)
+                infer.head = _with_described_outputs(infer.head, known.head.described)
         if flags & Flag.FINAL:
             del self.in_flight[number]
         else:
             response.final = False
-        _deliver(infer.reply, infer, response)
+        _call_safely(infer.reply, infer, response)
 
 
 def _uses_shared_memory(request: DecodedRequest) -> bool:
     return bool(request.shared_inputs) or any(output.shared_memory for output in request.outputs)
 
 
-def _described(head: RequestHead, model: wire.Described) -> RequestHead:
+def _with_described_outputs(head: RequestHead, model: wire.Described) -> RequestHead:
     outputs = tuple(output.bound() for output in model.outputs)
     other = RequestHead(
         _Described(model), head.request_id, head.inputs, outputs, head.batch_size, head.parameters
@@ -500,7 +500,7 @@ def _described(head: RequestHead, model: wire.Described) -> RequestHead:
     return other
 
 
-def _deliver(take: Callable[..., None], *answer: object) -> None:
+def _call_safely(take: Callable[..., None], *answer: object) -> None:
     try:
         take(*answer)
     except Exception:  # one request's boundary: others must still be answered

@@ -48,7 +48,7 @@ def fence() -> None:
 
 
 @lru_cache(maxsize=1024)
-def _plain_layout(size: int) -> struct.Struct:
+def _make_plain_layout(size: int) -> struct.Struct:
     """Return the layout of a plain frame: before its number, the number, the rest of the head, payload."""
     return struct.Struct(f"=8sI{HEAD.size - 12}s{size}s{-size % _ALIGNMENT}x")
 
@@ -59,7 +59,7 @@ class PlainHead:
     __slots__ = ("begin", "pack_into", "rest", "size")
 
     def __init__(self, kind: int, flags: int, template: int, generation: int, size: int) -> None:
-        layout = _plain_layout(size)
+        layout = _make_plain_layout(size)
         self.size = layout.size
         head = HEAD.pack(layout.size, kind, flags, 0, template, generation, 0, size, INLINE)
         self.begin, self.rest = head[:8], head[12:]
@@ -176,12 +176,14 @@ class FrameRing:
             if fields[1] == _SKIP:
                 self._at = here = here + size
                 continue
-            numbers, data = self._data(at, fields, left, min(most, _ALIKE))
+            numbers, data = self._read_frames(at, fields, left, min(most, _ALIKE))
             most -= len(numbers)
             self._at = here = here + size * len(numbers)
             yield fields, numbers, data
 
-    def _data(self, at: int, fields: Fields, left: int, most: int) -> tuple[Sequence[int], Sequence[Buffer]]:
+    def _read_frames(
+        self, at: int, fields: Fields, left: int, most: int
+    ) -> tuple[Sequence[int], Sequence[Buffer]]:
         """Return number and data of a frame, for a plain one also those of its likes that follow."""
         size, _, _, number, _, _, meta_size, payload_size, place = fields
         in_ring = meta_size if meta_size <= INLINE_BYTES else 0
@@ -191,7 +193,7 @@ class FrameRing:
             raise ValueError(f"a frame of {size} bytes with {meta_size} and {payload_size} bytes in it")
         if place != INLINE or meta_size:
             return (number,), (self._frames[at + HEAD.size : at + HEAD.size + in_ring],)
-        layout = _plain_layout(payload_size)
+        layout = _make_plain_layout(payload_size)
         if layout.size != size:
             raise ValueError(f"a frame of {size} bytes with a payload of {payload_size}")
         several = layout.iter_unpack(self._frames[at : at + size * min(left // size, most)])

@@ -91,7 +91,7 @@ class ProcessSupervisor:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind("")  # the kernel chooses an abstract address, without a file
         listening.listen(2 * count)
-        sockets = self._bind(count)
+        sockets = self._bind_sockets(count)
         started, reports_started = os.pipe2(os.O_NONBLOCK)
         engine_seat = EngineSeat(
             listening=listening,
@@ -114,7 +114,7 @@ class ProcessSupervisor:
         every = [sock for each in sockets.values() for group in each for sock in group]
         return _ChildWatch(engine, frontends, every).run()
 
-    def _bind(self, count: int) -> dict[str, list[list[socket.socket]]]:
+    def _bind_sockets(self, count: int) -> dict[str, list[list[socket.socket]]]:
         """Bind sockets for each service and frontend, without listening yet. Raises UsageError."""
         config = self.config
         http, grpc, metrics = config.http, config.grpc, config.metrics
@@ -156,20 +156,20 @@ class _ChildWatch:
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, _note)
+            signal.signal(number, _ignore_signal)
 
     def run(self) -> int:
         for child in (self._engine, *self._frontends):
-            self._start(child)
+            self._start_child(child)
         while True:
             timeout_s = self._start_due()
             select.select([self._wake], [], [], timeout_s)
-            self._hear()
-            status = self._reap()
+            self._handle_signals()
+            status = self._reap_children()
             if status is not None:
                 return status
 
-    def _start(self, child: _Child) -> None:
+    def _start_child(self, child: _Child) -> None:
         parent = os.getpid()
         child.due_s = 0
         child.pid = os.fork()
@@ -177,7 +177,7 @@ class _ChildWatch:
             for sock in self._sockets:
                 if sock not in child.sockets:
                     sock.close()
-            _become(child, parent)
+            _run_child(child, parent)
 
     def _start_due(self) -> float:
         """Start the children that are due; return the seconds until the next check."""
@@ -187,21 +187,21 @@ class _ChildWatch:
             if child.pid or self._stopping:
                 continue
             if child.due_s <= now_s:
-                self._start(child)
+                self._start_child(child)
             else:
                 left_s = min(left_s, child.due_s - now_s)
         return left_s
 
-    def _hear(self) -> None:
+    def _handle_signals(self) -> None:
         try:
             numbers = os.read(self._wake, 64)
         except BlockingIOError:
             return
         for number in numbers:
             if number in (signal.SIGTERM, signal.SIGINT):
-                self._stop(number)
+                self._stop_engine(number)
 
-    def _stop(self, number: int) -> None:
+    def _stop_engine(self, number: int) -> None:
         """Stop the engine gracefully; it ends the frontends."""
         if not self._stopping:
             self._stopping = True
@@ -210,7 +210,7 @@ class _ChildWatch:
         if self._engine.pid:
             os.kill(self._engine.pid, number)
 
-    def _reap(self) -> int | None:
+    def _reap_children(self) -> int | None:
         """Handle children that have exited; return the exit status if the supervisor should end."""
         while True:
             try:
@@ -260,11 +260,11 @@ def _log_end(child: _Child, status: int) -> None:
     log.error("%s has ended %s: restarting it", child.name, how)
 
 
-def _note(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """Do nothing: the wake-up file descriptor reports the signal."""
 
 
-def _become(child: _Child, parent: int) -> NoReturn:
+def _run_child(child: _Child, parent: int) -> NoReturn:
     """Run the child's code; never returns to the supervisor's."""
     status = 1
     try:
