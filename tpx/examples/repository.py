@@ -88,11 +88,11 @@ def write(
     directory = Path(directory)
     chosen = [_find_example(name) for name in names]
     examples = list({e.name: e for one in chosen for e in (*map(_find_example, one.calls), one)}.values())
-    wanted = [e for e in examples if overwrite or not _is_there(directory / e.name)]
+    wanted = [e for e in examples if overwrite or not _is_present(directory / e.name)]
     if wanted:
         _require_onnx([e.name for e in wanted if e.needs_onnx])
         with _prepare_directory(directory, wanted):
-            fresh = {e.name for e in wanted if _write_one(directory, e, overwrite=overwrite)}
+            fresh = {e.name for e in wanted if _write_example(directory, e, overwrite=overwrite)}
     else:
         fresh = set()
     return [
@@ -109,7 +109,7 @@ def _find_example(name: str) -> Example:
     return EXAMPLES[name]
 
 
-def _is_there(target: Path) -> bool:
+def _is_present(target: Path) -> bool:
     """Check for the target with a single call: other writers may move a model in or out at any time."""
     try:
         is_directory = stat.S_ISDIR(target.stat().st_mode)
@@ -178,7 +178,7 @@ def _remove_leftovers(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_one(directory: Path, example: Example, *, overwrite: bool) -> bool:
+def _write_example(directory: Path, example: Example, *, overwrite: bool) -> bool:
     """Build one model and move it into place. Returns False if another writer was first."""
     target = directory / example.name
     with tempfile.TemporaryDirectory(dir=directory, prefix=STAGING_PREFIX) as staging:

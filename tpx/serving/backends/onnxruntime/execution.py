@@ -40,7 +40,7 @@ class Conversions:
     def to_runtime(self, arrays: Arrays) -> None:
         for name in self._strings_in:
             if name in arrays:
-                arrays[name] = _to_text(name, arrays[name])
+                arrays[name] = _decode_strings(name, arrays[name])
         for name in self._scalars_in:
             if name in arrays:
                 arrays[name] = arrays[name].reshape(())
@@ -49,7 +49,7 @@ class Conversions:
         for name in self._scalars_out:
             arrays[name] = np.atleast_1d(arrays[name])
         for name in self._strings_out:
-            arrays[name] = _to_bytes(arrays[name])
+            arrays[name] = _encode_strings(arrays[name])
         return arrays
 
 
@@ -73,10 +73,10 @@ class LentOutputs:
         """Return the outputs of a run, as views of the runtime's memory or as copies."""
         for index, array in enumerate(results):
             if array.nbytes > _LENT_UNCOUNTED_BYTES:
-                results[index] = self._lend(array)
+                results[index] = self._lend_array(array)
         return results
 
-    def _lend(self, array: Array) -> Array:
+    def _lend_array(self, array: Array) -> Array:
         while self._returned:
             self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
         if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
@@ -193,7 +193,7 @@ class ValueExecutor:
         try:
             for name, array in inputs.items():
                 kept.append(np.ascontiguousarray(array))
-                values.push_back(self._value(name, kept[-1]))
+                values.push_back(self._make_value(name, kept[-1]))
             self.session.run_with_ortvaluevector(
                 self._options,
                 list(inputs),
@@ -204,7 +204,7 @@ class ValueExecutor:
             )
             # by index: iterating over the vector takes ten times as long as the run
             arrays = {
-                name: _array(results[index], datatype)
+                name: _read_array(results[index], datatype)
                 for index, (name, datatype) in enumerate(self._outputs.items())
             }
         except ORT_ERRORS as exc:
@@ -214,13 +214,13 @@ class ValueExecutor:
     def close(self) -> None:
         del self.session
 
-    def _value(self, name: str, array: Array) -> Any:
+    def _make_value(self, name: str, array: Array) -> Any:
         if self._types[name] == "BF16":
             return ort_state.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
         return ort_state.OrtValue.ortvalue_from_numpy(array, self._cpu)
 
 
-def _array(value: Any, datatype: str) -> Array:
+def _read_array(value: Any, datatype: str) -> Array:
     if datatype != "BF16":
         array: Array = value.numpy()
         return array
@@ -231,7 +231,7 @@ def _array(value: Any, datatype: str) -> Array:
     return np.frombuffer(data, dtype=np.uint16).reshape(shape).copy()
 
 
-def _to_text(name: str, array: Array) -> Array:
+def _decode_strings(name: str, array: Array) -> Array:
     try:
         text = [element.decode() for element in array.flat]
     except UnicodeDecodeError as exc:
@@ -239,5 +239,5 @@ def _to_text(name: str, array: Array) -> Array:
     return np.array(text, dtype=np.object_).reshape(array.shape)
 
 
-def _to_bytes(array: Array) -> Array:
+def _encode_strings(array: Array) -> Array:
     return np.array([str(text).encode() for text in array.flat], dtype=np.object_).reshape(array.shape)

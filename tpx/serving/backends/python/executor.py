@@ -103,7 +103,7 @@ class PythonExecutor:
             raise LoadError(f"{self._settings.name} is no longer needed")
         self._initialized = self._loop.create_future()
         try:
-            connection = WorkerConnection(self._loop, process.socket, self._frame, self._gone)
+            connection = WorkerConnection(self._loop, process.socket, self._handle_frame, self._handle_exit)
         except OSError as exc:
             process.socket.close()
             process.kill()
@@ -123,7 +123,7 @@ class PythonExecutor:
 
     def close(self) -> None:
         try:
-            ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            ending = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop)
             ending.result(self._settings.end_timeout_s + 5)
             if self._starting is not None:
                 self._starting.exception(_KILLED_S)  # a process that was starting has been killed too
@@ -132,7 +132,7 @@ class PythonExecutor:
         if self._process is not None:
             self._process.end(1.0)
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         self._closing.set()
         self.alive = False
         connection = self._connection
@@ -153,24 +153,24 @@ class PythonExecutor:
         if self._restarting is not None:
             await asyncio.wait([self._restarting], timeout=_KILLED_S)
 
-    def _gone(self) -> None:
+    def _handle_exit(self) -> None:
         """Handle the exit of the process or the end of its socket."""
         was_alive, self.alive = self.alive, False
         if self._services is not None:
             self._services.close()
         if self._finalized is not None and not self._finalized.done():
             self._finalized.set_result(None)
-        self._take_ready(False)
+        self._resolve_readiness(False)
         if self._initialized is not None and not self._initialized.done():
             self._initialized.set_result({"error": self._unhealthy})
             return
         assert self._connection is not None
-        self._give_up_held(self._connection.begun)
+        self._fail_held(self._connection.begun)
         if was_alive:
             log.error("the process of %s has ended unexpectedly", self._settings.name)
             self._restarting = self._loop.create_task(self._restart())
 
-    def _give_up_held(self, begun: int) -> None:
+    def _fail_held(self, begun: int) -> None:
         """Fail the requests of the batch that the process had started; other batches may run elsewhere."""
         error = ExecutionError(
             f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}",
@@ -207,7 +207,7 @@ class PythonExecutor:
                     log.error("%s", self.failure)
                     self.on_change()
                     return
-                if await self._closes_within(delay_s):
+                if await self._wait_for_close(delay_s):
                     return
                 try:
                     await self.start()
@@ -216,14 +216,14 @@ class PythonExecutor:
                         return
                     log.error("cannot restart %s: %s", name, exc.message)
                     if exc.code is Code.RESOURCE_EXHAUSTED:
-                        await self._closes_within(self._restarts.pardon())
+                        await self._wait_for_close(self._restarts.pardon())
                     continue
                 log.warning("restarted the process of %s", name)
                 return
         finally:
             self._restarting = None
 
-    async def _closes_within(self, seconds: float) -> bool:
+    async def _wait_for_close(self, seconds: float) -> bool:
         """Return whether the process becomes idle within `seconds`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
@@ -240,7 +240,7 @@ class PythonExecutor:
         assert connection is not None
         self._numbers += 1
         number = self._numbers & 0xFFFFFFFF
-        held_batch = HeldBatch(batch, sink, self._look_soon, decoupled=self._settings.decoupled)
+        held_batch = HeldBatch(batch, sink, self._schedule_cancellation, decoupled=self._settings.decoupled)
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
@@ -257,14 +257,14 @@ class PythonExecutor:
                 buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
                 connection.add_tensors(parts, buffers)
         except OSError as exc:
-            self._not_sent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
+            self._fail_unsent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
             return
         except (
             ValueError,
             OverflowError,
             struct.error,
         ) as exc:  # not text, or a number out of range for a frame
-            self._not_sent(held_batch, f"a request cannot be given to the model: {exc}")
+            self._fail_unsent(held_batch, f"a request cannot be given to the model: {exc}")
             return
         self._batches[number] = held_batch
         for held in held_batch.held:
@@ -281,7 +281,7 @@ class PythonExecutor:
         encode_null(self._numbers, request.head, added, parts)
         connection.add_tensors(parts, [*null_of(request).buffers, *[tensor.data for tensor in added]])
 
-    def _not_sent(self, batch: HeldBatch, why: str) -> None:
+    def _fail_unsent(self, batch: HeldBatch, why: str) -> None:
         batch.fail(why)
         batch.release()
 
@@ -298,14 +298,14 @@ class PythonExecutor:
         except TimeoutError:
             return False
 
-    def _take_ready(self, ready: bool) -> None:
+    def _resolve_readiness(self, ready: bool) -> None:
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.set_result(ready)
 
     # frames
 
-    def _frame(self, kind: int, body: memoryview) -> None:
+    def _handle_frame(self, kind: int, body: memoryview) -> None:
         try:
             self._dispatch(kind, body)
         except Exception:  # one process' boundary: an invalid frame
@@ -317,28 +317,28 @@ class PythonExecutor:
 
     def _dispatch(self, kind: int, body: memoryview) -> None:
         if kind == frames.ANSWERS:
-            self._answered(body)
+            self._handle_answers(body)
         elif kind == frames.RESPONSE:
-            self._responded(body)
+            self._handle_response(body)
         elif kind == frames.INITIALIZED:
             assert self._initialized is not None
             self._initialized.set_result(json.loads(bytes(body)))
         elif kind == frames.READY:
-            self._take_ready(bool(body[0]))
+            self._resolve_readiness(bool(body[0]))
         elif kind == frames.FINALIZED:
             if self._finalized is not None and not self._finalized.done():
                 self._finalized.set_result(None)
         else:
             assert self._services is not None
-            self._services.take(kind, body, self._trace_of)
+            self._services.take(kind, body, self._find_trace)
             if kind == frames.CALL:
-                self._give_up_calls_for_nobody()
+                self._cancel_abandoned_calls()
 
-    def _look_soon(self) -> None:
+    def _schedule_cancellation(self) -> None:
         """Schedule the check for later: the abandoned request may be a call of another process."""
-        self._loop.call_soon(self._give_up_calls_for_nobody)
+        self._loop.call_soon(self._cancel_abandoned_calls)
 
-    def _give_up_calls_for_nobody(self) -> None:
+    def _cancel_abandoned_calls(self) -> None:
         """Cancel calls of abandoned requests: a model that waits for itself, directly or not, would wait
         forever.
         """
@@ -356,11 +356,11 @@ class PythonExecutor:
         if requests and all(request.cancelled for request in requests):
             self._services.give_up_calls()
 
-    def _trace_of(self, handle: int) -> RequestTrace | None:
+    def _find_trace(self, handle: int) -> RequestTrace | None:
         held = self._held.get(handle)
         return held.request.trace if held is not None else None
 
-    def _answered(self, body: memoryview) -> None:
+    def _handle_answers(self, body: memoryview) -> None:
         number, read_ns, began_ns, computed_ns, count, failed = frames.ANSWER.unpack_from(body)
         at = frames.ANSWER.size
         batch = self._batches[number]
@@ -386,7 +386,7 @@ class PythonExecutor:
         del self._batches[number]
         batch.release()
 
-    def _responded(self, body: memoryview) -> None:
+    def _handle_response(self, body: memoryview) -> None:
         handle, flags = frames.RESPONSE_START.unpack_from(body)
         held = self._held.get(handle)
         if held is None:  # already answered with an error, or an empty row

@@ -69,9 +69,9 @@ class HeldBatch:
         self.held.clear()  # break the cycle: tensors are freed with their last reader, not by the collector
         self.sink.released(self.batch)
         if self.decoupled:
-            self._finish_decoupled()
+            self._count_decoupled()
         elif not self._left:
-            self._finish()
+            self._count_execution()
         for request in self._again:
             self.sink.again(request)
 
@@ -87,7 +87,7 @@ class HeldBatch:
         """Note that a request was answered."""
         self._left -= 1
         if not self._left and self._released:
-            self._finish()
+            self._count_execution()
 
     @property
     def ends_with_one(self) -> bool:
@@ -106,7 +106,7 @@ class HeldBatch:
             request.sequence.continues = True
         self._left -= 1
 
-    def _finish(self) -> None:
+    def _count_execution(self) -> None:
         """Count the batch as one execution once all of its requests are answered."""
         batch = self.batch
         ran = batch.computed_ns > 0
@@ -127,11 +127,11 @@ class HeldBatch:
                 return
         for response in batch.responses:
             if response.error is not None:
-                self._tell_apart(response.error, ran=ran)
+                self._split_failed(response.error, ran=ran)
                 break
         self.sink.answered(batch)
 
-    def _finish_decoupled(self) -> None:
+    def _count_decoupled(self) -> None:
         """Count the execution now; requests of a decoupled model count with their last response."""
         batch = self.batch
         if batch.computed_ns:
@@ -141,7 +141,7 @@ class HeldBatch:
             batch.requests = []
             self.sink.answered(batch)
 
-    def _tell_apart(self, error: TpxError | None, *, ran: bool) -> None:
+    def _split_failed(self, error: TpxError | None, *, ran: bool) -> None:
         """Count each failed request by itself, and all of them as one execution."""
         batch = self.batch
         batch.error = error
@@ -235,24 +235,24 @@ class Held:
     def answered(self, response: InferResponse | int) -> None:
         """Handle the request's entry in the return value of `execute`."""
         if isinstance(response, InferResponse):
-            self._set(response)
+            self._set_response(response)
         elif response == frames.AGAIN:
             self.request.head = self.head
-            self._end()
+            self._end_request()
             self._owner.comes_again(self.request)
 
     def responded(self, response: InferResponse | int | None, *, final: bool) -> None:
         """Handle a response sent by a response sender."""
         given = response if isinstance(response, InferResponse) else None
         if self.single is not None:
-            self._stream(given or InferResponse([]), final=final)
+            self._stream_response(given or InferResponse([]), final=final)
         elif given is not None:
-            self._send(given, over=final)
+            self._send_early(given, over=final)
         elif final and not self._sent:
             error = ExecutionError("the model has dropped the request without a response")
-            self._send(InferResponse([], error), over=True)
+            self._send_early(InferResponse([], error), over=True)
         elif final:
-            self._end()
+            self._end_request()
 
     def fail(self, error: TpxError) -> None:
         """Fail the request; no further response follows."""
@@ -260,9 +260,9 @@ class Held:
             return
         if self.single is not None:
             self.single.end(error)
-            self._stream(InferResponse([], error), final=True)
+            self._stream_response(InferResponse([], error), final=True)
         else:
-            self._set(InferResponse([], error))
+            self._set_response(InferResponse([], error))
 
     def give_back(self) -> None:
         """Note that the request has left the process."""
@@ -271,34 +271,34 @@ class Held:
         if self._before is not None:
             self._before.stall(self._stalled)
 
-    def _set(self, response: InferResponse, *, over: bool = True) -> None:
+    def _set_response(self, response: InferResponse, *, over: bool = True) -> None:
         if over:
-            self._end()
+            self._end_request()
         if self._sent:
             return
         self._sent = 1
         self._owner.batch.responses[self._index] = response
         self._owner.one_less()
 
-    def _send(self, response: InferResponse, *, over: bool) -> None:
+    def _send_early(self, response: InferResponse, *, over: bool) -> None:
         """Deliver a response of a sender, without waiting for the batch or for `execute` to return."""
         if self._sent or self._owner.ends_with_one:
-            self._set(response, over=over)
+            self._set_response(response, over=over)
             return
         if over:
-            self._end()
+            self._end_request()
         self._owner.answered_apart(self.request, response.error)
-        self._tell(Batch([self.request]), response)
+        self._push_early(Batch([self.request]), response)
 
-    def _stream(self, response: InferResponse, *, final: bool) -> None:
+    def _stream_response(self, response: InferResponse, *, final: bool) -> None:
         assert self.single is not None
         response.final = final
         self.over = final
-        self._tell(self.single, response)
+        self._push_early(self.single, response)
         if final:
-            self._end()
+            self._end_request()
 
-    def _tell(self, batch: Batch, response: InferResponse) -> None:
+    def _push_early(self, batch: Batch, response: InferResponse) -> None:
         now = _clock()
         # until execute returns, only the time of the hand-over is known
         batch.started_ns = batch.started_ns or self._owner.batch.started_ns or now
@@ -310,6 +310,6 @@ class Held:
         self._begun_ns = now
         self._owner.sink.responded(early)
 
-    def _end(self) -> None:
+    def _end_request(self) -> None:
         self.over = True
         self.request.backpressure = None
