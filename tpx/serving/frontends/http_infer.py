@@ -85,13 +85,13 @@ class _KnownHttpHead:
         """Respond with the outputs in `payload`."""
         if self._outputs is not response:
             self._learn_outputs(context, response, response.tensors(payload))
-        self._respond(context, payload)
+        self._send_outputs(context, payload)
 
     def answer(self, request: HttpRequest, fast: UnscheduledPath, outputs: list[bytes]) -> None:
         """Respond with outputs computed on the fast path."""
         if self._outputs is not fast:
             self._learn_outputs(request, fast, fast.outputs())
-        self._respond(request, *outputs)
+        self._send_outputs(request, *outputs)
 
     def _learn_outputs(self, request: HttpRequest, identity: object, outputs: list[Tensor]) -> None:
         """Render the constant parts of responses with outputs of these shapes."""
@@ -102,7 +102,7 @@ class _KnownHttpHead:
         short = size < _WHOLE_BELOW_BYTES and not route.response_encoding
         self._whole = request.start_of_response(self._headers, size) + self._start if short else b""
 
-    def _respond(self, request: HttpRequest, *outputs: Buffer) -> None:
+    def _send_outputs(self, request: HttpRequest, *outputs: Buffer) -> None:
         whole = self._whole
         if not whole or not request.respond_whole(b"".join((whole, *outputs))):
             _respond(request, (self._headers, [self._start, *outputs]))

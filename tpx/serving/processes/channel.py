@@ -212,7 +212,7 @@ class FrameChannel:
                 return True
             self._heap.give(lent)
             return False
-        start = _reserve_for_meta(len(meta))
+        start = _compute_meta_room(len(meta))
         place = self._heap.take(start + size)
         if place is None:
             return False
@@ -315,7 +315,7 @@ class FrameChannel:
             meta: Buffer = bytes(data[:meta_size])
             payload: Buffer = bytes(data[meta_size:])
             if place != INLINE:
-                start = _reserve_for_meta(meta_size)
+                start = _compute_meta_room(meta_size)
                 payload = self._view_block(place, start, size)
                 if start:
                     meta = self._memory[place : place + meta_size]
@@ -375,7 +375,7 @@ def _do_nothing(_: object) -> None:
     """Do nothing: the channel is closed."""
 
 
-def _reserve_for_meta(size: int) -> int:
+def _compute_meta_room(size: int) -> int:
     """Return the bytes before the payload in a block, for metadata that is too large for the ring."""
     return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
 

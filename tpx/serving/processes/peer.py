@@ -164,7 +164,7 @@ class Peer:
         self._hub.announce_generation()
         ends_ns = _clock() + _TURN_NS
         for arrived in frames:
-            known = self._find_fast(arrived[0])
+            known = self._find_fast_template(arrived[0])
             if known is not None:
                 self._compute_fast(known, *arrived[1:])
             else:
@@ -175,7 +175,7 @@ class Peer:
             if _clock() > ends_ns:  # the channel schedules another turn for the rest
                 return
 
-    def _find_fast(self, fields: Fields) -> _Known | None:
+    def _find_fast_template(self, fields: Fields) -> _Known | None:
         """Return the template of a request that can take the fast path, otherwise None."""
         _, kind, flags, _, template, generation, meta_size, size, place = fields
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
