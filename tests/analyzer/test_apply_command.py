@@ -107,7 +107,7 @@ def test_what_is_there_already_is_not_written_again(
         (["apply", "alexnet_config_44"], "did you mean 'alexnet_config_4'"),
         (["apply", "--model", "alexnett"], "did you mean 'alexnet'"),
         (["apply", "-m", "/nowhere/at/all"], "no such directory"),
-        (["apply", "-e", "/nowhere/at/all"], "no run here"),
+        (["apply", "-e", "/nowhere/at/all"], "no run found"),
     ],
 )
 def test_what_cannot_be_applied_is_status_two_with_the_reason(
@@ -156,7 +156,7 @@ def test_what_is_not_certain_is_applied_by_name_only(replay: Replay) -> None:
         (["-m", "online"], ""),
         (["--mode=offline"], ""),
         (["-m"], "Missing value for option '-m'"),
-        (["-q", "profile"], "options stand behind the command"),
+        (["-q", "profile"], "options follow the command"),
     ],
 )
 def test_the_mode_stands_before_the_command(

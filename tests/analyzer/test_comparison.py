@@ -161,11 +161,11 @@ def test_the_gate_fails_with_five_only_where_something_became_worse(
     ("words", "message"),
     [
         ([], "takes two runs, got 0"),
-        (["{a}", "/nowhere/at/all"], "no run here"),
+        (["{a}", "/nowhere/at/all"], "no run found"),
         (["{a}", "{a}", "--alpha=0.7"], "--alpha. The value must be in range (0, 0.5)"),
         (["{a}", "{a}", "--min-effect=200%"], "--min-effect"),
         (["{a}", "{a}", "--json=/nowhere/at/all.json"], "cannot write"),
-        (["{a}", "{other}"], "no configuration under the same load in common"),
+        (["{a}", "{other}"], "no configuration in common under the same load"),
     ],
 )
 def test_what_cannot_be_compared_is_status_two(

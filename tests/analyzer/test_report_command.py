@@ -87,7 +87,7 @@ def test_the_keys_of_report_alone_are_known_to_profile() -> None:
         (["-o", "png"], "there is no 'png': charts are in the HTML page, as SVG"),
         (["-o", "htm"], "there is no 'htm' (did you mean 'html'?)"),
         (["-n", "alexnet_config_11"], "did you mean 'alexnet_config_1'"),
-        (["-e", "/nowhere/at/all"], "no run here"),
+        (["-e", "/nowhere/at/all"], "no run found"),
         (["--plots", "x"], "expected plots as `key: value` lines, got str"),
         (["--plots", "{a: {x_axis: batch_size}}"], "a: missing: y_axis"),
         (["--plots", "{a: {x_axes: batch_size}}"], "a: unknown key 'x_axes' (did you mean 'x_axis'?)"),

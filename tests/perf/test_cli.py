@@ -100,14 +100,14 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
         (["-m", "net", "-b", "0"], "Error: Failed to parse -b (batch size). The value must be > 0."),
         (
             ["comprae", "a", "b"],
-            "Error: 'comprae' is neither an option nor a command (did you mean 'compare'?): the model is "
-            "given as -m comprae",
+            "Error: 'comprae' is neither an option nor a command (did you mean 'compare'?): give the "
+            "model as -m comprae",
         ),
         (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
             ["-m", "net", "--service-kind", "dynamic_grpc"],
-            "Error: tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, "
-            "are not called; services of Triton's protocol are --service-kind triton -i grpc",
+            "Error: tpx perf has no --service-kind dynamic_grpc: it cannot call methods of an arbitrary "
+            ".proto; for Triton's protocol use --service-kind triton -i grpc",
         ),
         (
             ["-m", "net", "--service-kind", "tirton"],

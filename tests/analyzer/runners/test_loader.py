@@ -132,7 +132,9 @@ def test_a_server_that_breaks_while_it_loads_gets_a_second_chance_and_no_third()
         again = await server.put(Launch(), {"m": None})
         assert (again.how, again.why) == ("restarted", "the connection broke")
         control.breaks = 2
-        with pytest.raises(MeasurementError, match="breaks when it loads this configuration: the connection"):
+        with pytest.raises(
+            MeasurementError, match="crashes when it loads this configuration: the connection"
+        ):
             await server.put(Launch(), {"m": {"n": 1}})
         await server.close()
 

@@ -53,7 +53,7 @@ def log(tmp_path: Path) -> Path:
 def test_a_ready_server_tells_its_ports(log: Path) -> None:
     async def steps() -> None:
         server = await ChildServer.start(script(SPEAKS_V2), log)
-        with pytest.raises(MeasurementError, match="has not told its ports"):
+        with pytest.raises(MeasurementError, match="has not reported its ports"):
             _ = server.addresses
         try:
             await server.ready(10)

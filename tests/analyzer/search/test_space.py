@@ -98,11 +98,11 @@ def test_a_graph_level_is_the_configurations_own() -> None:
         (
             Extras(search_threads=True, cores=2),
             replace(BATCHING, backend="python"),
-            "--search-threads: how many",
+            "--search-threads: the number of threads",
         ),
         (Extras(graph_levels=(1,)), replace(BATCHING, backend="pytorch"), "--graph-levels vary models of"),
         (Extras(execution_providers=("tensorrt",)), BATCHING, "tensorrt is for instances on the GPU"),
-        (Extras(precisions=("FP16",)), BATCHING, "--precisions are those of an execution provider"),
+        (Extras(precisions=("FP16",)), BATCHING, "--precisions requires openvino or tensorrt"),
     ],
 )
 def test_an_axis_that_a_model_does_not_have_is_refused(

@@ -128,7 +128,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("metadata", STRANGE.values(), ids=STRANGE)
 def test_metadata_of_another_form_is_an_error_that_names_the_model(metadata: dict[str, Any]) -> None:
-    with pytest.raises(MeasurementError, match="description of model 'net' cannot be read"):
+    with pytest.raises(MeasurementError, match="description of model 'net' cannot be parsed"):
         model_description(metadata, None)
 
 
@@ -139,5 +139,5 @@ def test_members_that_are_null_are_none() -> None:
 
 
 def test_statistics_of_another_form_are_an_error() -> None:
-    with pytest.raises(MeasurementError, match="statistics cannot be read"):
+    with pytest.raises(MeasurementError, match="statistics cannot be parsed"):
         model_counters({"model_stats": [{"inference_stats": {"queue": 3}}]})

@@ -125,7 +125,7 @@ def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:
 
 
 def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:
-    with pytest.raises(UsageError, match="--endpoint v1/unheard: what a request holds is not known"):
+    with pytest.raises(UsageError, match="--endpoint v1/unheard: the content of its requests is unknown"):
         asked(Script(), path="v1/unheard")
 
 

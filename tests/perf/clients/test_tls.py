@@ -188,8 +188,8 @@ def test_a_file_that_holds_no_authority_is_named(tmp_path: Path) -> None:
     ("words", "text"),
     [
         (("--ssl-https-verify-peer", "0"), "does not begin with https://"),
-        (("--ssl-grpc-use-ssl",), "-i http goes by the --ssl-https-* ones"),
-        (("-i", "grpc", "--ssl-https-verify-host", "0"), "-i grpc goes by the --ssl-grpc-* ones"),
+        (("--ssl-grpc-use-ssl",), "-i http uses the --ssl-https-* ones"),
+        (("-i", "grpc", "--ssl-https-verify-host", "0"), "-i grpc uses the --ssl-grpc-* ones"),
         (("-i", "grpc", "--ssl-grpc-root-certifications-file", __file__), "not --ssl-grpc-use-ssl"),
         (
             ("--ssl-https-verify-peer", "2"),

@@ -169,7 +169,7 @@ def test_a_wrong_value_is_named_by_file_stream_step_and_tensor(
 
 
 def test_what_cannot_be_found_out_about_a_shape_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="4 elements do not tell"):
+    with pytest.raises(UsageError, match="4 elements do not determine"):
         one(tmp_path, [1, 2, 3, 4], model(-1, -1))
 
 
@@ -241,7 +241,7 @@ def test_an_input_may_come_from_elsewhere_but_not_twice(tmp_path: Path) -> None:
     sources = (parse_source("z=ones"),)
     step = read(tmp_path, {"data": [{"x": [1, 2]}]}, description, input=sources).streams[0][0]
     assert [values(step, 0), values(step, 1)] == [[1, 2], [1]]
-    with pytest.raises(UsageError, match="given here and by --input, too"):
+    with pytest.raises(UsageError, match="given here and by --input"):
         read(tmp_path, {"data": [{"x": [1, 2], "z": [3]}]}, description, input=sources).streams[0][0]
 
 

@@ -65,7 +65,7 @@ def test_a_package_that_fails_to_import_is_told_with_its_cause(
     with pytest.raises(LoadError) as caught:
         backend("onnxruntime")
     assert caught.value.message == (
-        "backend 'onnxruntime' cannot be used, its package onnxruntime fails to import (`tpx doctor` tells "
+        "backend 'onnxruntime' cannot be used, its package onnxruntime fails to import (`tpx doctor` shows "
         "more): OSError: libcublas.so.12: cannot open"
     )
 

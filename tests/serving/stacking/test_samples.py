@@ -83,7 +83,7 @@ def test_without_a_batch_dimension_a_request_is_one_sample() -> None:
 
 def test_an_output_that_is_missing_or_too_short_is_named() -> None:
     todo = batch(ints([0], [0]))
-    with pytest.raises(ExecutionError, match="gave no output 'y'"):
+    with pytest.raises(ExecutionError, match="returned no output 'y'"):
         SampleStacking(batched=True).scatter(todo, {})
     with pytest.raises(ExecutionError, match="'y' has 1 samples, fewer than"):
         SampleStacking(batched=True).scatter(todo, {"y": ints([1])})

@@ -91,7 +91,7 @@ def _reject_malformed(what: str) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise MeasurementError(
-            f"the server's {what} does not follow the v2 protocol ({exc!r}): is it a v2 server?"
+            f"the server's {what} cannot be parsed as v2 protocol ({exc!r}): is it a v2 server?"
         ) from exc
 
 

@@ -200,7 +200,7 @@ def test_precisions_of_tensorrt(precision: str, options: dict[str, str]) -> None
             {"precision_mod": "FP16"},
             r"unknown parameter 'precision_mod' .* \(did you mean 'precision_mode'\?\)",
         ),
-        ({"device_id": "1"}, "the device is that of the instance_group"),
+        ({"device_id": "1"}, "set the device with gpus in the instance_group"),
     ],
 )
 def test_what_tensorrt_is_told_wrongly_is_refused(given: dict[str, str], message: str) -> None:

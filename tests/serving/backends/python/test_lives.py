@@ -121,7 +121,7 @@ def test_an_answer_that_cannot_be_read_ends_its_process_and_is_an_error(
     add(tmp_path, "babbles", config=ONE + SAME)
     with serving(tmp_path) as live:
         assert ask(live, "babbles", -1).status == 503
-        assert "a frame that cannot be" in caplog.text
+        assert "an invalid frame" in caplog.text
         assert y_of(ask(live, "babbles", 2)) == [2]
 
 
@@ -283,7 +283,7 @@ def test_a_model_is_unloaded_at_once_while_its_process_comes_back(
         assert live.http("POST", "/v2/repository/models/say/unload").status == 200
         eventually(lambda: b'"unloaded"' in live.http("POST", "/v2/repository/index").body, 5)
         assert not _children(tmp_path)
-    assert "a frame that cannot be" not in caplog.text
+    assert "an invalid frame" not in caplog.text
     assert "did not end in time" not in caplog.text
 
 

@@ -80,7 +80,7 @@ def test_a_model_that_writes_never_gets_what_is_not_its_own(
         for _ in range(3):
             assert executor.execute({"x": array})["y"][0, 0] == 2
             assert array[0, 0] == 1
-    assert caplog.text.count("model 'net' writes into its inputs") == 1
+    assert caplog.text.count("model 'net' modifies its inputs") == 1
 
 
 def test_a_model_that_turns_to_writing_is_given_copies_from_then_on(tmp_path: Path) -> None:

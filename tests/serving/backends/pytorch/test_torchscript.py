@@ -62,7 +62,7 @@ def test_names_of_two_conventions_are_taken_in_order_and_warned_of(
     text = BATCH + tensors("input", "INPUT1 FP32 3", "other__0 FP32 3") + OUTPUTS
     out = run(add_sub, text, INPUT1=A, other__0=B)
     assert out["OUT__1"].tolist() == (A - B).tolist()
-    assert "taken in the order of the configuration" in caplog.text
+    assert "assigned in the order of the configuration" in caplog.text
 
 
 def test_one_output_of_several_may_be_asked_for(add_sub: Path) -> None:

@@ -86,9 +86,9 @@ def test_mixed_precision_is_an_accelerator() -> None:
         (
             accelerator("gpu", "tensorrt"),
             {},
-            "accelerator 'tensorrt', which tpx does not have for TensorFlow",
+            "accelerator 'tensorrt', which tpx does not support for TensorFlow",
         ),
-        (accelerator("gpu", "gpu_io"), {}, "accelerator 'gpu_io', which tpx does not have for TensorFlow"),
+        (accelerator("gpu", "gpu_io"), {}, "accelerator 'gpu_io', which tpx does not support for TensorFlow"),
         (accelerator("gpu", "magic"), {}, "unknown Execution Accelerator 'magic' is requested"),
     ],
 )
