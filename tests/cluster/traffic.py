@@ -30,6 +30,8 @@ class Traffic:
     threads: int = 4
     pause_s: float = 0.005
     requests: list[Request] = field(default_factory=list)
+    resent: int = 0
+    """Requests sent again because their idle connection had been closed; they are in `requests` once."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _running: list[threading.Thread] = field(default_factory=list)
 
@@ -74,7 +76,9 @@ class Traffic:
                 except (OSError, http.client.HTTPException) as exc:
                     connection.close()
                     # a kept connection that was closed while idle: RFC 9112 has the client ask again
-                    if not isinstance(exc, http.client.RemoteDisconnected):
+                    if isinstance(exc, http.client.RemoteDisconnected):
+                        self.resent += 1
+                    else:
                         self._note("http", start_s, f"{type(exc).__name__}: {exc}")
                     continue
                 right = answer.status == 200 and json.loads(body)["outputs"][0]["data"] == [value] * 16
