@@ -98,7 +98,7 @@ async def test_calls_over_the_limit_of_the_server_wait_for_their_turn() -> None:
         ids = [calls.make() for _ in range(10)]
         assert ids == [1, 3, *[0] * 8]
         assert connection.in_flight == 10
-        with pytest.raises(WireError, match="no more than 2 calls"):
+        with pytest.raises(WireError, match="at most 2 calls"):
             connection.open(CHAT, calls.ends.append, calls.ends.append)  # type: ignore[arg-type]
         await calls.ended(10)
         assert {response.status for response in calls.ends} == {0}

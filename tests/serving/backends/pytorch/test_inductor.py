@@ -68,7 +68,7 @@ def test_what_the_package_does_not_have_is_refused(package: Path, caplog: pytest
     with pytest.raises(ConfigError, match="must contain at least one input"):
         check(package)
     assert "Auto-complete configuration is not supported for Inductor models" in caplog.text
-    assert "runs AOTInductor packages with Python's lock held" in caplog.text
+    assert "runs AOTInductor packages while holding the GIL" in caplog.text
 
 
 def test_a_damaged_package_is_refused(package: Path, tmp_path: Path) -> None:
