@@ -5,7 +5,8 @@ With a latency limit, it ends once an interval shows on which side of the limit 
 """
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,23 +53,24 @@ class LevelStatus:
     """Assessment of the latency limit, UNDECIDED until it is settled; None without a limit."""
 
 
-class StabilityRule:
+class StabilityRule(ABC):
     """Decides the status of a level; the subclasses are the rules."""
 
     def __init__(self, settings: LevelSettings) -> None:
         self._settings = settings
         self._tolerance = settings.stability
 
+    @abstractmethod
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         """Return the status after at least one window; `samples` are those of the windows."""
-        raise NotImplementedError
 
 
 def rule_for(settings: LevelSettings) -> StabilityRule:
     """Return the rule that the settings select."""
     counted = settings.request_count or settings.one_window
+    kinds: dict[str, Callable[[LevelSettings], StabilityRule]]
     kinds = {"ci": Precision, "pa": ThreeWindows, "brief": Brief}
-    rule = (OneWindow if counted else kinds[settings.rule])(settings)
+    rule = OneWindow(settings) if counted else kinds[settings.rule](settings)
     limit = settings.latency_limit
     return rule if limit is None else LatencyLimit(rule, limit, settings)
 
