@@ -211,20 +211,25 @@ class _Answers:
         return InferRequest(self._head, [], keep, None)
 
 
-def _path(plane: RemotePlane, model: str) -> tuple[RemotePath, _Answers]:
-    """The remote path of requests with two numbers."""
-    tensor = Tensor.from_numpy("x", np.zeros((1, 2), np.float32))
-    head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=[tensor]))
-    path = plane.remote_path(head)
-    assert path is not None
-    plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))  # defines the template
-    return path, _Answers(head)
-
-
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 (an answer sets no event)
             await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def _remote_path(directory: Path) -> AsyncIterator[tuple[_Seats, RemotePath, _Answers]]:
+    """Yield the remote path to the model `double` of requests with two numbers, once it has a template."""
+    write_model(directory, "double", doubling("batch", "n"), "max_batch_size: 4")
+    async with _serve(directory) as seats:
+        await seats.known("double")
+        tensor = Tensor.from_numpy("x", np.zeros((1, 2), np.float32))
+        head = seats.plane.bind(DecodedRequest(model_name="double", default_binary=True, inputs=[tensor]))
+        path = seats.plane.remote_path(head)
+        assert path is not None
+        seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
+        await _until(lambda: not seats.plane.in_flight)
+        yield seats, path, _Answers(head)
 
 
 def _floats(*values: float) -> bytes:
@@ -232,13 +237,8 @@ def _floats(*values: float) -> bytes:
 
 
 def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_path: Path) -> None:
-    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
-
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
-            path, answers = _path(seats.plane, "double")
-            await _until(lambda: not seats.plane.in_flight)
+        async with _remote_path(tmp_path) as (seats, path, answers):
             for turn in range(ROUNDS):
                 assert path.send(_floats(turn, 1), answers, f"a{turn}") is not None
                 assert path.send(_floats(turn, 2), answers, f"b{turn}") is not None
@@ -254,13 +254,8 @@ def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_p
 
 
 def test_a_request_on_the_remote_path_of_a_model_that_has_gone_gets_an_error(tmp_path: Path) -> None:
-    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
-
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
-            path, answers = _path(seats.plane, "double")
-            await _until(lambda: not seats.plane.in_flight)
+        async with _remote_path(tmp_path) as (seats, path, answers):
             await seats.server.control.unload("double", unload_dependents=False)
             assert path.send(_floats(1, 2), answers, "late") is not None
             await _until(lambda: bool(answers.regular))
@@ -271,13 +266,8 @@ def test_a_request_on_the_remote_path_of_a_model_that_has_gone_gets_an_error(tmp
 
 
 def test_a_request_on_the_remote_path_is_answered_by_a_model_loaded_meanwhile(tmp_path: Path) -> None:
-    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
-
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
-            path, answers = _path(seats.plane, "double")
-            await _until(lambda: not seats.plane.in_flight)
+        async with _remote_path(tmp_path) as (seats, path, answers):
             for turn in range(ROUNDS):
                 path.send(_floats(1, 2), answers, f"{turn}")
                 write_model(tmp_path, "double", negating(), "max_batch_size: 4")
@@ -295,13 +285,8 @@ def test_a_request_on_the_remote_path_is_answered_by_a_model_loaded_meanwhile(tm
 
 
 def test_requests_on_the_remote_path_fail_with_their_engine(tmp_path: Path) -> None:
-    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
-
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
-            path, answers = _path(seats.plane, "double")
-            await _until(lambda: not seats.plane.in_flight)
+        async with _remote_path(tmp_path) as (seats, path, answers):
             path.send(_floats(1, 2), answers, "sent")
             seats.plane.lose()
             assert isinstance(answers.regular["sent"].error, NotReady)
