@@ -184,7 +184,7 @@ class FrameRing:
     def _read_frames(
         self, at: int, fields: Fields, left: int, most: int
     ) -> tuple[Sequence[int], Sequence[Buffer]]:
-        """Return number and data of a frame, for a plain one also those of its likes that follow."""
+        """Return number and data of a frame; of a plain one, also those of the next with the same head."""
         size, _, _, number, _, _, meta_size, payload_size, place = fields
         in_ring = meta_size if meta_size <= INLINE_BYTES else 0
         if place == INLINE:
