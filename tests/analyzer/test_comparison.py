@@ -21,7 +21,7 @@ from tpx.analyzer.results.journal import (
 from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range, Variant
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
-from tpx.perf.answers.compare import Strictness
+from tpx.perf.compare import Strictness
 
 FACTOR = {"m_config_default": 1.0, "m_config_0": 1.5}
 RATES = (1000.0, 1010.0, 990.0, 1005.0)

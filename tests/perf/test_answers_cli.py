@@ -18,13 +18,12 @@ def test_the_highest_load_under_an_objective_is_answered_with_0(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a.json"
-    words = [*QUICK, "--slo", "p50<5s", "--concurrency-range", "1:2", "--json", str(file), "--knee"]
+    words = [*QUICK, "--slo", "p50<5s", "--concurrency-range", "1:2", "--json", str(file)]
     with http_server(Behaviour()) as url:
         assert main([*words, "-u", url]) == 0
     out, _ = capfd.readouterr()
     assert "SLO p50<5s: met up to concurrency 2, " in out
     assert "  concurrency 1: p50<5s met: " in out
-    assert "Knee:\n" in out
     document = json.loads(file.read_text())
     assert document["answer"] == document["best"] == {"mode": "concurrency", "value": 2}
     assert document["slo"] == {"objectives": ["p50<5s"], "confidence": 0.99, "ok": True}
@@ -41,14 +40,6 @@ def test_an_objective_that_no_load_meets_is_4(capfd: pytest.CaptureFixture[str])
         assert main([*QUICK, "--slo", "p50<1ms", "-u", url]) == 4
     out, _ = capfd.readouterr()
     assert "SLO p50<1ms: no measured load meets it.\n  concurrency 1: p50<1ms violated: " in out
-
-
-def test_the_explanation_stands_behind_its_level(capfd: pytest.CaptureFixture[str]) -> None:
-    with http_server(Behaviour()) as url:
-        assert main(["-m", "net", "--request-count", "20", "--explain", "-u", url]) == 0
-    out, _ = capfd.readouterr()
-    assert "How the figures of concurrency 1 came about\n" in out
-    assert "request count = successes of the windows = 20 = 20" in out
 
 
 def saved(path: Path, delay_s: float) -> str:
@@ -179,7 +170,7 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
         (["-f", "a.csv"], "-f applies to levels of one server"),
         (["--html", "a.html"], "--html applies to levels of one server"),
         (["--jsonl", "a.jsonl"], "--jsonl applies to levels of one server"),
-        (["--knee"], "--knee applies to levels of one server"),
+        (["--collect-metrics"], "--collect-metrics applies to levels of one server"),
         (["--dry-run"], "--dry-run looks at one server"),
         (["--require-stable"], "--require-stable has no say"),
         (["--ci-width", "2%"], "--ci-width has no say"),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.perf.answers.noise import MEAN_S, wandering
 from tests.perf.conftest import make_level
-from tpx.perf.answers.compare import Strictness
+from tests.perf.noise import MEAN_S, wandering
+from tpx.perf.compare import Strictness
 from tpx.perf.in_turns import Figures, Rounds, differences, figures_of, turns
 
 ROUNDS = 12

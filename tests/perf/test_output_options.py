@@ -19,7 +19,6 @@ FILES = {
     "--profile-export-file": "profile_export_file",
     "--json": "json",
     "--jsonl": "jsonl",
-    "--hdr-log": "hdr_log",
     "--junit": "junit",
     "--markdown": "markdown",
     "--html": "html",

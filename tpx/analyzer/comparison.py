@@ -16,7 +16,7 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import judge
-from tpx.perf.answers.compare import Difference, Strictness, settled
+from tpx.perf.compare import Difference, Strictness, settled
 from tpx.perf.statistics.intervals import t_quantile, t_two_sided
 
 SINGLE_DEGREES = 30

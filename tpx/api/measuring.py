@@ -11,8 +11,8 @@ from tpx.api.serving import RunningServer, run_in_thread
 from tpx.cli.perf_compare import levels_of
 from tpx.errors import UsageError
 from tpx.options import build, given_in_mapping
-from tpx.perf.answers.compare import Comparison, Levels, Strictness, read_levels
-from tpx.perf.answers.compare import compare as compare_levels
+from tpx.perf.compare import Comparison, Levels, Strictness, read_levels
+from tpx.perf.compare import compare as compare_levels
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.json import json_text

@@ -21,7 +21,7 @@ from tpx.cli.analyze_options import ENDINGS, ReportConfig, journal_of, show_writ
 from tpx.cli.comparing import AnalyzeCompareConfig, report_comparison
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, from_argv, given_in_argv, given_in_mapping, nearest
-from tpx.perf.answers.compare import difference_json
+from tpx.perf.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
 from tpx.report.files import write_text
 from tpx.report.html import render

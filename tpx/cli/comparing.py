@@ -12,7 +12,7 @@ from tpx.options import group, option
 from tpx.perf.options.measuring import check_strictness, parse_share
 
 if TYPE_CHECKING:
-    from tpx.perf.answers.compare import Strictness
+    from tpx.perf.compare import Strictness
     from tpx.perf.report.comparison import Compared, ComparisonFiles
 
 
@@ -38,7 +38,7 @@ class ComparisonSpec:
     @property
     def strictness(self) -> "Strictness":
         """Return the rule for what counts as a difference."""
-        from tpx.perf.answers.compare import Strictness  # late: help needs only the options
+        from tpx.perf.compare import Strictness  # late: help needs only the options
 
         return Strictness(alpha=self.alpha, min_effect=self.min_effect)
 

@@ -11,7 +11,7 @@ from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.answers.compare import Levels, compare, difference_json, read_levels
+from tpx.perf.compare import Levels, compare, difference_json, read_levels
 from tpx.perf.in_turns import ServerTurns, run_in_turns
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared

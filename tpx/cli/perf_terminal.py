@@ -112,7 +112,6 @@ class Terminal(Observer):
 
     def __init__(self, config: SessionSpec) -> None:
         self._config = config
-        self._settings = config.level_settings
         self._shown = Shown(protocol=config.target.protocol, verbose=config.output.verbose > 0)
         self._live: _LiveView | None = None
         if config.output.shows_live and sys.stderr.isatty():
@@ -132,7 +131,6 @@ class Terminal(Observer):
         config = self._config
         if config.inputs.files:
             tell(data_line(data) + "\n")
-        self._settings = settings
         self._shown = Shown(
             protocol=config.target.protocol,
             with_engine=settings.with_engine,
@@ -159,10 +157,6 @@ class Terminal(Observer):
             complain(result.reason)
         for warning in result.warnings:
             self.notice(warning)
-        if self._config.answers.explain:
-            from tpx.perf.report.level_text import explain  # late
-
-            tell(explain(result, self._settings) + "\n")
 
     def notice(self, text: str) -> None:
         if self._live:

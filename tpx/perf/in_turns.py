@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpx.errors import MeasurementError
-from tpx.perf.answers.compare import FIGURES, Difference, FigureName, Strictness, settled, shown
+from tpx.perf.compare import FIGURES, Difference, FigureName, Strictness, settled, shown
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.measuring import ComparingSpec

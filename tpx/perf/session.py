@@ -167,7 +167,7 @@ class Session:
             scraper = Scraper(place, self._observer.notice)
             stack.push_async_callback(scraper.stop)
             collectors.append(MetricsCollector(scraper))
-        if spec.output.profile_export_file or spec.output.jsonl or spec.output.hdr_log:
+        if spec.output.profile_export_file or spec.output.jsonl:
             from tpx.perf.report.recorders import open_recorders
 
             recorder = open_recorders(spec, self._capture, self.offset_ns, self.problems)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tpx.errors import MeasurementError
-from tpx.perf.answers.compare import Difference, Strictness
+from tpx.perf.compare import Difference, Strictness
 from tpx.perf.report.comparison import (
     Against,
     Compared,

@@ -111,8 +111,6 @@ class AnswerSpec:
         common=True,
     )
     slo_confidence: float = option(0.99, "confidence required to call an objective met or violated")
-    knee: bool = option(False, "show the load beyond which throughput stops growing, and the predicted peak")
-    explain: bool = option(False, "show each figure's formula with its numbers")
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or for an option that requires another one."""

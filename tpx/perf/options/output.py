@@ -33,9 +33,6 @@ class OutputSpec:
     )
     json: Path | None = option(None, "write all levels as JSON", metavar="FILE", common=True)
     jsonl: Path | None = option(None, "write one JSON line per request", metavar="FILE")
-    hdr_log: Path | None = option(
-        None, "write a HdrHistogram log with one histogram per window", metavar="FILE"
-    )
     junit: Path | None = option(None, "write a JUnit test case for every level and objective", metavar="FILE")
     markdown: Path | None = option(None, "write a Markdown summary for CI", metavar="FILE")
     html: Path | None = option(

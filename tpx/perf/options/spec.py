@@ -155,8 +155,8 @@ def _iter_comparison_rules() -> Iterator[OptionRule]:
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
     )
     blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
-    unfit = dict.fromkeys(["knee", "explain", "collect_metrics", "latency_threshold", "percentile"], alone)
-    unfit |= dict.fromkeys(["csv", "profile_export_file", "jsonl", "hdr_log", "html", "pdf"], alone)
+    unfit = dict.fromkeys(["collect_metrics", "latency_threshold", "percentile"], alone)
+    unfit |= dict.fromkeys(["csv", "profile_export_file", "jsonl", "html", "pdf"], alone)
     names = "stability ci_width require_stable stop_on_unstable stability_percentage max_trials"
     unfit |= dict.fromkeys(names.split(), blocks)
     unfit |= {

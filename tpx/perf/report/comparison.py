@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tpx.perf.answers.compare import Difference, Strictness
+from tpx.perf.compare import Difference, Strictness
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.digits import latency, rounded
 from tpx.report.document import Document, Section, Statement, bullets, section

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from tpx.perf.answers.knee import Knee, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report, level_name, load_name, percentile_name, rate, throughput, usec
 from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
-from tpx.report.digits import latency, rounded
+from tpx.report.digits import latency
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """perf_analyzer's names of service kinds, if they differ from ours."""
@@ -122,8 +121,6 @@ def answers_text(report: Report) -> str:
             lines += _describe_scenario(report.config.mlperf.scenario, result, result.validity)
     if report.config.answers.slo:
         lines += _describe_objectives(report)
-    if report.config.answers.knee:
-        lines += _describe_knee(find_knee(report.levels))
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -161,27 +158,3 @@ def _describe_objectives(report: Report) -> list[str]:
             told.append(f"{result.failed} requests failed, which no objective limits")
         lines += [f"  {load_name(result.level)}: {text}" for text in told]
     return lines
-
-
-def _describe_knee(knee: Knee) -> list[str]:
-    lines = ["", "Knee:"]
-    for what, result in (
-        ("throughput bends (Kneedle)", knee.bend),
-        ("highest throughput per latency", knee.power),
-        ("last level whose further load paid", knee.worthwhile),
-    ):
-        where = "not to be told from these levels"
-        if result is not None:
-            where = f"{load_name(result.level)}, {throughput(result)}"
-        lines.append(f"  {what}: {where}")
-    model = knee.model
-    if model is None:
-        return [*lines, "  universal scalability law: four concurrency levels are needed"]
-    peak = f"no peak, throughput approaches {rounded(model.peak_throughput)} infer/s"
-    if model.peak_load is not None:
-        peak = f"peak of {rounded(model.peak_throughput)} infer/s at concurrency {model.peak_load:.0f}"
-    return [
-        *lines,
-        f"  universal scalability law: {peak} (contention {model.contention:.4g}, coherency "
-        f"{model.coherency:.4g}, fit error {model.fit_error * 100:.1f}%)",
-    ]

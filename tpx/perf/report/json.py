@@ -7,14 +7,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from tpx import __version__
-from tpx.perf.answers.compare import batches_json
-from tpx.perf.answers.knee import Scalability, find_knee
+from tpx.perf.compare import batches_json
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
-from tpx.perf.report.recorders import encode
 from tpx.perf.results import (
     ClientCheck,
     LatencyEstimate,
@@ -26,7 +22,7 @@ from tpx.perf.results import (
     Validity,
     Window,
 )
-from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, Batches, LatencySummary
+from tpx.perf.statistics.summaries import LatencySummary
 from tpx.report import files
 
 SCHEMA = 1
@@ -46,7 +42,7 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
 
 
 def _build_document(report: Report, argv: Sequence[str]) -> Json:
-    config, knee = report.config, find_knee(report.levels)
+    config = report.config
     objectives = {
         "objectives": [o.text for o in config.answers.slo],
         "confidence": config.answers.slo_confidence,
@@ -78,12 +74,6 @@ def _build_document(report: Report, argv: Sequence[str]) -> Json:
         "best": _encode_load(report.best),
         "answer": _encode_optional(asdict, report.answer),
         "slo": objectives if config.answers.slo else None,
-        "knee": {
-            "bend": _encode_load(knee.bend),
-            "power": _encode_load(knee.power),
-            "worthwhile": _encode_load(knee.worthwhile),
-            "usl": _encode_optional(_encode_scalability, knee.model),
-        },
     }
 
 
@@ -163,7 +153,6 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         "sequences": result.sequences,
         "sessions": _encode_optional(asdict, result.sessions),
         "metrics": _encode_optional(_encode_metrics, result.metrics),
-        "hdr": None if estimates is None else _encode_histogram(estimates.batches),
     }
 
 
@@ -247,10 +236,6 @@ def _encode_client_check(check: ClientCheck) -> Json:
     return {"cpu_pct": check.cpu_share * 100, **_encode_fields(check, "cpu_share")}
 
 
-def _encode_scalability(model: Scalability) -> Json:
-    return asdict(model) | {"peak_load": model.peak_load, "peak_throughput": model.peak_throughput}
-
-
 def _describe_host() -> Json:
     """Return the machine that sent the load."""
     try:
@@ -265,13 +250,6 @@ def _describe_host() -> Json:
         "kernel": platform.release(),
         "load": list(os.getloadavg()),
     }
-
-
-def _encode_histogram(batches: Batches) -> str:
-    """Return the latencies of the kept windows as an HdrHistogram in ns, accurate to 0.6 percent."""
-    counts = batches.histogram.sum(axis=0)
-    middles = 2.0 ** ((batches.bins + 0.5) / BINS_PER_OCTAVE)
-    return encode(np.repeat(middles.astype(np.int64), counts))
 
 
 def _encode_streaming(streaming: Streaming) -> Json:

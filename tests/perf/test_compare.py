@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.perf.answers.noise import noisy_rows
+from tests.perf.noise import noisy_rows
 from tests.perf.simulated import measured
 from tpx.errors import UsageError
-from tpx.perf.answers.compare import (
+from tpx.perf.compare import (
     Comparison,
     Difference,
     Strictness,

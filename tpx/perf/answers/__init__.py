@@ -1,1 +1,0 @@
-"""Answers derived from measured levels: the knee of a load curve, and changes between runs."""
