@@ -10,7 +10,6 @@ tpx() {
   case "$*" in
     "perf compare"*) run "$@" ;;
     "perf --self-test"*) run "$@" -p 60 ;;
-    perf*--scenario*) verdict "$@" --min-duration 0.2 --min-query-count 20 ;;
     perf*--fixed-schedule* | perf*--session-concurrency* | perf*--dry-run*) verdict "$@" ;;
     perf*--ab*) verdict "$@" -p 40 ;;
     perf*) verdict "$@" -p 40 -s 999 -r 3 --max-trials 3 ;;

@@ -63,8 +63,8 @@ def test_labels_go_into_the_json(tmp_path: Path) -> None:
             "--warmup-seconds and --warmup-request-count can not both end the warm-up",
         ),
         (
-            "--warmup-seconds 1 --scenario offline",
-            "--warmup-seconds needs a load that goes on: offline is sent once",
+            "--warmup-seconds 1 --fixed-schedule --input-data README.md",
+            "--warmup-seconds needs a load that goes on: fixed schedule is sent once",
         ),
         ("--labels a", "Failed to parse --labels. The value 'a' does not match <key=value>."),
         ("--labels a=1 --labels a=2", "--labels: a key is given more than once"),

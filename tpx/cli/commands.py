@@ -27,7 +27,7 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.FAILED: "wrong options, no measurement, or another failure; the message says which",
     Exit.UNSTABLE: "the only level was unstable (with --require-stable: any level)",
     Exit.NO_VALID_REQUEST: "a window had no valid request",
-    Exit.OBJECTIVE_MISSED: "an objective (--slo, --scenario) or a constraint (--require satisfied) is missed",
+    Exit.OBJECTIVE_MISSED: "an objective (--slo) or a constraint (--require satisfied) is missed",
     Exit.REGRESSION: "compare or --ab found a regression",
     Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
     Exit.INCONCLUSIVE: "with --require conclusive: the verdict is inconclusive",

@@ -143,7 +143,7 @@ def exit_status(report: Report) -> Exit:
         return Exit.PERF_FAILED
     if report.has_dead_level and not (report.config.answers.slo and report.has_valid_requests):
         return Exit.NO_VALID_REQUEST
-    if report.breaks_slo or report.has_invalid_level:
+    if report.breaks_slo:
         return Exit.OBJECTIVE_MISSED
     if report.config.answers.require_stable and report.any_unstable:
         return Exit.UNSTABLE

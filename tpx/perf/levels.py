@@ -211,14 +211,12 @@ class LoadKind:
     """Name in files, such as `request_rate`."""
     opener: str
     """`module:function` in `tpx.perf.loads` that opens a level's load; imported on first use."""
-    option: str = ""
-    """Option field that selects it; empty if a scenario does."""
+    option: str
+    """Option field that selects it."""
     called: str = ""
     """Text before a level's value in the summary, if not the name."""
     title: str = "{label}: {value:g}"
     """Line above a level's figures."""
-    unit: str = ""
-    """Text before a level's value in a sentence, if not the name."""
     column: str = "Request Rate"
     """First column of the CSV file."""
     whole: bool = True
@@ -227,12 +225,8 @@ class LoadKind:
     """True if several levels can be measured in one run."""
     open_loop: bool = False
     """True if requests are due at times that do not depend on earlier responses."""
-    at_once: bool = False
-    """True if all requests are due at the start."""
     once: bool = False
     """True if the load ends by itself once everything is sent."""
-    queries: bool = False
-    """True if each row is a query of several requests; the level's value is their number."""
     undivided: str = ""
     """Reason why one process must send everything; empty if worker processes may share the load."""
     per_worker: int = 20_000
@@ -254,7 +248,7 @@ class LoadKind:
 
     @property
     def flag(self) -> str:
-        return flag_of(self.option or "concurrency_range")
+        return flag_of(self.option)
 
 
 CONCURRENCY = LoadKind(
@@ -286,7 +280,7 @@ CUSTOM_INTERVALS = LoadKind(
 )
 PERIODIC_CONCURRENCY = LoadKind(
     name="periodic_concurrency",
-    opener="groups:open_periodic",
+    opener="periodic:open_periodic",
     option="periodic_concurrency_range",
     once=True,
     undivided="a periodic concurrency grows by the answers to all of its requests, which one process sees",
@@ -307,26 +301,6 @@ FIXED_SCHEDULE = LoadKind(
     open_loop=True,
     once=True,
 )
-SINGLE_STREAM = LoadKind(
-    name="single_stream",
-    opener="closed:open_requests",
-    unit="queries in flight",
-)
-MULTI_STREAM = LoadKind(
-    name="multi_stream",
-    opener="groups:open_queries",
-    unit="samples a query",
-    queries=True,
-    undivided="a query of several requests is sent by one process",
-)
-OFFLINE = LoadKind(
-    name="offline",
-    opener="rate:open_at_once",
-    unit="samples",
-    open_loop=True,
-    at_once=True,
-    once=True,
-)
 KINDS = {
     kind.name: kind
     for kind in (
@@ -336,12 +310,9 @@ KINDS = {
         PERIODIC_CONCURRENCY,
         SESSION_CONCURRENCY,
         FIXED_SCHEDULE,
-        SINGLE_STREAM,
-        MULTI_STREAM,
-        OFFLINE,
     )
 }
-"""Every kind of load by name; the first six are perf_analyzer's, the others MLPerf's."""
+"""Every kind of load by name."""
 
 
 @dataclass(frozen=True, slots=True)

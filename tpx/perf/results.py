@@ -325,31 +325,6 @@ class MemberFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """One rule of a scenario, whether it was satisfied, and if not, what would help."""
-
-    name: str
-    kept: bool
-    advice: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validity:
-    """The conditions under which a level is a valid result of its scenario.
-
-    `estimate_ns` is the percentile that its queries show with confidence, None if there are too few or
-    the scenario has none.
-    """
-
-    conditions: tuple[Condition, ...]
-    estimate_ns: int | None
-
-    @property
-    def valid(self) -> bool:
-        return all(condition.kept for condition in self.conditions)
-
-
-@dataclass(frozen=True, slots=True)
 class WakeUps:
     """The cost of a wake-up, and the share of the median latency that a request's wake-ups take."""
 
@@ -380,7 +355,6 @@ class Sections(TypedDict, total=False):
     sessions: Sessions
     members: tuple[MemberFigures, ...]
     metrics: MetricsFigures | None
-    validity: Validity
     wake_ups: WakeUps
 
 
@@ -440,8 +414,6 @@ class LevelResult:
     """None if each request has one response, and if none had any."""
     metrics: MetricsFigures | None = None
     """None if the server's metrics were not requested."""
-    validity: Validity | None = None
-    """None if the load is not an MLPerf scenario."""
     sequences: int | None = None
     """Number of sequences that ended in the kept windows; None if requests do not belong to sequences."""
     sessions: Sessions | None = None

@@ -109,7 +109,7 @@ class Session:
         settings = settings or self.settings
         if not self._collectors:
             await self._begin_run()
-        batch_size = self.spec.inputs.batch_size * (int(level.value) if level.kind.queries else 1)
+        batch_size = self.spec.inputs.batch_size
         self._observer.level_started(level)
         awake = processors_awake(self.spec.address) if settings.pace.poll == "busy" else nullcontext()
         with quiet_memory(), waiting(settings.pace.poll), awake:
@@ -151,8 +151,7 @@ class Session:
     async def _begin_run(self) -> None:
         """Open what levels need besides connections, and report the run to the observer."""
         spec, stack = self.spec, self._stack
-        requests = RequestsCollector(self.connected, spec.address, self.settings.scenario)
-        collectors: list[Collector] = [requests]
+        collectors: list[Collector] = [RequestsCollector(self.connected, spec.address)]
         whole = _explain_single_process(spec)
         if whole and spec.pace.workers > 1:
             raise UsageError(f"--workers {spec.pace.workers}: {whole}")

@@ -100,9 +100,7 @@ class LevelSettings:
     asynchronous: bool = False
     """True if a stable throughput suffices at the last window, as for perf_analyzer's asynchronous calls."""
     one_window: bool = False
-    """True if the first window is the level, as in an MLPerf scenario."""
-    scenario: str = ""
-    """MLPerf scenario whose rules a level must satisfy to be valid."""
+    """True if the first window is the level."""
     latency_limit_ms: int = 0
     percentile: float | None = None
     request_count: int = 0

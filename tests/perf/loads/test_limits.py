@@ -25,7 +25,7 @@ def refused(level: Level, settings: LevelSettings = SETTINGS, each: float = 1.0)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("mode", ["concurrency", "session_concurrency", "single_stream", "multi_stream"])
+@pytest.mark.parametrize("mode", ["concurrency", "session_concurrency"])
 def test_more_requests_in_flight_than_open_files_are_refused_with_the_limits_name(mode: str) -> None:
     said = refused(Level(mode, HUGE))
     assert "99999999999999 requests in flight are more than this machine can open" in said
@@ -48,7 +48,6 @@ def test_loads_that_open_all_slots_at_once_are_held_against_the_limits() -> None
     assert "RLIMIT_NOFILE" in refused(Level("request_rate", 1), sequences)
     assert "RLIMIT_NOFILE" in refused(Level("periodic_concurrency", HUGE))
     connections = replace(SETTINGS, pace=PaceSpec(max_connections=HUGE))
-    assert "RLIMIT_NOFILE" in refused(Level("offline", 1), connections)
     check_openable(Level("request_rate", 1e9), connections, 1.0)  # opens more only as they are needed
 
 

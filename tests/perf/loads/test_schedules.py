@@ -14,7 +14,6 @@ from tpx.perf.loads.schedules import (
     NEVER,
     Offsets,
     Timetable,
-    at_once,
     at_random,
     evenly,
     in_bursts,
@@ -112,7 +111,6 @@ def test_sequences_that_take_turns_keep_their_times_whichever_worker_has_them(
         own = share.part_in_turn(count, sequences)
         dealt = replace(plan("poisson"), sequences=sequences)
         assert (first(offsets(RATE, dealt, share), own) == whole[turns % workers == i]).all()
-        assert own == sum(map(len, at_once(count, share, sequences)))
         requests.append(own)
     assert sum(requests) == count
 
@@ -141,10 +139,6 @@ def test_a_list_is_sorted_dealt_out_and_ends() -> None:
     assert [b.tolist() for b in listed(times, Share(1, 2))] == [[20, 40]]
 
 
-def test_all_at_once_is_split_by_floor_and_remainder() -> None:
-    assert [sum(map(len, at_once(10, Share(i, 4)))) for i in range(4)] == [3, 3, 2, 2]
-
-
 @pytest.mark.parametrize(("count", "slots", "workers"), [(60, 3, 2), (7, 5, 3), (100, 4, 4), (3, 8, 3)])
 def test_requests_are_split_by_the_slots_that_send_them(count: int, slots: int, workers: int) -> None:
     parts = [Share(i, workers).part_by(count, slots) for i in range(workers)]
@@ -156,11 +150,6 @@ def test_requests_are_split_by_the_slots_that_send_them(count: int, slots: int, 
 
 def test_a_schedule_costs_no_more_than_is_asked_for() -> None:
     assert len(list(islice(offsets(RATE, plan("constant")), 2))) == 2
-
-
-def test_requests_that_are_all_due_at_the_start_come_in_blocks() -> None:
-    assert sum(len(block) for block in at_once(10_001)) == 10_001
-    assert len(next(at_once(99_999_999_999_999))) == BLOCK
 
 
 def blocks(*of: Iterable[int]) -> Iterator[Offsets]:

@@ -201,7 +201,6 @@ def test_a_run_gets_as_many_workers_as_its_load_needs(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--scenario", "multi-stream"), "a query of several requests is sent by one process"),
         (
             ("--streaming", "--periodic-concurrency-range", "1:4", "--profile-export-file", "answers.json"),
             "a periodic concurrency grows by the answers to all of its requests, which one process sees",

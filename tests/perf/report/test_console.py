@@ -94,11 +94,6 @@ def test_settings_of_a_single_level_show_no_limit() -> None:
     assert "limit" not in settings("--concurrency-range", "4")
 
 
-def test_settings_of_the_server_scenario_say_its_poisson_arrivals() -> None:
-    told = settings("--scenario", "server", "--request-rate-range", "300")
-    assert "  Using poisson distribution on request generation\n" in told
-
-
 def test_settings_of_an_open_range_show_the_latency_limit_alone() -> None:
     lines = settings("--concurrency-range", "1:0", "-l", "20").splitlines()
     assert "  Latency limit: 20 msec" in lines

@@ -14,7 +14,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.report.files import junit_text, markdown_text, write_files
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import conclude
-from tpx.perf.results import Condition, ErrorCount, LevelResult, Validity, Verdict
+from tpx.perf.results import ErrorCount, LevelResult, Verdict
 from tpx.report.text import sparkline
 
 
@@ -56,15 +56,6 @@ def test_each_level_is_a_test_case_and_its_verdict_the_outcome() -> None:
 def test_an_interrupted_level_is_skipped() -> None:
     found = suite(report(make_level(interrupted=True)))
     assert found[0][0].tag == "skipped"
-
-
-def test_a_level_that_is_no_valid_result_of_its_scenario_is_a_failure() -> None:
-    conditions = (
-        Condition(name="Min duration satisfied", kept=False, advice="run on"),
-        Condition(name="Min queries satisfied", kept=True, advice=""),
-    )
-    found = suite(report(make_level(validity=Validity(conditions=conditions, estimate_ns=None))))
-    assert found[0][0].get("message") == "INVALID: Min duration satisfied: run on"
 
 
 def objective(outcome: Outcome) -> LevelResult:

@@ -179,8 +179,6 @@ def slots_ahead(level: Level, pace: PaceSpec, times_ns: Sequence[int] = ()) -> i
 
     The slots suffice for the requests due within AHEAD_S. `times_ns` is a fixed schedule.
     """
-    if level.kind.at_once:
-        return pace.max_connections
     due = max(level.value * AHEAD_S, pace.burst_size)
     if times_ns:
         times = np.asarray(times_ns, np.int64)

@@ -18,7 +18,7 @@ from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.levels import LATE_NS, LatePolicy
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, slots_ahead
-from tpx.perf.loads.schedules import NEVER, Alarm, Offsets, Timetable, alarm, at_once, listed, offsets
+from tpx.perf.loads.schedules import NEVER, Alarm, Offsets, Timetable, alarm, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import OpenLoop
@@ -35,14 +35,6 @@ GROWTH_RETRY_S = 1.0
 async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
     """Open a load of requests per second, or at the user's intervals."""
     return await _open_rate_load(target, asked, offsets(asked.level, asked.settings, asked.share))
-
-
-async def open_at_once(target: Loadable, asked: LoadRequest) -> "RateLoad":
-    """Open a load that sends all requests at the start."""
-    settings = asked.settings
-    return await _open_rate_load(
-        target, asked, at_once(settings.request_count, asked.share, settings.sequences)
-    )
 
 
 async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":

@@ -91,14 +91,6 @@ def listed(times_ns: Offsets, share: Share = ALL) -> Iterator[Offsets]:
     yield np.sort(times_ns, kind="stable")[share.number :: share.of]
 
 
-def at_once(count: int, share: Share = ALL, sequences: int = 0) -> Iterator[Offsets]:
-    """Yield `count` times at the start."""
-    left = share.part_in_turn(count, sequences)
-    while left > 0:
-        yield np.zeros(min(left, BLOCK), np.int64)
-        left -= BLOCK
-
-
 class Timetable:
     """Iterates over a schedule's blocks as clock times; `due_ns` is the next time, or NEVER."""
 

@@ -1,6 +1,5 @@
 """Collectors of the result sections that only some runs have, besides the requests' own figures."""
 
-from bisect import bisect
 from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,23 +15,18 @@ from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.records import (
     SUCCESS,
     Records,
-    Rows,
     models_of,
     response_times,
     succeeded,
 )
 from tpx.perf.results import (
     DOMINANT_SHARE,
-    Condition,
     MemberFigures,
     Sections,
     Streaming,
-    Validity,
     Verdict,
     WakeUps,
 )
-from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.intervals import SAFE_CONFIDENCE, binomial_at_most
 from tpx.perf.statistics.summaries import summarize
 
 if TYPE_CHECKING:
@@ -69,11 +63,9 @@ class MetricsCollector:
 class RequestsCollector:
     """Implements Collector: the figures that depend on the kind of model and load."""
 
-    def __init__(self, connected: ConnectedModel, address: str, scenario: str) -> None:
-        """`scenario` is the MLPerf scenario, or empty."""
+    def __init__(self, connected: ConnectedModel, address: str) -> None:
         self._connected = connected
         self._address = address
-        self._scenario = scenario
 
     async def begin(self, load: Load) -> None:
         """Do nothing: everything is computed after the level."""
@@ -91,8 +83,6 @@ class RequestsCollector:
             sections["sessions"] = session_figures(rows, connected.requests.conversations)
         if connected.members:
             sections["members"] = tuple(_iter_members(connected.members, measured))
-        if self._scenario:
-            sections["validity"] = validity(measured.settings, rows, duration_ns)
         if (found := _find_wake_ups(self._address, measured)) is not None:
             sections["wake_ups"] = found
         return sections
@@ -156,81 +146,3 @@ def _find_wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
         return None
     found = wake_ups(latency.at(50.0), local=is_local(address))
     return found if found.share >= DOMINANT_SHARE else None
-
-
-MOST_QUERIES = 2**40
-
-
-def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
-    """Judge a level as a result of an MLPerf scenario; each row is a query.
-
-    The bound is MLPerf's early stopping: if t of n queries exceed the limit, percentile p is shown to
-    be below it when a server just at the limit would have at most t of n over it with a probability of
-    at most 1 - confidence. The estimate is a percentile that at least 99 of 100 such runs would not
-    underestimate.
-    """
-    ordered = np.sort(succeeded(rows)["end_ns"] - succeeded(rows)["intended_ns"])
-    failed = len(rows) - len(ordered)
-    conditions = [Condition("no query failed", failed == 0, f"{failed} of {len(rows)} did" if failed else "")]
-    if settings.request_count:
-        short = settings.request_count - len(rows)
-        conditions.append(_check_minimum("samples", settings.request_count, short))
-        return Validity(conditions=tuple(conditions), estimate_ns=None)
-    floor_s = settings.count_window_floor_ms / 1000
-    took_s = duration_ns / 1e9
-    missing = f"{took_s:.3g} s of {floor_s:g} s: a longer --min-duration or an undisturbed run"
-    conditions.append(Condition("minimum duration", took_s >= floor_s, "" if took_s >= floor_s else missing))
-    conditions.append(
-        _check_minimum("queries", settings.window_requests, settings.window_requests - len(rows))
-    )
-    percentile, over = settings.percentile, None
-    if percentile is not None:
-        if settings.latency_limit_ms:
-            late = int(np.count_nonzero(ordered > settings.latency_limit_ms * 1e6))
-            conditions.append(_check_percentile(settings.latency_limit_ms, len(ordered), late, percentile))
-        over = most_over(len(ordered), percentile)
-        more = least_queries(0, percentile) - len(ordered)
-        advice = f"p{percentile:g} needs at least {more} more queries: --min-query-count"
-        conditions.append(Condition("early stopping", over is not None, advice if over is None else ""))
-    return Validity(
-        conditions=tuple(conditions), estimate_ns=None if over is None else int(ordered[-1 - over])
-    )
-
-
-def _check_minimum(what: str, wanted: int, missing: int) -> Condition:
-    return Condition(
-        f"minimum {what}", missing <= 0, f"{missing} of {wanted} are missing" if missing > 0 else ""
-    )
-
-
-def _check_percentile(limit_ms: int, queries: int, late: int, percentile: float) -> Condition:
-    name = f"p{percentile:g} under {limit_ms} ms"
-    if shown(queries, late, percentile):
-        return Condition(name, True, "")
-    if late > queries * (1 - percentile / 100):
-        return Condition(name, False, f"{late} of {queries} queries took longer: a lower load")
-    more = least_queries(late, percentile) - queries
-    return Condition(
-        name, False, f"{late} of {queries} took longer, too few to tell: at least {more} more queries"
-    )
-
-
-def shown(queries: int, over: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> bool:
-    """Return True if `over` of `queries` above a limit show that the percentile is below it."""
-    return queries > over and binomial_at_most(queries, 1 - percentile / 100, over) <= 1 - confidence
-
-
-def least_queries(over: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int:
-    """Return the number of queries needed when `over` of them exceed the limit."""
-    high = over + 1
-    while not shown(high, over, percentile, confidence) and high < MOST_QUERIES:
-        high *= 2
-    low = high // 2 + 1
-    return low + bisect(range(low, high), False, key=lambda n: shown(n, over, percentile, confidence))
-
-
-def most_over(queries: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int | None:
-    """Return how many queries may exceed a limit that they still show to be met; None if none may."""
-    if not shown(queries, 0, percentile, confidence):
-        return None
-    return bisect(range(1, queries), False, key=lambda over: not shown(queries, over, percentile, confidence))

@@ -1,18 +1,15 @@
-"""Target and load options: the model and its server, levels, requests per level, and MLPerf scenarios."""
+"""Target and load options: the model and its server, levels, and requests per level."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, flag_of, given, one_of, option, refuse
+from tpx.options import check_range, one_of, option, refuse
 from tpx.perf.levels import (
     CUSTOM_INTERVALS,
     FIXED_SCHEDULE,
-    MULTI_STREAM,
-    OFFLINE,
     PERIODIC_CONCURRENCY,
     SESSION_CONCURRENCY,
-    SINGLE_STREAM,
     Intervals,
     LevelRange,
     ModelShare,
@@ -23,7 +20,7 @@ from tpx.perf.levels import (
     parse_periodic,
     parse_rates,
 )
-from tpx.perf.settings import Header, LevelSettings, parse_header
+from tpx.perf.settings import Header, parse_header
 
 LONGEST_TIMEOUT_S = 1e9
 _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")
@@ -175,70 +172,3 @@ class LoadSpec:
         if self.fixed_schedule:
             asked.append(LevelRange(mode=FIXED_SCHEDULE.name, start=0))
         return asked
-
-
-_scenario = one_of(
-    "--scenario",
-    ("single-stream", "multi-stream", "server", "offline"),
-    "Unsupported type provided: '{}'. Choices are 'single-stream', 'multi-stream', 'server' or 'offline'.",
-)
-PERCENTILES = {"single-stream": 90.0, "multi-stream": 99.0, "server": 99.0}
-"""Percentile by which each scenario is judged; offline is judged by its throughput."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSpec:
-    """Options for the MLPerf scenario and its minimum length."""
-
-    scenario: Literal["", "single-stream", "multi-stream", "server", "offline"] = option(
-        "",
-        "MLPerf scenario. single-stream: one query at a time; multi-stream: several requests per query; "
-        "server: Poisson arrivals at --request-rate-range; offline: all requests at once",
-        parse=_scenario,
-    )
-    min_duration: float = option(10.0, "minimum seconds of a scenario (offline: as long as it takes)")
-    min_query_count: int = option(100, "minimum queries of a scenario")
-    samples_per_query: int = option(8, "requests per query of the multi-stream scenario")
-    offline_samples: int = option(1024, "requests in the single query of the offline scenario")
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for an option that the scenario does not use."""
-        check_range(self, "min_duration", "min_query_count", "samples_per_query", "offline_samples", above=0)
-        timed = ("single-stream", "multi-stream", "server")
-        owners = {"samples_per_query": ("multi-stream",), "offline_samples": ("offline",)}
-        for name in given(self):
-            scenarios = owners.get(name, timed)
-            if name != "scenario" and self.scenario not in scenarios:
-                raise UsageError(f"{flag_of(name)} requires --scenario {', '.join(scenarios)}")
-
-    @property
-    def levels(self) -> LevelRange | None:
-        """Level of a scenario that determines its own load; None for the others."""
-        if self.scenario == "single-stream":
-            return LevelRange(mode=SINGLE_STREAM.name, start=1)
-        if self.scenario == "multi-stream":
-            return LevelRange(mode=MULTI_STREAM.name, start=self.samples_per_query)
-        if self.scenario == "offline":
-            return LevelRange(mode=OFFLINE.name, start=self.offline_samples)
-        return None
-
-    def rules(self, settings: LevelSettings) -> LevelSettings:
-        """Apply the scenario to the rules of a level: one window, which ends when both minima are reached."""
-        if not self.scenario:
-            return settings
-        if self.scenario == "offline":
-            return replace(settings, request_count=self.offline_samples, scenario=self.scenario)
-        pace = settings.pace
-        if self.scenario == "server":
-            pace = replace(pace, request_distribution="poisson")
-        return replace(
-            settings,
-            mode="count_windows",
-            window_requests=self.min_query_count,
-            count_window_floor_ms=round(self.min_duration * 1000),
-            max_windows=1,
-            one_window=True,
-            scenario=self.scenario,
-            percentile=settings.percentile or PERCENTILES[self.scenario],
-            pace=pace,
-        )

@@ -10,8 +10,8 @@ from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
-from tpx.perf.levels import REQUEST_RATE, LevelRange, PaceSpec
-from tpx.perf.options.load import LoadSpec, ScenarioSpec, TargetSpec
+from tpx.perf.levels import LevelRange, PaceSpec
+from tpx.perf.options.load import LoadSpec, TargetSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_TRIALS,
@@ -42,7 +42,6 @@ class SessionSpec:
     course: CourseSpec = group(CourseSpec, "Warm-up and cool-down")
     sequences: SequenceSpec = group(SequenceSpec, "Sequences")
     metrics: ScrapeSpec = group(ScrapeSpec, "Server metrics")
-    mlperf: ScenarioSpec = group(ScenarioSpec, "MLPerf scenarios")
     wire: WireSpec = group(WireSpec, "Wire")
     service: ServiceSpec = group(ServiceSpec, "Service")
     tls: TlsSpec = group(TlsSpec, "TLS")
@@ -57,8 +56,6 @@ class SessionSpec:
     @property
     def levels(self) -> LevelRange:
         """Levels to measure; with --slo and no range, from 1 upward while the objectives are met."""
-        if self.mlperf.levels is not None:
-            return self.mlperf.levels
         levels = self.load.levels
         return LevelRange(start=1, end=0) if self.answers.slo and not levels.given else levels
 
@@ -104,7 +101,7 @@ class SessionSpec:
     def level_settings(self) -> LevelSettings:
         """Rules by which this run measures each of its levels."""
         windows, answers, periodic = self.windows, self.answers, self.load.periodic_concurrency_range
-        settings = LevelSettings(
+        return LevelSettings(
             mode=windows.measurement_mode,
             interval_ms=windows.measurement_interval or DEFAULT_INTERVAL_MS[answers.rule],
             window_requests=windows.measurement_request_count,
@@ -126,7 +123,6 @@ class SessionSpec:
             seed=self.inputs.seed,
             sequences=self.pace.num_of_sequences,
         )
-        return self.mlperf.rules(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +218,6 @@ RULES: tuple[OptionRule, ...] = (
         "--trace-level and its like: --service-kind {0.service.service_kind} has no trace settings",
     ),
     OptionRule(
-        lambda s: s.mlperf.levels is not None and s.load.levels.given,
-        "--scenario {0.mlperf.scenario} is a load of its own: leave out {0.load.levels.kind.flag}",
-    ),
-    OptionRule(
         lambda s: s.needs_files and not s.inputs.input_data,
         "When using `{0.needs_files}`, you must provide a dataset using `--input-data`.",
     ),
@@ -274,20 +266,6 @@ RULES: tuple[OptionRule, ...] = (
     OptionRule(
         lambda s: s.course.warmup_seconds and s.levels.kind.once,
         "--warmup-seconds needs a load that goes on: {0.levels.kind.text} is sent once",
-    ),
-    OptionRule(
-        lambda s: s.mlperf.scenario and s.load.request_count,
-        "--scenario says itself how many requests are sent: leave out --request-count",
-    ),
-    OptionRule(
-        lambda s: s.mlperf.scenario == "server" and s.load.levels.kind is not REQUEST_RATE,
-        "--scenario server needs its target rate: --request-rate-range",
-    ),
-    OptionRule(
-        lambda s: (
-            s.mlperf.scenario == "server" and s.pace.request_distribution not in ("constant", "poisson")
-        ),
-        "--scenario server has Poisson arrivals: leave out --request-distribution",
     ),
     OptionRule(
         lambda s: s.answers.slo and s.load.binary_search,

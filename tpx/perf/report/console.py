@@ -6,8 +6,7 @@ from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report, level_name, load_name, percentile_name, rate, throughput, usec
-from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
-from tpx.report.digits import latency
+from tpx.perf.results import DataSummary, LevelResult, Verdict
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """perf_analyzer's names of service kinds, if they differ from ours."""
@@ -37,7 +36,7 @@ def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous
         elif levels.highest:
             lines.append(f"  Request Rate limit: {rate(levels.highest)} requests per seconds")
     if levels.kind is REQUEST_RATE:
-        distribution = "poisson" if config.mlperf.scenario == "server" else config.pace.request_distribution
+        distribution = config.pace.request_distribution
         shape = "uniform" if distribution == "constant" else distribution
         lines.append(f"  Using {shape} distribution on request generation")
     if levels.binary:
@@ -54,17 +53,6 @@ def _format_count(count: int, kind: str) -> str:
 
 def _describe_level_end(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     """Return the lines about the end of a level."""
-    if config.mlperf.scenario:
-        lines = [f"  MLPerf scenario: {config.mlperf.scenario}"]
-        if config.mlperf.scenario == "offline":
-            return [*lines, f"  Samples of its one query: {config.mlperf.offline_samples}"]
-        if config.mlperf.scenario == "multi-stream":
-            lines.append(f"  Samples of a query: {config.mlperf.samples_per_query}")
-        return [
-            *lines,
-            f"  Minimum duration: {config.mlperf.min_duration:g} sec",
-            f"  Minimum number of queries: {config.mlperf.min_query_count}",
-        ]
     if config.load.session_concurrency is not None:
         return ["  Sending every conversation of the input data once"]
     if config.load.request_count:
@@ -116,24 +104,9 @@ def summary(results: Sequence[LevelResult]) -> str:
 def answers_text(report: Report) -> str:
     """Return the requested answers besides figures; empty if none were requested."""
     lines: list[str] = []
-    for result in report.levels:
-        if result.validity is not None:
-            lines += _describe_scenario(report.config.mlperf.scenario, result, result.validity)
     if report.config.answers.slo:
         lines += _describe_objectives(report)
     return "\n".join(lines) + "\n" if lines else ""
-
-
-def _describe_scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
-    head = f"MLPerf {name}, {load_name(result.level)}: {'VALID' if validity.valid else 'INVALID'}"
-    lines = ["", head]
-    if validity.estimate_ns is not None and result.percentile is not None:
-        estimate = latency(validity.estimate_ns)
-        lines.append(f"  p{result.percentile:g} is at most {estimate}, with 99% confidence")
-    for condition in validity.conditions:
-        advice = f" ({condition.advice})" if condition.advice else ""
-        lines.append(f"  {condition.name}: {'yes' if condition.kept else 'NO'}{advice}")
-    return lines
 
 
 def _describe_objectives(report: Report) -> list[str]:

@@ -191,7 +191,7 @@ def _write_csv(report: Report, path: Path) -> None:
 def junit_text(report: Report) -> str:
     """Return the JUnit document.
 
-    A level that is unstable, borderline, over the limit or invalid for its scenario is a failure; one
+    A level that is unstable, borderline or over the limit is a failure; one
     with the verdict ERRORS is an error. With objectives, these decide instead of stability and limits.
     """
     cases = [_build_level_case(r, report) for r in report.levels] + list(_iter_objective_cases(report))
@@ -209,9 +209,6 @@ def _build_level_case(result: LevelResult, report: Report) -> Case:
         return replace(made, outcome="skipped", message="the run was interrupted")
     if result.verdict is Verdict.ERRORS:
         return replace(made, outcome="error", message=result.reason, kind=result.verdict.value)
-    if result.validity is not None and not result.validity.valid:
-        broken = "; ".join(f"{c.name}: {c.advice}" for c in result.validity.conditions if not c.kept)
-        return replace(made, outcome="failure", message=f"INVALID: {broken}", kind="scenario")
     if not result.meets_limits and not report.config.answers.slo:
         return replace(made, outcome="failure", message=result.reason, kind=result.verdict.value)
     return made

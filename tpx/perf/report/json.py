@@ -19,7 +19,6 @@ from tpx.perf.results import (
     MetricsFigures,
     ServerBreakdown,
     Streaming,
-    Validity,
     Window,
 )
 from tpx.perf.statistics.summaries import LatencySummary
@@ -146,7 +145,6 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         "in_flight": result.in_flight,
         "client_check": _encode_optional(_encode_client_check, result.client_check),
         "warnings": list(result.warnings),
-        "validity": _encode_optional(_encode_validity, result.validity),
         "slo": [_encode_assessment(a) for a in result.slo],
         "batches": None if estimates is None else batches_json(estimates.batches),
         "streaming": _encode_optional(_encode_streaming, result.streaming),
@@ -202,15 +200,6 @@ def _encode_server(server: ServerBreakdown) -> Json:
         **{f"{name}_us": each(*stage) for name, stage in server.stages.items()},
         "composing": [_encode_server(part) for part in server.composing],
     }
-
-
-def _encode_validity(validity: Validity) -> Json:
-    conditions = [asdict(c) for c in validity.conditions]
-    for condition in conditions:
-        if not condition["advice"]:
-            del condition["advice"]
-    estimate = _encode_optional(_convert_to_us, validity.estimate_ns)
-    return {"valid": validity.valid, "estimate_us": estimate, "conditions": conditions}
 
 
 def _encode_assessment(assessment: Assessment) -> Json:

@@ -52,11 +52,6 @@ class Report:
         return any(r.verdict is Verdict.ERRORS for r in self.levels)
 
     @property
-    def has_invalid_level(self) -> bool:
-        """True if a level violated a rule of its MLPerf scenario."""
-        return any(r.validity is not None and not r.validity.valid for r in self.levels)
-
-    @property
     def breaks_slo(self) -> bool:
         """True if objectives were set and no measured load meets them."""
         return bool(self.config.answers.slo) and self.answer is None
@@ -108,4 +103,4 @@ def level_name(level: Level) -> str:
 
 def load_name(level: Level) -> str:
     """Return the name of a load within a sentence: `concurrency 16`, `request rate 250`."""
-    return f"{level.kind.unit or level.kind.text} {rate(level.value)}"
+    return f"{level.kind.text} {rate(level.value)}"
