@@ -1,4 +1,4 @@
-"""A chart described by its values, without positions: scales, styles, axes, lines of dots, bars and marks."""
+"""A chart described by its values, without positions: scales, styles, axes, lines of dots and marks."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -47,23 +47,6 @@ def log_scale(values: Sequence[float]) -> Scale:
     if len(marks) < 2:
         return linear_scale(values)
     return Scale(low=first, high=last, logarithmic=True, marks=marks)
-
-
-def exact_log_scale(low: float, high: float) -> Scale:
-    """Return a logarithmic scale over exactly this range, with the round marks within it."""
-    high = max(high, low * 1.01)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-    marks = tuple(s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high)
-    return Scale(low=low, high=high, logarithmic=True, marks=marks)
-
-
-def scale_around(middle: float, reach: float) -> Scale:
-    """Return a linear scale around a value with about six round steps, at least `reach` to either side."""
-    step = next(s for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 1e9) if s * 3 >= reach)
-    steps = math.ceil(reach / step)
-    marks = tuple(middle + step * i for i in range(-steps, steps + 1))
-    return Scale(low=marks[0], high=marks[-1], logarithmic=False, marks=marks)
 
 
 def scale_for(values: Sequence[float]) -> Scale:
@@ -165,16 +148,6 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A vertical bar over the x values from `low` to `high`."""
-
-    low: float
-    high: float
-    value: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A dashed line with a text at a value of the y axis, or of the x axis if `upright`."""
 
@@ -201,7 +174,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines, bars and marks between two axes."""
+    """Lines and marks between two axes."""
 
     key: str
     """Key that makes ids unique within a page."""
@@ -212,7 +185,6 @@ class Chart:
     lines: tuple[Line, ...] = ()
     background: tuple[Line, ...] = ()
     """Thin lines behind the others, without markers or names."""
-    bars: tuple[Bar, ...] = ()
     marks: tuple[Mark, ...] = ()
     label_name: str = ""
     """Quantity shown by the labels next to dots."""
@@ -226,13 +198,12 @@ class Chart:
     def is_flat(self) -> bool:
         """True if the lines are practically constant, so that a sentence says as much as the chart."""
         heights = [dot.y for line in self.lines for dot in line.dots]
-        return not self.bars and max(heights) - min(heights) <= FLAT_SHARE * abs(max(heights))
+        return max(heights) - min(heights) <= FLAT_SHARE * abs(max(heights))
 
     def __post_init__(self) -> None:
         every = (*self.lines, *self.background)
         across = [dot.x for line in every for dot in line.dots]
-        across += [end for bar in self.bars for end in (bar.low, bar.high)]
-        up = [value for line in every for value in line.heights()] + [bar.value for bar in self.bars]
+        up = [value for line in every for value in line.heights()]
         across += [mark.value for mark in self.marks if mark.upright]
         up += [mark.value for mark in self.marks if not mark.upright]
         object.__setattr__(self, "scales", (self.x.fitted(across), self.y.fitted(up)))

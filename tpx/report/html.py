@@ -74,7 +74,7 @@ def _load_environment() -> "Environment":
     )
 
 
-def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None:
+def chart_picture(chart: Chart | None) -> Picture | None:
     """Draw a chart; return None for None."""
     if chart is None:
         return None
@@ -100,7 +100,7 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
         compact_svg=render_svg("chart.svg.j2", drawing=compact),
         description=f"{chart.title}. {chart.description}",
         width_px=drawing.frame.width,
-        legend=tuple(entries) if legend else (),
+        legend=tuple(entries),
     )
 
 

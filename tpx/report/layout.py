@@ -146,17 +146,6 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A bar."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLine:
     """A dashed line with its text: horizontal, or vertical if `upright`."""
 
@@ -179,7 +168,6 @@ class Drawing:
     y_ticks: tuple[Tick, ...]
     series: tuple[Series, ...]
     background: tuple[str, ...]
-    bars: tuple[Box, ...]
     rules: tuple[MarkLine, ...]
 
 
@@ -211,7 +199,6 @@ class _Layout:
             y_ticks=tuple(Tick(self._scale_y(value), text) for value, text in up.named_marks()),
             series=tuple(self._build_series(number, line) for number, line in enumerate(chart.lines)),
             background=tuple(self._build_path(line) for line in chart.background),
-            bars=tuple(self._iter_boxes()),
             rules=tuple(self._iter_marks()),
         )
 
@@ -284,17 +271,6 @@ class _Layout:
                 joined.append([])
             joined[-1].append(self._place_dot(dot))
         return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in places) for places in joined)
-
-    def _iter_boxes(self) -> Iterator[Box]:
-        for bar in self._chart.bars:
-            left, top = self._scale_x(bar.low), self._scale_y(bar.value)
-            yield Box(
-                x=left,
-                y=top,
-                width=round(max(0.5, self._scale_x(bar.high) - left - 1), 1),
-                height=round(self._frame.bottom - top, 1),
-                title=bar.title,
-            )
 
     def _iter_marks(self) -> Iterator[MarkLine]:
         middle = (self._frame.left + self._frame.right) / 2

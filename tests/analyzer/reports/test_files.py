@@ -123,7 +123,7 @@ def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> Non
 def test_every_chart_is_valid_svg_with_title_and_description(batching: Run) -> None:
     page = render(batching)
     charts = [svg for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
-    assert len(charts) == 5, "curves, front, breakdown, heat map, rounds; memory is flat"
+    assert len(charts) == 3, "curves, front, breakdown; memory is flat"
     for chart in charts:
         ids = {element.get("id") for element in chart.iter()}
         assert set((chart.get("aria-labelledby") or "").split()) <= ids

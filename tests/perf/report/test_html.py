@@ -18,12 +18,11 @@ from tpx.perf.objectives import Outcome
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
-from tpx.perf.report.plots import curve, histogram, spectrum, timeline
+from tpx.perf.report.plots import curve, spectrum, timeline
 from tpx.perf.results import ErrorCount, GpuFigures, LevelResult, MetricsFigures, OpenLoop
 from tpx.perf.statistics.summaries import summarize
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
-from tpx.report.layout import lay_out
 
 
 def measured(value: int, scale_us: float, count: int = 20_000) -> LevelResult:
@@ -199,26 +198,6 @@ def test_every_window_is_on_the_timeline_and_those_left_out_are_hollow() -> None
     chart = timeline(LEVELS, "throughput")
     assert chart is not None
     assert [[dot.stable for dot in line.dots] for line in chart.lines] == [[False, True, True, True]] * 4
-
-
-@pytest.mark.parametrize("compact", [False, True])
-def test_the_histogram_holds_every_request_within_its_axes(*, compact: bool) -> None:
-    chart = histogram(LEVELS[0])
-    assert chart is not None
-    assert sum(bar.value for bar in chart.bars) == 20_000
-    drawing = lay_out(chart, compact=compact)
-    frame = drawing.frame
-    assert all(frame.left <= b.x and b.x + b.width <= frame.right + 1 for b in drawing.bars)
-    assert all(b.y >= frame.top - 1 and b.y + b.height == pytest.approx(frame.bottom) for b in drawing.bars)
-
-
-def test_requests_that_all_take_the_same_have_a_histogram() -> None:
-    sample = Sample(
-        start_ns=0, end_ns=10**9, ends=np.arange(100), latencies=np.full(100, 5000), ok=np.ones(100, bool)
-    )
-    chart = histogram(make_level(estimates=estimate(sample, 1, None)))
-    assert chart is not None
-    assert chart.bars
 
 
 def test_failures_are_told_of_all_requests_of_the_level_as_they_are_counted() -> None:

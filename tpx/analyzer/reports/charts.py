@@ -1,5 +1,4 @@
-"""The charts of a model: throughput over latency, Pareto front, latency breakdown, heat map of
-instances and batch sizes, and final rounds.
+"""The charts of a model: throughput over latency, Pareto front, and latency breakdown.
 
 Points confirmed by the final rounds have markers and intervals; if there were such rounds, points that
 the search measured once are faint.
@@ -7,22 +6,18 @@ the search measured once are faint.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, ram_mb
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.perf.report.breakdown import KINDS, Part, breakdown_picture
-from tpx.report.chart import Axis, Chart, Dot, Line, Mark, linear_scale, scale_around
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.document import Picture
-from tpx.report.html import render_svg
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 _LONGEST_NAME = 26
-HEAT_WIDTH, HEAT_HEIGHT, HEAT_LEFT, HEAT_MARGIN = 92, 40, 74, 12
-"""Pixels of a cell of the heat map, and of the margins."""
 ONCE = "faint: measured once, by the search"
 
 
@@ -178,47 +173,6 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most
     )
 
 
-def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
-    """Return the throughput of each final round relative to its mean; None without two rounds."""
-    finalists = [r for r in ranking if len(r.run.repetitions) > 1]
-    if not finalists:
-        return None
-    lines = tuple(
-        Line(
-            name=ranked.name,
-            dots=tuple(
-                Dot(
-                    x=m.round,
-                    y=m.throughput / (ranked.figures.throughput or 1.0) * 100,
-                    title=f"{ranked.name}, round {m.round}: {rounded(m.throughput)} infer/s",
-                    stable=m.stable,
-                )
-                for m in sorted(ranked.run.repetitions, key=lambda m: m.round)
-            ),
-        )
-        for ranked in finalists
-    )
-    values = [dot.y for line in lines for dot in line.dots]
-    rounds = int(max(dot.x for line in lines for dot in line.dots))
-    every = linear_scale([rounds], count=min(10, rounds))
-    whole = tuple(mark for mark in every.marks if mark == int(mark) > 0)
-    return Chart(
-        key=key,
-        title="The final rounds: each measurement against the mean of its configuration",
-        description=(
-            "Lines that rise and fall together are the machine's doing; a line of its own is the "
-            f"configuration's. The values lie between {min(values):.1f} and {max(values):.1f} %."
-        ),
-        x=Axis(title="Round of the final repetitions", scale=replace(every, marks=whole)),
-        y=Axis(
-            title="Throughput (% of its mean)",
-            scale=scale_around(100, max(5.0, *(abs(value - 100) for value in values))),
-        ),
-        lines=lines,
-        size="low",
-    )
-
-
 def short_name(variant: str) -> str:
     """Return `config_4` for `alexnet_config_4`; on a model's page the prefix is redundant."""
     _, found, number = variant.rpartition("_config_")
@@ -266,73 +220,3 @@ def breakdown_of_loads(key: str, ranked: RankedVariant) -> Picture | None:
     ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
     named = [(str(m.load), parts_of(m)) for m in ordered if not m.members]
     return breakdown_picture(key, named)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatCell:
-    """One combination of instances and max batch size at its best load, with its position in the heat map."""
-
-    ranked: RankedVariant
-    column: int
-    row: int
-    share: float
-    """Color intensity, from the worst to the best throughput."""
-    best: bool
-
-    @property
-    def text(self) -> str:
-        return rounded(self.ranked.figures.throughput)
-
-    @property
-    def title(self) -> str:
-        failing = "" if self.ranked.satisfies else ", misses the constraints"
-        return f"{self.ranked.name} at {self.ranked.figures.load}: {self.text} infer/s{failing}"
-
-
-def heat_picture(key: str, ranking: Sequence[RankedVariant], best_name: str = "") -> Picture | None:
-    """Draw the best throughput by instances and max batch size, one framed; None unless both vary."""
-    best: dict[tuple[int, int], RankedVariant] = {}
-    for ranked in ranking:
-        configuration = ranked.run.configuration
-        if not configuration.members:
-            best.setdefault((configuration.instances, configuration.max_batch_size), ranked)
-    columns, rows = (sorted({place[i] for place in best}) for i in (0, 1))
-    if len(columns) < 2 or len(rows) < 2:
-        return None
-    values = [ranked.figures.throughput for ranked in best.values()]
-    low, span = min(values), max(values) - min(values)
-    cells = [
-        HeatCell(
-            ranked=ranked,
-            column=columns.index(count),
-            row=rows.index(batch),
-            share=round(0.08 + 0.92 * ((ranked.figures.throughput - low) / span if span else 1.0), 3),
-            best=ranked.name == best_name,
-        )
-        for (count, batch), ranked in best.items()
-    ]
-    top = max(best.values(), key=lambda ranked: ranked.figures.throughput)
-    title = "Best throughput by instances and max batch size"
-    best_configuration = top.run.configuration
-    description = (
-        f"The most is {rounded(max(values))} infer/s with {best_configuration.instances} instances and a max "
-        f"batch size of {best_configuration.max_batch_size} ({top.name}); the least {rounded(low)} infer/s."
-    )
-    width = HEAT_LEFT + len(columns) * HEAT_WIDTH + HEAT_MARGIN
-    height = HEAT_MARGIN + len(rows) * HEAT_HEIGHT + 52
-    svg = render_svg(
-        "heat.svg.j2",
-        key=key,
-        title=title,
-        description=description,
-        cells=cells,
-        columns=columns,
-        rows=rows,
-        width=width,
-        height=height,
-        left=HEAT_LEFT,
-        top=HEAT_MARGIN,
-        cell_width=HEAT_WIDTH,
-        cell_height=HEAT_HEIGHT,
-    )
-    return Picture(svg=svg, description=f"{title}. {description}", width_px=width)

@@ -9,8 +9,6 @@ import msgspec
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.charts import (
     breakdown_of_configurations,
-    drift_chart,
-    heat_picture,
     load_chart,
     pareto_chart,
 )
@@ -59,14 +57,7 @@ _PARETO = (
 _UNCONFIRMED = (
     " Points above the line were measured once, by the search; the final rounds do not confirm them."
 )
-_HEAT = (
-    "Throughput in infer/s of each combination at its best load; the recommended one is framed, what misses "
-    "the constraints is struck through."
-)
-_DRIFT = (
-    "The best configurations and the default, measured again in turns. What moves all lines together comes "
-    "from the machine and cancels out of the comparison."
-)
+_ROUNDS = "The best configurations and the default, measured again in turns."
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
     "A measurement ends with the first window whose throughput is known well enough, or after three. Where "
@@ -194,15 +185,9 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
     )
-    sections += section(
-        "Instances and batches", heat_picture(f"{key}-heat", ranking, view.recommended), lead=_HEAT
-    )
-    drift = chart_picture(drift_chart(f"{key}-drift", ranking))
-    if drift is not None:
-        rounds = repetitions and Details(
-            summary="All measurements of the final rounds", blocks=(repetitions,)
-        )
-        sections += section("How steady the machine was", drift, rounds, lead=_DRIFT)
+    if repetitions is not None:
+        rounds = Details(summary="All measurements of the final rounds", blocks=(repetitions,))
+        sections += section("The final rounds", rounds, lead=_ROUNDS)
     sections += section("Failed trials", *_list_failures(view.verdict.run))
     sections += section("How the search went", _build_trace_table(view.verdict.run, ranking))
     sections += section("All measurements", measurements_grid(f"{key}-measurements", view))

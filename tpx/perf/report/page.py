@@ -15,7 +15,7 @@ from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.console import answers_text
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, level_name, load_name, percentile_name, throughput
-from tpx.perf.report.plots import curve, histogram, spectrum, timeline
+from tpx.perf.report.plots import curve, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.summaries import LatencySummary
 from tpx.report.digits import latency, rounded
@@ -55,7 +55,7 @@ def build(report: Report, argv: Sequence[str]) -> Document:
         Section(blocks=(replace(conclude(report), tiles=() if best is None else _build_tiles(best)),)),
         *section("Objectives", objectives_grid(report)),
         *(section("Answers", code(answers)) if answers else []),
-        *_build_charts(report, best),
+        *_build_charts(report),
         *section("Models", members_grid(report)),
         *section("Server", server_grid(report)),
         *section("Server metrics", metrics_grid(report)),
@@ -168,7 +168,7 @@ def _explain_no_result(report: Report) -> str:
     return report.error or "no request ended while it was measured"
 
 
-def _build_charts(report: Report, best: LevelResult | None) -> list[Section]:
+def _build_charts(report: Report) -> list[Section]:
     levels = report.levels
     points = curve(levels, report.config.windows.latency_threshold, report.config.answers.slo)
     load = points.label_name if points else ""
@@ -181,10 +181,6 @@ def _build_charts(report: Report, best: LevelResult | None) -> list[Section]:
     sections += section("Levels", levels_grid(report))
     sections += section("Where the time goes", breakdown_of_levels(levels), lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
-    if best is not None:
-        drawn = chart_picture(histogram(best), legend=False)
-        at = level_name(best.level).lower()
-        sections += section(f"Distribution at {at}", drawn, lead="Requests by their latency.")
     for what in ("throughput", "p99"):
         chart = timeline(levels, what)
         if chart is not None:

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
-
-import numpy as np
 
 from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, quantiles
-from tpx.report.chart import STYLES, Axis, Bar, Chart, Dot, Line, Mark, Scale, exact_log_scale, linear_scale
+from tpx.perf.statistics.summaries import quantiles
+from tpx.report.chart import STYLES, Axis, Chart, Dot, Line, Mark, Scale, linear_scale
 from tpx.report.digits import in_unit, latency, rounded
 
 CURVE = (50.0, 90.0, 99.0)
@@ -19,7 +16,6 @@ MARKED = (0, 50, 90, 99, 99.9, 99.99, 99.999)
 """Percentiles labeled on the spectrum's axis."""
 FEWEST_BEYOND = 5
 """Minimum number of requests beyond a percentile for it to be drawn."""
-BARS = 56
 
 
 def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objective] = ()) -> Chart | None:
@@ -147,36 +143,3 @@ def _build_timeline_line(result: LevelResult, begun: int, what: str) -> Line:
             x = ((window.start_ns + window.end_ns) / 2 - begun) / 1e9
             dots.append(Dot(x=x, y=value, title=title, stable=i >= first_kept))
     return Line(name=level_name(result.level), dots=tuple(dots))
-
-
-def histogram(result: LevelResult) -> Chart | None:
-    """Return the distribution of latencies at one level."""
-    if result.estimates is None or result.latency is None:
-        return None
-    batches = result.estimates.batches
-    counts, bins = batches.histogram.sum(axis=0), batches.bins
-    edges_log2 = np.linspace(bins[0] / BINS_PER_OCTAVE, (bins[-1] + 1) / BINS_PER_OCTAVE, BARS + 1)
-    place = np.clip(np.searchsorted(edges_log2, (bins + 0.5) / BINS_PER_OCTAVE) - 1, 0, BARS - 1)
-    totals = np.bincount(place, weights=counts, minlength=BARS)
-    edges = [float(2.0**e / 1e6) for e in edges_log2]
-    return Chart(
-        key="histogram",
-        title="Requests by their latency",
-        description=f"{int(counts.sum())} requests at {level_name(result.level)}",
-        x=Axis(title="Latency (ms)", scale=exact_log_scale(edges[0], edges[-1])),
-        y=Axis(title="Requests"),
-        bars=tuple(
-            Bar(
-                low=low,
-                high=high,
-                value=float(total),
-                title=f"{low:.3g} to {high:.3g} ms: {int(total):,} requests",
-            )
-            for (low, high), total in zip(pairwise(edges), totals, strict=True)
-            if total
-        ),
-        marks=tuple(
-            Mark(value=result.latency.at(p) / 1e6, text=f"p{p:g}", upright=True) for p in (50.0, 99.0)
-        ),
-        size="low",
-    )
