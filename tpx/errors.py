@@ -24,7 +24,7 @@ from enum import Enum
 
 
 class Code(Enum):
-    """Kind of an error, in words that know neither HTTP nor gRPC; the value is Triton's name for it."""
+    """Kind of an error, independent of HTTP and gRPC; the value is Triton's name for it."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"
@@ -94,7 +94,7 @@ class Overloaded(RequestError):
 
 
 class Cancelled(RequestError):
-    """The client went away or its deadline passed; nobody reads the answer."""
+    """The client disconnected, or its deadline passed; the answer is not read."""
 
     code = Code.CANCELLED
 
@@ -124,7 +124,7 @@ class WireError(TpxError):
 
 
 class ResponseError(WireError):
-    """A server answered a client of ours with an error; `code` is what it said."""
+    """A server answered a client of ours with an error; `code` is the server's."""
 
 
 class UsageError(TpxError):

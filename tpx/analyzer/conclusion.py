@@ -170,7 +170,10 @@ def _filter_worthwhile(
     gains: Mapping[str, Gain],
     noise: Sequence[str],
 ) -> list[RankedVariant]:
-    """Return the tied that are not worse than the default; unless it is tied too, none that may be worse."""
+    """Return the tied configurations that are not worse than the default.
+
+    Unless the default is tied too, those that may be worse are excluded as well.
+    """
     known = [(r, gains.get(r.name, UNKNOWN)) for r in tied]
     # negative with certainty, or by its estimate
     behind = [r for r, gain in known if gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)]

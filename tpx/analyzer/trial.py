@@ -184,7 +184,7 @@ class TrialRunner:
         gate: Gate | None = None,
         gpus: Sequence[str] | None = None,
     ) -> None:
-        """`gate` says how to compare outputs that a variant may change; `gpus` of None monitors all."""
+        """`gate` defines how to compare outputs that a variant may change; `gpus` of None monitors all."""
         self._gpus = gpus
         self._runner = runner
         self._gate = gate or Gate()

@@ -29,9 +29,9 @@ def serve(
 ) -> "RunningServer":
     """Start a server on model repositories and return it once it is ready; leaving `with` stops it.
 
-    `options` are those of `tpx serve`, with underscores; ports are free ones unless they are given. With
-    `process` the server runs in a process of its own, as one that is measured should: in this process it
-    shares Python's interpreter lock with the caller. Raises LoadError where it does not start.
+    `options` are those of `tpx serve`, with underscores; ports that are not given are free ones. With
+    `process=True` the server runs in a separate process, as it should for measurements: in this process
+    it shares Python's interpreter lock with the caller. Raises LoadError if the server does not start.
     """
     paths = [models] if isinstance(models, str | Path) else list(models)
     given = {**_FREE_PORTS, **options, "model_repository": [str(path) for path in paths]}
@@ -179,7 +179,7 @@ class _ProcessServer:
 
 
 def _format_option(name: str, value: object) -> list[str]:
-    """Return an option as command-line words, one per element of a list."""
+    """Return an option as command-line arguments, one per element of a list."""
     flag = f"--{name.replace('_', '-')}"
     values = value if isinstance(value, list | tuple) else [value]
     return [f"{flag}={str(each).lower() if isinstance(each, bool) else each}" for each in values]

@@ -100,7 +100,7 @@ def _run_search(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementErr
 
 
 def analyze(argv: Sequence[str]) -> int:
-    """`tpx analyze analyze`: Model Analyzer's former name for `profile`."""
+    """Run `tpx analyze analyze`, Model Analyzer's former name for `profile`."""
     complain("note: analyze is the same as profile, and deprecated")
     return profile(argv)
 

@@ -1,4 +1,6 @@
-"""Options of the commands of `tpx analyze`, apart from what carries them out: help imports them."""
+"""Options of the `tpx analyze` commands, separate from the code that executes them: help imports only
+these.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +19,19 @@ from tpx.options import nearest, option
 _RUN = "Run"
 _WHAT = "What is written"
 ENDINGS = {"html": "html", "pdf": "pdf", "csv": "csv", "markdown": "md", "json": "json", "junit": "xml"}
-"""Format -> how its files end."""
+"""File suffix by format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedConfiguration:
-    """A configuration to report, with its own plots where it has any."""
+    """A configuration to report, with its own plots if it has any."""
 
     name: str
     plots: tuple[Plot, ...] = ()
 
 
 def read_names(value: Any) -> tuple[ReportedConfiguration, ...]:
-    """`a,b`, or a list of names and of `name: {plots: ...}`."""
+    """Parse `a,b`, or a list of names and of `name: {plots: ...}`."""
     found: list[ReportedConfiguration] = []
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, Mapping):
@@ -45,7 +47,7 @@ def read_names(value: Any) -> tuple[ReportedConfiguration, ...]:
 
 
 def read_plots(value: Any) -> tuple[Plot, ...]:
-    """Names of plots with their title, axes, and whether they are monotonic."""
+    """Parse a map from names of plots to their title, axes, and whether they are monotonic."""
     return tuple(_parse_plot(name, own) for name, own in mapping(value, "plots").items())
 
 
@@ -194,7 +196,7 @@ class RollbackConfig:
 
 
 def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
-    """Return the options of a run; warn on stderr of each that has no effect."""
+    """Return the options of a run; warn on stderr about each that has no effect."""
     config = read_options(argv)
     for line in config.warnings:
         complain(f"warning: {line}")
@@ -202,7 +204,9 @@ def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
 
 
 def journal_of(path: Path) -> Path:
-    """Return the run.jsonl of a path: itself, or in its directory, or in results below an export path."""
+    """Return the run.jsonl that a path leads to: the path itself, or below it, also in `results` of an
+    export path.
+    """
     places = (path, path / JOURNAL, path / "results" / JOURNAL, path / "checkpoints" / JOURNAL)
     for place in places:
         if place.is_file():

@@ -32,7 +32,7 @@ from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000
-"""Maximum trials of a plan; it says if more would follow."""
+"""Maximum trials of a plan, which notes if more would follow."""
 GROWTH = 1.1
 P99_NS = 1_000_000
 STABLE_WINDOWS = 1

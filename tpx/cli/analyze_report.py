@@ -57,7 +57,7 @@ def _read_options(argv: Sequence[str]) -> ReportConfig:
     path = given.get("config_file")
     if path is not None:
         own = {field.name for field in fields_of(ReportConfig)}
-        others = {field.name for field in fields_of(ProfileSpec)} - own  # one file may be for both commands
+        others = {field.name for field in fields_of(ProfileSpec)} - own  # both commands may share one file
         content = {k: value for k, value in read_yaml(path).items() if str(k).replace("-", "_") not in others}
         base = given_in_mapping(ReportConfig, content, source=str(path))
         given = {**base, **given}

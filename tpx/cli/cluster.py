@@ -28,7 +28,7 @@ WATCH_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusConfig:
-    """Which cluster, and how it is shown."""
+    """Options of `tpx cluster status`: the cluster and the output format."""
 
     place: ClusterAddress = group(ClusterAddress, "Cluster")
     json: bool = option(False, "print JSON instead of a table")
@@ -37,7 +37,7 @@ class StatusConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
-    """Which cluster, and how many replicas."""
+    """Options of `tpx cluster scale`: the cluster and its number of replicas."""
 
     count: int = required("replicas", metavar="COUNT", positional=True, minimum=0)
     place: ClusterAddress = group(ClusterAddress, "Cluster")
@@ -45,7 +45,7 @@ class ScaleConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsConfig:
-    """Which replica's log."""
+    """Options of `tpx cluster logs`: the cluster and the replica."""
 
     replica: str = required("name of a replica", metavar="REPLICA", positional=True)
     place: ClusterAddress = group(ClusterAddress, "Cluster")
@@ -54,7 +54,7 @@ class LogsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigConfig:
-    """Which cluster's configuration, for which proxy."""
+    """Options of `tpx cluster config`: the cluster and the proxy."""
 
     place: ClusterAddress = group(ClusterAddress, "Cluster")
     envoy: bool = option(False, "print Envoy's configuration as YAML instead of HAProxy's")
@@ -175,7 +175,7 @@ def logs(argv: Sequence[str]) -> int:
 
 
 def config(argv: Sequence[str]) -> int:
-    """Run `tpx cluster config`: the proxy's configuration for what is ready now."""
+    """Run `tpx cluster config`: print the proxy's configuration for the replicas that are ready now."""
 
     def action(out: TextIO) -> None:
         asked = from_argv(ConfigConfig, argv)
@@ -199,7 +199,7 @@ def config(argv: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownConfig:
-    """Which cluster."""
+    """Options of `tpx cluster down`: the cluster."""
 
     place: ClusterAddress = group(ClusterAddress, "Cluster")
 
@@ -235,7 +235,7 @@ def table(status: JsonObject) -> Table:
 
 
 def _run_with_ray(action: Callable[[TextIO], None]) -> int:
-    """Run a command that writes its results to what it is given; what Ray prints meanwhile goes to stderr."""
+    """Run `action` with stdout for its results; redirect everything that Ray prints meanwhile to stderr."""
     out = sys.stdout
     try:
         with redirect_stdout(sys.stderr):

@@ -33,7 +33,7 @@ _FILES = {
     ),
     "fish": (".config/fish/completions/tpx.fish", "", ""),  # fish loads it automatically
 }
-"""By shell: the file of the script, below the home directory, and the start-up file's line that loads it."""
+"""By shell: path of the script below the home directory, and the line of the start-up file that loads it."""
 
 
 def main(argv: Sequence[str]) -> int:

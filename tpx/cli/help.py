@@ -171,7 +171,7 @@ class _Page:
             self.rows(title, rows)
 
     def rows(self, title: str, rows: Sequence[Row]) -> None:
-        """Add two columns below a heading; the first is as wide as its cells ask for, within bounds."""
+        """Add two columns below a heading; the first is as wide as its cells require, within bounds."""
         if not rows:
             return
         most = min(COLUMN_MOST, round(self._width * COLUMN_SHARE))

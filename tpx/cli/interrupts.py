@@ -1,4 +1,4 @@
-"""Ctrl-C and signals of supervisors: they ask a run or a server to end, and may come twice."""
+"""Ctrl-C, and signals from supervisors, which end a run or a server and may arrive twice."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 ENDING = (signal.SIGINT, signal.SIGTERM)
 SAME_NS = 100_000_000
-"""Some programs send a signal to a child and to its process group: a second one this soon is the same."""
+"""A second signal within this time is a duplicate: some programs signal a child and its process group."""
 
 
 class ServerSignals:

@@ -1,4 +1,4 @@
-"""A run of `tpx analyze`, put together from its options: what carries out its trials, the journal, Ctrl-C."""
+"""Builds a run of `tpx analyze` from its options: runner, trials, journal, and handling of Ctrl-C."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -34,13 +34,14 @@ from tpx.cli.messages import complain
 
 IN_PROCESS = "tpx.cli.inprocess"
 AT_ONCE = 3
-"""So many interrupts end a run without waiting for anything, as in Model Analyzer."""
+"""Number of interrupts that end a run without waiting for anything, as in Model Analyzer."""
 
 Say = Callable[[str], None]
 
 
 async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observer, say: Say) -> None:
-    """Measure everything that is left to measure; what is found is in the journal, whatever ends the run.
+    """Run all trials that are not in the journal yet. Every result is in the journal, however the run
+    ends.
 
     The first Ctrl-C ends the run after the measurement in progress, the third at once.
     """
@@ -76,7 +77,9 @@ async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observ
 
 @contextmanager
 def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Profile | None]:
-    """Open what a run needs: runner, repository of variants and journal; yields None where it is complete."""
+    """Open everything a run needs: runner, repository of variants and journal. Yields None if it is
+    complete.
+    """
     earlier = _read_earlier_run(config, say) if config.output.resume or config.output.retry_failed else None
     if earlier is not None and earlier.complete:
         hint = "; --retry-failed tries again what failed" if earlier.failures else ""
@@ -99,7 +102,7 @@ def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Pr
 
 
 def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunner:
-    """Return what carries out trials on this machine, one after the other."""
+    """Return the TrialRunner for this machine."""
     gate = Gate(
         tolerance=config.axes.accuracy_tolerance,
         seed=config.budget.seed,
@@ -127,7 +130,7 @@ def _read_earlier_run(config: ProfileSpec, say: Say) -> RunRecords:
 
 
 def open_runner(config: ProfileSpec) -> Runner:
-    """Return the runner of a launch mode. Raises UsageError where it cannot be had here."""
+    """Return the runner of a launch mode. Raises UsageError if this machine cannot provide it."""
     if config.server.triton_launch_mode == "inprocess":
         return InProcessRunner(
             (config.models.model_repository or Path()).absolute(),
@@ -155,7 +158,7 @@ def open_control(config: ProfileSpec, addresses: Addresses) -> ModelControl:
 
 
 def remote_addresses(config: ProfileSpec) -> Addresses:
-    """Return where the server is that runs already."""
+    """Return the addresses of the server that is already running."""
     return Addresses(
         http=config.server.triton_http_endpoint,
         grpc=config.server.triton_grpc_endpoint,
@@ -164,7 +167,7 @@ def remote_addresses(config: ProfileSpec) -> Addresses:
 
 
 def _make_load_generator(config: ProfileSpec) -> LoadGenerator:
-    """Options of the load generator, and the observer that every level is reported to."""
+    """Return the load generator, which passes the results of every level to the requested outputs."""
     file = config.measurement.perf_output_path
     if file is None and not config.measurement.perf_output:
         return LoadGenerator(sessions=config.sessions)
@@ -180,8 +183,10 @@ def _make_load_generator(config: ProfileSpec) -> LoadGenerator:
 
 
 def launch_of(config: ProfileSpec, name: str) -> Launch:
-    """Return what the server of a model is started with, or of several (`a,b`): their own settings where they
-    have any, not merged."""
+    """Return the launch settings of a model's server, or of several models (`a,b`).
+
+    A model's own settings replace those of the run; settings of several models are not merged.
+    """
     models = [model for model in config.models.profile_models if model.name in name.split(",")]
     flags = [model.triton_server_flags for model in models if model.triton_server_flags is not None]
     variables = [m.triton_server_environment for m in models if m.triton_server_environment is not None]
@@ -194,7 +199,7 @@ def launch_of(config: ProfileSpec, name: str) -> Launch:
 
 
 def _choose_starter(config: ProfileSpec) -> StartServer:
-    """Return the runner that starts, or finds, the server of a launch mode."""
+    """Return the function that starts, or connects to, the server of a launch mode."""
     if config.server.triton_launch_mode == "remote":
         addresses = remote_addresses(config)
         control = open_control(config, addresses)

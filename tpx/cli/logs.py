@@ -17,22 +17,30 @@ _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging
 _UNSEEN = {
     code: f"\\u{code:04x}"
     for code in (
-        *range(127, 160),  # DEL, C1: a terminal may obey them
+        *range(127, 160),  # DEL, C1: a terminal may execute them
         *(0x2028, 0x2029),  # end a line for some readers
-        *(0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),  # turn the order of words
+        *(
+            0x61C,
+            0x200E,
+            0x200F,
+            *range(0x202A, 0x202F),
+            *range(0x2066, 0x206A),
+        ),  # reverse the direction of text
     )
 }
-"""Characters that JSON leaves as they are, and that could make a line look like another one."""
+"""Characters that JSON leaves unescaped and that could make a line look like another one."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if code != 9} | _UNSEEN
 
 
 def escapes(environment: Mapping[str, str]) -> bool:
-    """Return whether messages become JSON strings, so that no client's words look like a line of ours."""
+    """Return whether messages are logged as JSON strings, so that text from a client cannot imitate a
+    log line.
+    """
     return environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "1") != "0"
 
 
 class TritonFormatter(logging.Formatter):
-    """Triton's two log formats, and JSON. A record's `block`, a table say, follows its line."""
+    """Triton's two log formats, and JSON. A record's `block`, such as a table, follows its line."""
 
     def __init__(self, log_format: LogFormat = "default", *, escape: bool = True) -> None:
         super().__init__()
@@ -55,7 +63,7 @@ class TritonFormatter(logging.Formatter):
         return text
 
     def _format_json(self, record: logging.LogRecord, block: str) -> str:
-        """Return one JSON object on one line, whatever the record has."""
+        """Format a record as one JSON object on one line."""
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,
@@ -78,7 +86,7 @@ class TritonFormatter(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A file that may become full: that is told once, and the server goes on."""
+    """A log file. The first write error, such as a full disk, is reported; the server keeps running."""
 
     _told = False
 
@@ -93,7 +101,7 @@ class _LogFile(logging.FileHandler):
 
 
 class _Console(logging.StreamHandler[TextIO]):
-    """A stream that may fail (full disk, closed pipe): reported once, and the server keeps running."""
+    """A stream whose first write error (full disk, closed pipe) is reported; the server keeps running."""
 
     _told = False
 
@@ -105,7 +113,7 @@ class _Console(logging.StreamHandler[TextIO]):
 
 
 def finish() -> None:
-    """Flush the streams, and ignore one that takes no more: an orderly end is one all the same."""
+    """Flush the streams. Errors are ignored, because the shutdown is orderly without the last lines too."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -115,10 +123,10 @@ def finish() -> None:
 
 
 def configure(control: LogControl) -> None:
-    """Log as `control` says, now and after each of its changes. Raises UsageError.
+    """Apply the log settings of `control`, now and after each change. Raises UsageError.
 
-    INFO goes to stdout, warnings and errors to stderr, all of it to the log file where there is one. What a
-    stream cannot say is escaped.
+    INFO goes to stdout, warnings and errors to stderr; with a log file, all of them go there.
+    Characters that a stream cannot encode are escaped.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -133,7 +141,7 @@ def configure(control: LogControl) -> None:
 
     def apply(settings: LogSettings) -> None:
         formatter.log_format = settings.log_format
-        # what is below the level of its logger costs nothing; the libraries' own details are never asked for
+        # records below the logger's level cost nothing; debug records of libraries are never enabled
         logging.getLogger("tpx").setLevel(logging.DEBUG if settings.log_verbose_level else logging.INFO)
 
     control.watch(apply)

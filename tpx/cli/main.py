@@ -1,4 +1,4 @@
-"""`tpx COMMAND ...`: finds the command, imports it and nothing else, and exits with its status."""
+"""`tpx COMMAND ...`: finds the command, imports only that, and exits with its status."""
 
 import gc
 import os
@@ -15,9 +15,9 @@ _COMPLETION = {"--install-completion", "--show-completion"}
 
 
 def main() -> None:
-    """Run the console script."""
+    """Run the command line and exit."""
     if "_TPX_COMPLETE" in os.environ or _HELP_FLAGS.intersection(sys.argv):
-        # nothing is computed: a third of the time would go to threads of BLAS and to the collector
+        # nothing is computed: starting BLAS threads and garbage collection would take a third of the time
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.disable()
     try:
@@ -32,9 +32,9 @@ def main() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command; returns its exit status."""
+    """Run one command and return its exit status."""
     if _COMPLETION.intersection(argv[:1]) or "_TPX_COMPLETE" in os.environ:
-        from tpx.cli import completion  # late, as help: only they need what they import
+        from tpx.cli import completion  # imported late, like help: only these need their imports
 
         return completion.main(argv)
     if argv[:1] == ["--version"] or argv[:2][-1:] == ["-V"]:
@@ -54,7 +54,7 @@ def version(_: Sequence[str]) -> int:
 
 
 def _show_help(argv: Sequence[str], flag: int) -> int:
-    """Show the help of the command that is named before the help flag or right behind it."""
+    """Show the help of the command that precedes the help flag or directly follows it."""
     from tpx.cli import help as pages
 
     before = [word for word in argv[:flag] if word != "help"]
@@ -65,7 +65,7 @@ def _show_help(argv: Sequence[str], flag: int) -> int:
     if rest and not rest[0].startswith("-") and (not path or not COMMANDS[path].config):
         return _reject_command(rest[0], path)
     topic = behind if before and flag < len(argv) else rest
-    if len(topic) > 1 and topic[0].startswith("-"):  # more options of a command line, not a question
+    if len(topic) > 1 and topic[0].startswith("-"):  # further options of a command line, not a topic
         topic = []
     return pages.show(path, topic=" ".join(topic), whole="--help-all" in argv)
 

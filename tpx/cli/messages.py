@@ -1,4 +1,4 @@
-"""Lines for people: on a terminal they are broken between words, in a file or a pipe they stay whole."""
+"""Messages for the user: wrapped between words on a terminal, unchanged in a file or a pipe."""
 
 import shutil
 import sys
@@ -9,16 +9,18 @@ if TYPE_CHECKING:
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Return the columns of the terminal that a stream, stdout by default, is; None for a file or a pipe."""
+    """Return the width in columns of the terminal behind `stream` (default: stdout); None for a file or
+    a pipe.
+    """
     out = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if out.isatty() else None
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Break the lines that are wider than `width` between words, and indent what follows by two more."""
+    """Wrap lines wider than `width` between words; continuation lines are indented by two more columns."""
     if width is None or all(len(line) <= width for line in text.split("\n")):
         return text
-    import textwrap  # late: a run into a pipe does without it
+    import textwrap  # late: a run into a pipe does not need it
 
     lines = []
     for line in text.split("\n"):
@@ -36,7 +38,7 @@ def complain(text: str) -> None:
 
 
 def show(*shown: "RenderableType") -> None:
-    """Print tables and lines to stdout; lines of a pipe, which has no width, are not broken."""
+    """Print tables and lines to stdout, wrapped only on a terminal."""
     from rich.console import Console  # late, as above
     from rich.text import Text
 

@@ -27,11 +27,11 @@ WHOM_TO_TRUST = (
     "trust its authority with --ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file"
 )
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
-"""By these, in either case, perf_analyzer's libraries are told to go through a proxy."""
+"""Environment variables, in either case, that make perf_analyzer's libraries use a proxy."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `tpx perf` with these words; returns the exit status."""
+    """Run `tpx perf` with these arguments; return the exit status."""
     kind: str = "triton"
     try:
         if argv[:1] == ["compare"]:
@@ -122,7 +122,7 @@ def _read_config(argv: Sequence[str]) -> SessionSpec:
 
 
 def _dry_run(config: SessionSpec) -> Exit:
-    from tpx.perf.dry_run import dry_run  # late: it reads the answers of every transport
+    from tpx.perf.dry_run import dry_run  # late: it imports every transport
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
         planned = runner.run(dry_run(config, IN_PROCESS))

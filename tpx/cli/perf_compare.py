@@ -19,7 +19,7 @@ from tpx.perf.run import event_loop
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what changed; 5 where something became worse, else 0. Raises UsageError."""
+    """Print the differences; return 5 if anything regressed, else 0. Raises UsageError."""
     config = from_argv(PerfCompareConfig, argv)
     before, after = map(levels_of, config.runs)
     comparison = compare(before, after, config.comparison.strictness)

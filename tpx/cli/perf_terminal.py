@@ -1,4 +1,4 @@
-"""Output of `tpx perf` while it runs: results on stdout as they come, how it goes on stderr."""
+"""Output of `tpx perf` while it runs: results on stdout as they arrive, progress on stderr."""
 
 import logging
 import os
@@ -26,23 +26,23 @@ LIVE_INTERVAL_S = 0.5
 
 
 def tell(text: str) -> None:
-    """Results go to stdout. Raises MeasurementError where it takes nothing more, as on a full disk."""
+    """Print results to stdout. Raises MeasurementError if that fails, as on a full disk."""
     try:
         print(fitted(text, terminal_width()), end="", flush=True)
     except BrokenPipeError:
         raise
     except OSError as exc:
-        # what is left in the buffer would fail again when the interpreter ends
+        # otherwise the rest of the buffer would fail again when the interpreter exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise MeasurementError(f"cannot write to stdout: {exc.strerror}") from exc
 
 
 EVERY_STEP = 2
-"""So many -v."""
+"""Number of -v that logs every step."""
 
 
 class _Lines(logging.Handler):
-    """Writes to whatever stderr is at that time: a dashboard on a terminal takes its place."""
+    """Writes to the current stderr, which a dashboard on a terminal replaces."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(f"* {self.format(record)}")
@@ -50,7 +50,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def every_step(verbose: int) -> Iterator[None]:
-    """While this lasts, steps are told where the user asked for them."""
+    """Log every step to stderr until the context ends, if the user asked for it."""
     if verbose < EVERY_STEP:
         yield
         return
@@ -69,7 +69,7 @@ class _LiveView:
     """The dashboard of one run, drawn on stderr while a level is measured."""
 
     def __init__(self, config: SessionSpec) -> None:
-        from rich.console import Console  # late: rich is a tenth of what starting costs
+        from rich.console import Console  # late: importing rich is a tenth of the start-up time
 
         from tpx.perf.report.live import Dashboard
 
@@ -91,7 +91,7 @@ class _LiveView:
             self._draw(self._live)
 
     def level_finished(self, result: LevelResult) -> None:
-        """Clear what was drawn, and keep the level for the table of those measured."""
+        """Erase the drawing, and add the level to the table of measured levels."""
         self.hide()
         self._dashboard.level_finished(result, perf_counter_ns())
 
@@ -108,7 +108,7 @@ class _LiveView:
 
 
 class Terminal(Observer):
-    """Prints results as they come, and where stderr is a terminal shows how it goes."""
+    """Prints results as they arrive, and shows progress if stderr is a terminal."""
 
     def __init__(self, config: SessionSpec) -> None:
         self._config = config

@@ -24,7 +24,7 @@ class QuickstartConfig:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `tpx quickstart` with these words; returns the exit status."""
+    """Run `tpx quickstart` with these arguments; return the exit status."""
     from tpx import examples
 
     try:

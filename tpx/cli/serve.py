@@ -1,4 +1,4 @@
-"""`tpx serve`: start a server, say what it serves and where, and end it on a signal."""
+"""`tpx serve`: start a server, print its models and endpoints, and stop it on a signal."""
 
 import asyncio
 import logging
@@ -38,11 +38,11 @@ _DEPRECATED = {
     "trace_log_frequency": "triton,log-frequency=N",
 }
 _OTHER_FILES = 1024
-"""Models, shared memory and what their libraries open."""
+"""Open files reserved for models, shared memory, and the libraries of both."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `tpx serve` with these words; returns the exit status: 0 after a stop, 1 otherwise."""
+    """Run `tpx serve` with these arguments; return the exit status: 0 after a stop, 1 otherwise."""
     return _report_errors(lambda: _main(argv))
 
 
@@ -67,7 +67,7 @@ def _run_coroutine(work: Coroutine[object, object, int]) -> int:
 
 
 def _supervise(config: ServeConfig, logs: LogControl) -> int:
-    """Run the engine and its frontends in processes of their own. Raises UsageError."""
+    """Run the engine and its frontends in separate processes. Raises UsageError."""
     check_ports(config)
     status = ProcessSupervisor(
         config,
@@ -82,7 +82,7 @@ def _supervise(config: ServeConfig, logs: LogControl) -> int:
 
 
 def _report_errors(run: Callable[[], int]) -> int:
-    """Return the status of `run`, or 1 after printing what it fails with."""
+    """Return the status of `run`, or 1 after printing its error."""
     try:
         return run()
     except TpxError as exc:
@@ -129,7 +129,7 @@ def _allow_many_connections(count: int) -> None:
 
 
 def _choose_models(config: ServeConfig) -> ServeConfig:
-    """Without a word about models: ./models, or the example models."""
+    """Complete options that name no models: serve ./models, or the example models."""
     if config.repository.models or config.repository.model_repository:
         return config
     directory = Path("models")
@@ -175,14 +175,17 @@ async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None 
 
 
 def _exit_at_once(status: int) -> NoReturn:
-    """End the process although threads load or compute: they cannot be interrupted, an orderly end of the
-    interpreter would wait for them or pull it from under their feet."""
+    """End the process while threads load or compute.
+
+    They cannot be interrupted: an orderly exit of the interpreter would wait for them, or free what
+    they use.
+    """
     finish()
     os._exit(status)
 
 
 def _exit_by_signal(server: InferenceServer) -> None:
-    """End the process by the signal that it got."""
+    """End the process by the signal that it received."""
     server.control.abandon()
     finish()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -190,7 +193,7 @@ def _exit_by_signal(server: InferenceServer) -> None:
 
 
 def _format_ready_line(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
-    """Return the line that says where everything is."""
+    """Return the line that lists the endpoints."""
     bound = {endpoint.service: endpoint.where for endpoint in endpoints}
     http, grpc, metrics = map(bound.get, ("HTTPService", "GRPCInferenceService", "Metrics Service"))
     parts = [f"{scheme}://{http}/v2"] if http else []
@@ -201,7 +204,7 @@ def _format_ready_line(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
 
 
 def _print_notice(config: ServeConfig, text: str) -> None:
-    """Print a line that is no part of the log, unless the log is what a program reads."""
+    """Print a line that is not part of the log; with JSON logs, which programs read, log it."""
     if config.logging.log_format == "json":
         log.info("%s", text)
         return

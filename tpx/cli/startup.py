@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 Row = tuple[str, ...]
 CELL_LEAST = 20
-"""The narrowest that a broken column becomes, in characters."""
+"""Minimum width of a wrapped column, in characters."""
 
 
 def log_models(server: InferenceServer, config: ServeConfig) -> None:
-    """Repository agents, backends and models: after loading, also if that failed."""
+    """Log the tables of repository agents, backends and models, after loading, even if that failed."""
     configs = [model.config for model in server.plane.served()]
     agents = sorted({each.name for one in configs for each in one.model_repository_agents.agents})
     options = config.repository
@@ -44,14 +44,14 @@ def log_models(server: InferenceServer, config: ServeConfig) -> None:
 
 
 def log_options(server: InferenceServer, config: ServeConfig) -> None:
-    """Return what the server was told."""
+    """Log the table of options."""
     _log_table(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions))
 
 
 def table(headers: Row, rows: Iterable[Row], width: int | None = None) -> str:
-    """Return a table of ASCII lines, ended by a newline as Triton's are.
+    """Return a table in ASCII, ended by a newline as Triton's are.
 
-    The widest column is broken into several lines where the table would be wider than `width`.
+    The widest column is wrapped if the table would be wider than `width`.
     """
     lines = [headers, *(tuple(map(_escape_control_characters, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -115,6 +115,6 @@ def _escape_control_characters(cell: str) -> str:
 
 
 def _log_table(headers: Row, rows: Sequence[Row]) -> None:
-    """Log a table that has rows, as wide as the terminal where there is one."""
+    """Log a table if it has rows, fitted to the terminal if there is one."""
     if rows:
         log.info("", extra={"block": table(headers, rows, terminal_width())})

@@ -4,8 +4,8 @@ Every measurement goes through `session`: a `SessionSpec` (`options`) goes in, o
 (`results`) per level comes out. A session connects to the model under test (`connecting`: `clients`,
 `inputs`), opens each level's load (`levels`, `loads`) and measures it (`measure`). Its callers are a
 command-line run (`run`, `dry_run`), the comparison of servers in turns (`in_turns`), and the analyzer's
-trials. Every request leaves a row in `records`; `capture` keeps what files of single requests need
-besides. `server_statistics` reads the server's own figures, `statistics` and `objectives`
-say what samples allow to conclude, and `answers` combines several levels or runs. `report` writes the
-outputs; `self_test` with `null_server` measures the load generator itself.
+trials. Every request leaves a row in `records`; `capture` stores request inputs and response bodies for
+files of single requests. `server_statistics` reads the server's own figures, `statistics` and
+`objectives` determine what the samples show, and `answers` combines several levels or runs. `report`
+writes the outputs; `self_test` with `null_server` measures the load generator itself.
 """

@@ -28,7 +28,7 @@ class Host(Protocol):
     metrics: CustomMetrics
     loop: asyncio.AbstractEventLoop
     loading: bool
-    """True while the version is loading; nothing that it waits for may then wait for it."""
+    """True while the version is loading; whatever it waits for must not wait for this load."""
 
     def model(self, name: str, version: str) -> Callee:
         """Return the model that serves a name and version. Raises NotFound, NotReady, InvalidRequest."""

@@ -31,7 +31,7 @@ def _validate_config_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """Options about the models of a server."""
+    """Options for the models of a server."""
 
     models: tuple[Path | StorePlace, ...] = option(
         (),
@@ -129,7 +129,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimitsSpec:
-    """Connections of all endpoints, memory, and the end of the server."""
+    """Limits on the connections of all endpoints and on memory, and the shutdown of the server."""
 
     id: str = option(
         "tpx", "server name in its metadata; `triton` for clients that look for it", "--server-name"
@@ -329,7 +329,7 @@ class MetricsEndpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingSpec:
-    """The log: its levels, format and place."""
+    """The log: its levels, format and destination."""
 
     log_verbose: int = option(
         0, "verbosity; 1 or higher logs every request", metavar="INT", parse=_parse_verbosity, common=True
@@ -391,7 +391,7 @@ class TracingSpec:
 
 
 def _validate_setting(text: str) -> str:
-    """`<policy>,<setting>=<value>`"""
+    """Validate `<policy>,<setting>=<value>`."""
     policy, comma, setting = text.partition(",")
     name, equals, value = setting.partition("=")
     if not (policy and comma and name and equals and value):
@@ -400,7 +400,7 @@ def _validate_setting(text: str) -> str:
 
 
 def _validate_device_bytes(text: str) -> str:
-    """`<device>:<bytes>`"""
+    """Validate `<device>:<bytes>`."""
     device, _, size = text.partition(":")
     if not (device.isdecimal() and size.isdecimal()):
         raise ValueError("expected <device>:<bytes>")
@@ -408,7 +408,7 @@ def _validate_device_bytes(text: str) -> str:
 
 
 def _validate_device_share(text: str) -> str:
-    """`<device>:<fraction>`"""
+    """Validate `<device>:<fraction>`."""
     device, _, fraction = text.partition(":")
     if not (device.isdecimal() and 0 <= float(fraction) <= 1):
         raise ValueError("expected <device>:<fraction between 0 and 1>")
@@ -416,7 +416,7 @@ def _validate_device_share(text: str) -> str:
 
 
 def _validate_port_range(text: str) -> str:
-    """`<low>-<high>`"""
+    """Validate `<low>-<high>`."""
     low, _, high = text.partition("-")
     if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high) <= 65535):
         raise ValueError("expected <low port>-<high port>")

@@ -46,8 +46,8 @@ from tpx.serving.tracing.tracer import Tracer, open_sink
 
 log = logging.getLogger(__name__)
 
-# A thread that computes gets the interpreter within this time when it comes back from its kernel; the default
-# of 5 ms would be most of a request's latency.
+# Time within which a computing thread regains the interpreter lock after its kernel; the default of 5 ms
+# would be most of a request's latency.
 _SWITCH_INTERVAL_S = 0.0005
 
 _UNLOAD_S = 5

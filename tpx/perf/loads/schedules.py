@@ -1,8 +1,8 @@
-"""When an open loop sends: due times, which are pure, seeded and without a clock, and precise timers.
+"""Due times of an open loop (pure, seeded, without a clock), and precise timers.
 
 A schedule is a non-decreasing series of offsets in ns from the start of the load, yielded in blocks.
-The timers of uvloop and asyncio have a resolution of 1 ms. A Linux timerfd is tens of microseconds late;
-waking early and yielding to the loop until the time has come, which reads responses meanwhile, a few.
+Timers of uvloop and asyncio have a resolution of 1 ms; a Linux timerfd fires tens of microseconds late.
+Waking early and yielding to the loop until the due time, while it reads responses, reduces that to a few.
 """
 
 import asyncio

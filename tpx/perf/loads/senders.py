@@ -25,7 +25,7 @@ from tpx.perf.records import SUCCESS, Records
 
 LOOKS = 10
 LONGEST_LOOK_S = 0.1
-"""Checks for expired requests per `--timeout`, and the maximum time between two checks."""
+"""Number of checks for expired requests within one `--timeout`, and the maximum time between two checks."""
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 REST_CHECK_S = 0.01
 """Interval at which a stopped load ends the sequences of idle senders."""

@@ -318,7 +318,9 @@ class GrpcServerConnection:
             call.gone()
 
     def abort(self) -> None:
-        """Abort the connection. The transport must not be used afterwards, so do not wait to be told."""
+        """Abort the connection. The transport must not be used afterwards, so do not wait for its
+        callback.
+        """
         self.http2.transport.abort()
         self.on_event(Lost(None))
 

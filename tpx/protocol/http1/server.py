@@ -503,7 +503,9 @@ class HttpServerConnection(HttpConnection):
             self._end_connection()
 
     def abort(self) -> None:
-        """Abort the connection. The transport must not be used afterwards, so do not wait to be told."""
+        """Abort the connection. The transport must not be used afterwards, so do not wait for its
+        callback.
+        """
         self.out.abort()
         self.connection_lost(None)
 

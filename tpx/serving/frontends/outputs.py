@@ -42,7 +42,7 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
 
 
 def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
-    """Return the outputs, classified where the client requested classes."""
+    """Return the outputs; those for which the client requested classes are classified."""
     if not any(bound.classification for bound in head.outputs):
         return outputs
     wanted = {bound.spec.name: bound for bound in head.outputs}

@@ -1,1 +1,1 @@
-"""Which requests leave together, and when: plain policies with a clock from outside."""
+"""Schedulers, which decide when requests form a batch: pure policies with an injected clock."""

@@ -73,8 +73,9 @@ class Scheduler(Protocol):
     were added.
     """
     rows_at_once: int
-    """While nothing waits and an instance is idle, requests of up to so many rows that can be stacked leave
-    together at once; 0 where only `take` can tell."""
+    """Maximum rows of stackable requests that may be computed at once, without `take`, while the queue
+    is empty and an instance is idle; 0 if `take` has to decide.
+    """
     timed: bool
     """True if time alone may change the result, so `expire` and `wake_ns` are called."""
 
@@ -86,11 +87,11 @@ class Scheduler(Protocol):
         """Add a request; its `arrived_ns` is set. Raises RequestError."""
 
     def take(self, now_ns: int, *, idle: bool, instance: int = 0) -> Sequence[InferRequest | None]:
-        """Return the requests of the next batch, none if it is better to wait; with slots, None is an empty
-        one.
+        """Return the requests of the next batch; empty if it is better to wait. With slots, None marks
+        an empty slot.
 
-        `idle` tells that an instance has nothing to do; otherwise a batch leaves only if waiting cannot
-        improve it. `instance` matters only where requests have to go to one.
+        `idle` means that an instance has nothing to do; otherwise a batch is returned only if waiting
+        cannot improve it. `instance` matters only if requests are bound to instances.
         """
 
     def expire(self, now_ns: int) -> Sequence[Refusal]:
@@ -100,7 +101,8 @@ class Scheduler(Protocol):
         """Refuse cancelled requests, and those that depend on them."""
 
     def wake_ns(self, now_ns: int) -> int | None:
-        """Return the first time after `now_ns` at which `take` or `expire` may give more than now, with no
-        new arrival."""
+        """Return the first time after `now_ns` at which `take` or `expire` may return more than now
+        without a new arrival.
+        """
 
     def __len__(self) -> int: ...

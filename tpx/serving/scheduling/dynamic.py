@@ -1,10 +1,10 @@
 """Dynamic batching: requests that arrive close together are computed together.
 
-A batch leaves when an instance is free and one of these holds (Triton: core/src/dynamic_batch_scheduler.cc):
-it has a preferred size, or more than the largest of them; it cannot grow, because it is full or the next
-request does not fit; its oldest request has waited for `max_queue_delay`. With no delay configured it leaves
-as it is: batches then form by themselves while all instances are busy, and batching costs nothing when it
-cannot help.
+A batch is dispatched when an instance is free and one of these holds (Triton:
+core/src/dynamic_batch_scheduler.cc): it has a preferred size, or more than the largest of them; it
+cannot grow, because it is full or the next request does not fit; its oldest request has waited for
+`max_queue_delay`. Without a delay it is dispatched as it is: batches then form while all instances are
+busy, and batching costs nothing when it cannot help.
 """
 
 from collections import deque
@@ -18,8 +18,7 @@ from tpx.serving.scheduling.queue import PolicyQueue, QueuePolicies
 
 
 class DynamicBatcher:
-    """One queue in order of arrival, or of the queue's policies; batches are runs of its front that can be
-    stacked."""
+    """Queue in order of arrival, or of its policies; a batch is a run of stackable requests at its front."""
 
     waits = True
     affinity: Affinity = NO_AFFINITY
@@ -94,8 +93,8 @@ class DynamicBatcher:
         return min(request.arrived_ns for request in islice(self._policed, count))
 
     def _find_longest_run(self) -> tuple[int, bool]:
-        """Return how many requests at the front fit into one batch, and whether no later arrival could
-        join them.
+        """Return the number of requests at the front that fit into one batch, and whether the batch is
+        final: no later arrival could join it.
         """
         queue = self._queue
         key = None
@@ -111,8 +110,11 @@ class DynamicBatcher:
         return count, size >= self._max
 
     def _find_preferred_run(self) -> int:
-        """The longest run of the front that makes a preferred size, or the one that would overshoot the
-        largest: then what comes before the overshoot leaves, or the one request that overshoots by itself."""
+        """Return the length of the longest run at the front that has a preferred size.
+
+        If the front would exceed the largest preferred size, return the run before the request that
+        exceeds it, or 1 if that is the first.
+        """
         key = next(iter(self._queue)).head.batch_key
         size = best = 0
         for count, request in enumerate(self._queue):
@@ -128,6 +130,6 @@ class DynamicBatcher:
 
 
 def _compute_ready_ns(request: InferRequest) -> int:
-    """Return since when a request can be batched; one of a sequence first waits for earlier ones."""
+    """Return the time from which a request can be batched; in a sequence, it first waits for earlier ones."""
     sequence = request.sequence
     return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)

@@ -1,4 +1,4 @@
-"""Where a batch is computed: on the event loop, or by an instance in its own thread."""
+"""Decides where a batch is computed: on the event loop, or by an instance in its own thread."""
 
 _NONE = -1
 """No rows, not even empty ones."""
@@ -10,18 +10,19 @@ _REHABILITATED = 64
 
 
 class InlinePolicy:
-    """Decides from what executions have cost whether the event loop computes the next one itself.
+    """Decides from the cost of past executions whether the event loop computes the next batch itself.
 
-    A model whose executions are hardly longer than two thread switches is computed there. The reluctance to
-    do so rises with every execution that exceeds the limit and falls slowly with those that do not.
+    A model whose executions hardly exceed two thread switches is computed on the loop. Each execution
+    over the limit raises the policy's reluctance to do so; each one below lowers it slowly.
 
-    One that exceeds it by far on the loop may be slow, or the thread was preempted: wall time cannot tell, so
-    the model is on probation, and its next executions are measured by the CPU time of an instance's thread.
-    Short ones bring it back. Probation is one execution at first, so that preemption under load does not move
-    a short model to its threads; it doubles with every such failure that follows soon, so that a model which
-    waits without using the CPU holds up the loop ever more rarely.
+    An execution on the loop that far exceeds the limit is either slow or was preempted, which wall time
+    cannot distinguish. The model is then on probation: instances compute it, measured by the CPU time
+    of their thread, until enough executions were short. Probation starts at one execution, so that
+    preemption under load does not move a short model to its threads. It doubles with every further
+    failure that follows soon, so that a model that waits without using the CPU blocks the loop ever
+    more rarely.
 
-    A request with larger rows than any that was short shows in a thread what it takes.
+    A request with larger rows than any short one so far is first measured in a thread.
     """
 
     __slots__ = (
@@ -96,7 +97,9 @@ class InlinePolicy:
 
 
 _LONE_IN_A_ROW = 16
-"""Before the loop computes them; and of so many on the loop, one is computed by an instance."""
+"""Number of consecutive lone requests after which the loop computes them, and of executions on the loop
+after which an instance computes one.
+"""
 _MOST_LONE_IN_A_ROW = 1024
 
 
@@ -110,12 +113,13 @@ class Arrivals:
 
 
 class LonePolicy:
-    """Decides whether the event loop computes a lone request itself that is not short.
+    """Decides whether the event loop computes a lone request itself although it is not short.
 
-    While the loop computes it cannot see what comes. That requests are alone shows while instances compute
-    them: no other request comes to any model. After several such requests in a row the loop computes, and an
-    instance still computes one in several, so that further clients are noticed. Under load another request
-    comes nearly always, so that the choice stays with the instances.
+    While the loop computes, it cannot see new requests. Whether requests are alone is therefore
+    observed while instances compute them: no other request to any model may arrive meanwhile. After
+    several such requests in a row the loop computes them, but an instance still computes one in
+    several, so that additional clients are noticed. Under load other requests nearly always arrive, so
+    instances compute.
     """
 
     __slots__ = (
@@ -143,9 +147,9 @@ class LonePolicy:
         self._handed_over_at = self._arrivals.count
 
     def measured_in_thread(self, cost_ns: int, row_size: int, *, alone: bool) -> None:
-        """Take into account an execution by an instance, by the CPU time of its thread; 0 is unknown.
+        """Record an execution by an instance, by the CPU time of its thread; 0 if unknown.
 
-        `alone`: of one request, with nothing else in the hands of the instances when it ended.
+        `alone` is True if it had a single request and the instances held nothing else when it ended.
         """
         if not (self._below_ns and cost_ns):
             return

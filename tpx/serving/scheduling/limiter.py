@@ -1,8 +1,8 @@
 """The rate limiter: instances of all models share resources, and take turns.
 
-An instance that has work is staged. Turns go by (executions x priority), lowest first (Triton:
-core/src/rate_limiter.cc). One whose resources are not free holds back those after it that want one of the
-same, so that nobody starves; the others go on.
+An instance with work is staged. Turns are granted in ascending order of (executions x priority)
+(Triton: core/src/rate_limiter.cc). If the resources of an instance are not free, later instances that
+need one of them wait as well, so that none starves; all others may proceed.
 """
 
 import bisect
@@ -128,8 +128,8 @@ class Turn:
 class RateLimiter:
     """Grants turns, on the event loop.
 
-    `explicit` are amounts from --rate-limit-resource; of any other resource there is as much as the neediest
-    instance takes.
+    `explicit` are the amounts from --rate-limit-resource; any other resource has the maximum amount
+    that an instance requires.
     """
 
     def __init__(self, explicit: Mapping[Resource, int]) -> None:

@@ -28,7 +28,9 @@ _CHECKED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NUM_STREAMS": (("AUTO", "NUMA"), "either AUTO/NUMA/<int_value>"),
     "PERFORMANCE_HINT": (_HINTS, "/".join(_HINTS)),
 }
-"""Words that a property takes, and what errors say; other properties than hints also take numbers."""
+"""Accepted values of a property, and how errors list them; properties other than hints also accept
+numbers.
+"""
 _EARLIER_NAMES = {
     "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
     "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",

@@ -23,7 +23,7 @@ from tpx.serving.backends.python.worker.frames import HEADER
 from tpx.serving.host import Host
 
 _TIMEOUT_S = 600
-"""How long to wait for a process that neither answers nor exits. Models may take minutes to import."""
+"""Seconds to wait for a process that neither answers nor exits. Models may take minutes to import."""
 
 
 def ask_to_complete(sock: socket.socket, words: JsonObject) -> JsonObject | None:

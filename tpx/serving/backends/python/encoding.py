@@ -159,7 +159,7 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") 
 
 
 class AnswerDecoder:
-    """Reads answers of one model; what the same words mean for the same request head is remembered."""
+    """Decodes the answers of one model; caches how equal response heads map to a request head."""
 
     def __init__(self, sequences: SequenceTensors) -> None:
         self._heads = frames.Heads()

@@ -151,7 +151,7 @@ class Calls:
         return answer.get("value")
 
     def tell(self, verb: str, *, number: int = 0, **words: object) -> None:
-        """Ask the server for a service; without a number it answers nothing."""
+        """Ask the server for a service; a request without a number is not answered."""
         self.channel.send(frames.CONTROL, [json.dumps({"verb": verb, "number": number, **words}).encode()])
 
     def answered(self, body: memoryview) -> None:

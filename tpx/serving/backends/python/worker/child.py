@@ -1,4 +1,4 @@
-"""Run by path with any Python that has numpy; makes `tpx` importable, but nothing beside it."""
+"""Run by path with any Python that has numpy; makes `tpx` importable, but no other packages beside it."""
 
 import importlib.util
 import os

@@ -31,7 +31,9 @@ _READY_TIMEOUT_S = 5.0
 
 
 def main(descriptor: int, lifeline: int) -> None:
-    """Serve until the server says to end or has gone; `lifeline` makes the kernel enforce the latter."""
+    """Serve until the server ends this process or disappears; `lifeline` makes the kernel enforce the
+    latter.
+    """
     if sys.platform == "linux":
         # the kernel kills this process when the other end closes, even if the model holds the GIL
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)

@@ -194,7 +194,7 @@ class Tensor:
 
 
 def _check_name(name: object, argument: str) -> str:
-    """Return the name of a tensor. Raises TypeError, and TritonModelException where it is empty."""
+    """Return the name of a tensor. Raises TypeError, and TritonModelException for an empty one."""
     name = arguments.text(name, argument)
     if not name:
         raise TritonModelException("Tensor name cannot be an empty string.")

@@ -1,8 +1,9 @@
 """Adaptive waiting for the server: spin for a moment before sleeping.
 
-Sleeping and waking cost more than executing a short model. Spinning pays if the next request comes soon
-and no other process needs the core: the kernel's count of involuntary context switches tells. A
-spinning process would otherwise use up its time slice, and then wait for its turn when work arrives.
+Sleeping and waking cost more than executing a short model. Spinning pays if the next request arrives
+soon and no other process needs the core, which the kernel's count of involuntary context switches
+shows. A spinning process would otherwise use up its time slice, and wait for its turn when work
+arrives.
 """
 
 from __future__ import annotations
