@@ -25,7 +25,7 @@ instance_group [ { count: 1 } ]
 
 
 def sleeping(models: Path, sleep_s: float = 0.05, fails: bool = False) -> None:
-    """Write a Python model that takes 50 ms for each request."""
+    """Write a Python model that takes `sleep_s` for each request."""
     version = models / "sleeping" / "1"
     version.mkdir(parents=True, exist_ok=True)
     (version / "model.py").write_text(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -180,6 +181,7 @@ nv_inference_request_success{{model="a\\"b",version="2"}} {0}
 nv_inference_request_failure{{model="a\\"b",reason="BACKEND",version="1"}} 3
 nv_inference_request_failure{{model="a\\"b",reason="CANCELED",version="1"}} 5
 nv_inference_request_success{{model="c",version="1"}} 0
+tpx_requests_in_flight{{model="c",version="1"}} 2
 nv_inference_request_duration_histogram_us_count{{model="a\\"b",version="1"}} {0}
 nv_inference_request_duration_histogram_us_bucket{{model="a\\"b",version="1",le="1000"}} {0}
 nv_inference_request_duration_histogram_us_bucket{{model="a\\"b",version="1",le="2000"}} {1}
@@ -196,7 +198,7 @@ def test_a_metrics_page_is_read_by_model_over_all_versions() -> None:
     assert sample.p99_ms == pytest.approx(2.0, rel=0.02)
     assert meter.models == {
         'a\\"b': CanaryCounters(answered=100, failed=3, bounds_us=(1000.0, 2000.0), counts=(50, 50, 0)),
-        "c": CanaryCounters(),
+        "c": CanaryCounters(in_flight=2),
     }
 
 
@@ -208,3 +210,37 @@ def test_the_p99_of_a_replica_forgets_what_is_older_than_a_minute() -> None:
         if second == 100:
             assert sample.p99_ms == pytest.approx(2.0, rel=0.1)
     assert sample.p99_ms == pytest.approx(1.0, rel=0.02)
+
+
+def in_flight(reading: Reading, count: int) -> Reading:
+    return {name: replace(counters, in_flight=count) for name, counters in reading.items()}
+
+
+@pytest.mark.parametrize("answered", [0, 5])
+def test_a_release_that_hangs_is_stopped_although_no_request_fails(answered: int) -> None:
+    hanging, fast = answers(0, 0, intervals=40), [r for r in answers(0, 20, 4) for _ in range(10)]
+    hanging[0] = {name: replace(each, answered=answered) for name, each in hanging[0].items()}
+    fault, at_s = verdict([(in_flight(new, 3), old) for new, old in zip(hanging, fast, strict=True)])
+    assert fault.startswith("model 'net': no request has been answered for ")
+    assert "3 are in flight; the slowest on the old replicas took 0.005 s at most" in fault
+    assert at_s < 5
+
+
+def test_slow_requests_do_not_hang_as_long_as_the_slowest_of_the_old_release() -> None:
+    """Of the old release some take 5 s; requests of the canary have been in flight for 4 s at its end."""
+    slow, fast = Counted(), Counted()
+    fast.add(np.full(1000, 5e6))
+    intervals = [(slow.add(np.full(20, 5000.0)), fast.add(np.full(20, 5000.0))) for _ in range(15)]
+    intervals += [(in_flight(slow.add(np.empty(0)), 2), fast.add(np.full(20, 5000.0))) for _ in range(9)]
+    assert verdict(intervals)[0] == ""
+    more = [(in_flight(slow.add(np.empty(0)), 2), fast.add(np.full(20, 5000.0))) for _ in range(20)]
+    fault, at_s = verdict(intervals + more)
+    assert "no request has been answered" in fault
+    assert 7 + 1.5 * 5 < at_s < 7 + 2 * 5
+
+
+def test_requests_that_take_longer_than_the_histogram_do_not_hang() -> None:
+    new, old = Counted(), Counted()
+    old.add(np.full(100, 60e6))
+    readings = [(in_flight(new.add(np.empty(0)), 2), old.add(np.full(1, 60e6))) for _ in range(25)]
+    assert verdict(readings)[0] == ""

@@ -148,20 +148,26 @@ def test_an_update_that_does_not_become_ready_is_rolled_back(cluster: Network) -
     assert load.failed == []
 
 
-def test_a_release_that_is_slower_or_fails_is_rolled_back(net: Network, tmp_path: Path) -> None:
+def test_a_release_that_is_slower_fails_or_hangs_is_rolled_back(net: Network, tmp_path: Path) -> None:
     sleeping(tmp_path / "good")
     sleeping(tmp_path / "slow", sleep_s=0.25)
     sleeping(tmp_path / "failing", fails=True)
-    up(tmp_path / "good", "--replicas=2", "--cpus=1", "--drain-secs=2")
+    sleeping(tmp_path / "hanging", sleep_s=1000)
+    stop = "--serve=--exit-timeout-secs=1"
+    up(tmp_path / "good", "--replicas=2", "--cpus=1", "--drain-secs=2", stop)
+    reasons = {
+        "slow": "times that of the old replicas",
+        "failing": "requests failed",
+        "hanging": "no request has been answered for",
+    }
     try:
         with traffic(model="sleeping", threads=6, pause_s=0.0) as load:
-            for name, reason in (("slow", "times that of the old replicas"), ("failing", "requests failed")):
+            for name, reason in reasons.items():
                 failed = len(load.failed)
                 done = tpx("update", f"--model-repository={tmp_path / name}", "--canary-secs=8")
-                assert (done.returncode, len(load.failed) > failed) == (1, name == "failing"), status()[
-                    "events"
-                ]
+                assert done.returncode == 1, status()["events"]
                 assert reason in done.stderr
+                assert name == "hanging" or (len(load.failed) > failed) == (name == "failing")
                 wait_until("the old release serves", lambda: [r["release"] for r in ready()] == [1, 1])
     finally:
         assert tpx("down").returncode == 0

@@ -6,7 +6,7 @@ intervals of `tpx perf`: binomial, with the effective sample size that the inter
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,8 @@ LOOKS = ((0.1, 0.1), (0.3, 0.2), (1.0, 0.7))
 """Shares of the canary's time after which it is compared, and of the permitted error: early comparisons
 stop a very bad release soon.
 """
+HANGING_S = 2.0
+"""Least time without a response after which requests in flight count as hanging."""
 SETTLING_S = 1.0
 """Time before the comparison: the first requests to a new server open connections and fill caches."""
 PERCENTILES = (99.0, 95.0, 90.0, 50.0)
@@ -33,19 +35,29 @@ class CanaryCounters:
 
     answered: int = 0
     failed: int = 0
+    in_flight: int = 0
+    """Requests that are not yet answered."""
     bounds_us: tuple[float, ...] = ()
     """Upper bounds of the buckets of the latency histogram, at least two, positive; empty without one."""
     counts: tuple[int, ...] = ()
     """Answered requests by bucket, the last of which has no bound."""
 
     @classmethod
-    def of(cls, answered: int, failed: int, below: Mapping[float, int]) -> "CanaryCounters":
+    def of(
+        cls, answered: int, failed: int, below: Mapping[float, int], in_flight: int = 0
+    ) -> "CanaryCounters":
         """Return the counters with a histogram of cumulative counts by bound, as Prometheus writes it."""
         bounds_us = tuple(sorted(below))[:-1]
         counts = np.diff([0, *(below[bound] for bound in sorted(below))])
         if len(bounds_us) < 2 or bounds_us[0] <= 0 or (counts < 0).any():  # versions with different buckets
-            return cls(answered=answered, failed=failed)
-        return cls(answered=answered, failed=failed, bounds_us=bounds_us, counts=tuple(counts.tolist()))
+            return cls(answered=answered, failed=failed, in_flight=in_flight)
+        return cls(
+            answered=answered,
+            failed=failed,
+            in_flight=in_flight,
+            bounds_us=bounds_us,
+            counts=tuple(counts.tolist()),
+        )
 
     def quantile_us(self, probability: float, earlier: "CanaryCounters | None" = None) -> float | None:
         """Return a quantile of the requests since an earlier reading; None without requests."""
@@ -66,6 +78,12 @@ class _ComparedRequests:
     bounds_us: tuple[float, ...]
     new: list[Floats] = field(default_factory=list)
     old: list[Floats] = field(default_factory=list)
+    in_flight: int = 0
+    """Requests in flight on the canary at the last reading."""
+    stuck_s: float = 0.0
+    """Time in which each reading of the canary had requests in flight, and none was answered."""
+    slowest_s: float = math.inf
+    """Upper bound of the latencies on the old replicas since their start; infinite if unknown."""
 
 
 @dataclass(slots=True)
@@ -76,6 +94,7 @@ class Canary:
     began_s: float
     _looks: int = 0
     _intervals: int = 0
+    _read_s: float = 0.0
     _before: Mapping[str, Reading] = field(default_factory=dict)
     _models: dict[str, _ComparedRequests] = field(default_factory=dict)
 
@@ -94,7 +113,10 @@ class Canary:
 
     def observe(self, now_s: float, new: Reading, old: Mapping[str, Reading]) -> None:
         """Add a reading of the canary, and readings of the old replicas by name."""
+        if new is self._before.get(""):  # the canary's replica has not been read again
+            return
         before, self._before = self._before, {"": new, **old}
+        since_s, self._read_s = now_s - self._read_s, now_s
         if now_s < self.began_s + SETTLING_S:
             return
         self._intervals += 1
@@ -113,6 +135,13 @@ class Canary:
                 if each.bounds_us == kept.bounds_us or not kept.bounds_us
             }
             kept.new.append(rows.pop("", np.zeros(width)))
+            kept.in_flight = counters.in_flight
+            kept.stuck_s = (
+                kept.stuck_s + since_s if counters.in_flight and not kept.new[-1][:2].any() else 0.0
+            )
+            kept.slowest_s = (
+                _find_slowest_s(kept.bounds_us, list(others.values())) if others else kept.slowest_s
+            )
             kept.old.append(sum(rows.values(), np.zeros(width)))
 
     def fault(self, now_s: float) -> str:
@@ -123,6 +152,16 @@ class Canary:
         early = now_s < self.began_s + SETTLING_S + self.rollout.canary_secs * share
         if early or (share == 1 and self._intervals < FEWEST_BATCHES):  # readings are slow on a busy machine
             return ""
+        for name, kept in self._models.items():
+            limit_s = max(HANGING_S, kept.slowest_s * self.rollout.canary_latency_ratio)
+            if kept.stuck_s > limit_s:
+                return (
+                    f"model '{name}': no request has been answered for {kept.stuck_s:.1f} s, "
+                    f"{kept.in_flight} are in flight; the slowest on the old replicas took "
+                    f"{kept.slowest_s:.2g} s at most"
+                )
+            if share == 1 and 0 < kept.stuck_s < limit_s < math.inf:
+                return ""  # until a request is answered or the limit is reached
         self._looks += 1
         compared = [
             (name, np.array(kept.new), np.array(kept.old), kept.bounds_us)
@@ -148,6 +187,14 @@ def _subtract_counters(now: CanaryCounters, before: CanaryCounters | None) -> Fl
         return row
     grown: Floats = row - [before.answered, before.failed, *before.counts]
     return row if (grown < 0).any() else grown
+
+
+def _find_slowest_s(bounds_us: tuple[float, ...], old: Sequence[CanaryCounters]) -> float:
+    """Return the upper edge of the slowest bucket in use; infinite if over 1% are in the last bucket."""
+    counts = np.sum([each.counts for each in old if bounds_us and each.bounds_us == bounds_us], axis=0)
+    if not np.any(counts) or counts[-1] > 0.01 * counts.sum():
+        return math.inf
+    return math.exp(log_edges(bounds_us)[np.flatnonzero(counts)[-1] + 1]) / 1e6
 
 
 def _compare_failures(new: Floats, old: Floats, allowed: float, error: float) -> str:

@@ -33,9 +33,10 @@ RECENT_S = 60.0
 RECENT_PARTS = 12
 _ANSWERED, _FAILED = b"nv_inference_request_success", b"nv_inference_request_failure"
 _QUEUED, _CPU = b"nv_inference_queue_duration_us", b"process_cpu_seconds_total"
-_BUCKET = f"{LATENCIES}_bucket".encode()
+_BUCKET, _IN_FLIGHT = f"{LATENCIES}_bucket".encode(), b"tpx_requests_in_flight"
 _SERIES = re.compile(
-    rb"^(%s)(?:\{([^}]*)\})? (\S+)" % b"|".join((_ANSWERED, _FAILED, _QUEUED, _CPU, _BUCKET)), re.M
+    rb"^(%s)(?:\{([^}]*)\})? (\S+)" % b"|".join((_ANSWERED, _FAILED, _QUEUED, _CPU, _BUCKET, _IN_FLIGHT)),
+    re.M,
 )
 _MODEL = re.compile(rb'\bmodel="((?:[^"\\]|\\.)*)"')
 _BOUND = re.compile(rb'\ble="([^"]*)"')
@@ -234,7 +235,7 @@ class ReplicaMeter:
 def _parse_metrics(page: bytes) -> tuple[dict[bytes, float], Reading]:
     """Return the sums of families over their labels, and the counters of each model, all versions."""
     totals: dict[bytes, float] = {}
-    answered, failed = Counter[str](), Counter[str]()
+    answered, failed, in_flight = Counter[str](), Counter[str](), Counter[str]()
     below: dict[str, Counter[float]] = {}
     for name, labels, value in _SERIES.findall(page):
         model, bound = _parse_labels(labels)
@@ -246,8 +247,10 @@ def _parse_metrics(page: bytes) -> tuple[dict[bytes, float], Reading]:
             answered[model] += int(value)
         elif name == _FAILED and b"CANCELED" not in labels:
             failed[model] += int(value)
+        elif name == _IN_FLIGHT:
+            in_flight[model] += int(value)
     return totals, {
-        model: CanaryCounters.of(count, failed[model], below.get(model, {}))
+        model: CanaryCounters.of(count, failed[model], below.get(model, {}), in_flight[model])
         for model, count in answered.items()
     }
 

@@ -56,7 +56,8 @@ class _Watched:
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
-        self.created_s = time.monotonic()
+        self.created_s = self.ready_s = time.monotonic()
+        """When it was created, and when it was last ready; until then, when it was created."""
         self.status = ReplicaStatus(state=PLACING, host="")
         self.asked: Actor = None
         self.drain_until_s = 0.0
@@ -146,11 +147,14 @@ class ClusterSupervisor:
         with self._lock:
             self._closed = True
         self._thread.join(10 * ASK_S)
-        stops = [watched.actor.stop.remote() for watched in self._watched.values()]
-        stops += [proxy.stop.remote() for proxy in self._proxies.values()]
-        ray.wait(stops, num_returns=len(stops), timeout=STOP_PATIENCE_S + ASK_S) if stops else None
-        for actor in (*(watched.actor for watched in self._watched.values()), *self._proxies.values()):
-            ray.kill(actor)
+        replicas = [watched.actor for watched in self._watched.values()]
+        # HAProxy first: its requests in flight need the replicas, and HAProxy 2.6.12 crashes if replicas
+        # close their connections while it ends
+        for actors in (list(self._proxies.values()), replicas):
+            stops = [actor.stop.remote() for actor in actors]
+            ray.wait(stops, num_returns=len(stops), timeout=STOP_PATIENCE_S + ASK_S) if stops else None
+            for actor in actors:
+                ray.kill(actor)
         internal_kv._internal_kv_del(key_of(self._cluster))
 
     def _loop(self) -> None:
@@ -238,6 +242,8 @@ class ClusterSupervisor:
                 continue
             try:
                 watched.status = ray.get(watched.asked)
+                if watched.status.state == "ready":
+                    watched.ready_s = time.monotonic()
             except RayError as exc:
                 watched.status = ReplicaStatus(
                     state=LOST, host=watched.status.host, message=_summarize_error(exc)
@@ -351,8 +357,8 @@ class ClusterSupervisor:
             if watched.status.state == "failed":
                 return watched.status.message
         timeout_s = self._state.spec.server.ready_timeout_secs
-        if any(not watched.status.served and now_s - watched.created_s > timeout_s for watched in fresh):
-            return f"a replica was not ready after {timeout_s:g} s"
+        if any(now_s - watched.ready_s > timeout_s for watched in fresh):
+            return f"a replica has not been ready for {timeout_s:g} s"
         return self._find_canary_fault(now_s, fresh)
 
     def _find_canary_fault(self, now_s: float, fresh: Sequence[_Watched]) -> str:

@@ -34,8 +34,9 @@ FAMILIES = {
     "nv_inference_pending_request_count": "Instantaneous number of pending requests awaiting execution "
     "per-model.",
     "nv_model_load_duration_secs": "Model load time in seconds",
+    "tpx_requests_in_flight": "Number of inference requests that are not yet answered",
 }
-GAUGES = ("nv_inference_pending_request_count", "nv_model_load_duration_secs")
+GAUGES = ("nv_inference_pending_request_count", "nv_model_load_duration_secs", "tpx_requests_in_flight")
 OF_FRONTENDS = {"tpx_frontend_connections"} if FRONTENDS else set()
 
 

@@ -131,6 +131,12 @@ _GAUGES = (
         "gauge",
     ),
     _Metric(
+        "tpx_requests_in_flight",
+        "Number of inference requests that are not yet answered",
+        lambda row: row.model.in_flight,
+        "gauge",
+    ),
+    _Metric(
         "nv_model_load_duration_secs",
         "Model load time in seconds",
         lambda row: row.model.statistics.load_ns / 1e9,
