@@ -49,6 +49,19 @@ def test_bfloat16_may_stand_beside_other_numbers(tmp_path: Path) -> None:
     assert (out["y"].tolist(), out["z"].tolist()) == ([[1.0, -3.0]], [[2**62]])
 
 
+def test_an_input_passed_through_beside_bfloat16_is_a_copy(tmp_path: Path) -> None:
+    model = graph(
+        [node("Identity", ["x"], ["y"])],
+        [value("x", "BF16", "batch", 2), value("n", "FP32", "batch", 1)],
+        [value("y", "BF16", "batch", 2), value("n", "FP32", "batch", 1)],
+    )
+    onnx_files.save(model, tmp_path / "model.onnx")
+    given = np.array([[1.0]], dtype=np.float32)
+    out = run(tmp_path, x=np.array([[0x3F80, 0xC040]], dtype=np.uint16), n=given)["n"]
+    assert not np.shares_memory(out, given)  # the request's memory may be freed before the response is sent
+    assert out.tolist() == [[1.0]]
+
+
 def test_bfloat16_beside_strings_is_refused_when_the_model_is_loaded(tmp_path: Path) -> None:
     model = graph(
         [node("Identity", ["x"], ["y"]), node("Identity", ["words"], ["z"])],

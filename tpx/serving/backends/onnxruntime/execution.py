@@ -207,6 +207,9 @@ class ValueExecutor:
                 name: _read_array(results[index], datatype)
                 for index, (name, datatype) in enumerate(self._outputs.items())
             }
+            for name in arrays.keys() & inputs.keys():
+                # an input passed through: ONNX Runtime returns the request's memory, which it does not own
+                arrays[name] = arrays[name].copy()
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
         return self._conversions.from_runtime(arrays)
