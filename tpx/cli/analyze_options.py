@@ -17,7 +17,7 @@ from tpx.errors import UsageError
 from tpx.options import nearest, option
 
 _RUN = "Run"
-_WHAT = "What is written"
+_WHAT = "Reports"
 ENDINGS = {"html": "html", "pdf": "pdf", "csv": "csv", "markdown": "md", "json": "json", "junit": "xml"}
 """File suffix by format."""
 
@@ -153,10 +153,10 @@ class ApplyConfig:
     )
     model: str | None = option(None, "model to apply, if the run has several", section=_RUN, metavar="NAME")
     model_repository: Path | None = option(
-        None, "repository to write to; that of the run without it", "-m", section=_REPOSITORY, metavar="DIR"
+        None, "repository to write to (default: that of the run)", "-m", section=_REPOSITORY, metavar="DIR"
     )
     force: bool = option(
-        False, "apply also where the model has changed since it was measured", section=_REPOSITORY
+        False, "apply even if the model has changed since it was measured", section=_REPOSITORY
     )
     yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
     dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
@@ -183,13 +183,13 @@ class RollbackConfig:
     )
     model_repository: Path | None = option(
         None,
-        "repository that holds them; that of the run without it",
+        "repository of these models (default: that of the run)",
         "-m",
         section=_REPOSITORY,
         metavar="DIR",
     )
     force: bool = option(
-        False, "also where the configuration was changed after it was applied", section=_REPOSITORY
+        False, "even if the configuration was changed after it was applied", section=_REPOSITORY
     )
     yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
     dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)

@@ -70,7 +70,7 @@ COMMANDS: dict[Path, Command] = {
         run="tpx.cli.serve:main",
         config="tpx.serving.options:ServeConfig",
         summary="Serve models over HTTP and gRPC as Triton does.",
-        details="Without models and repositories: ./models, or the example models where there is none.",
+        details="Without models and repositories: ./models if it exists, otherwise the example models.",
         examples=(
             "tpx serve model.onnx",
             "tpx serve --model-repository /models --http-port 9000",
@@ -86,10 +86,10 @@ COMMANDS: dict[Path, Command] = {
             "tpx perf -m mnist                                   one request at a time",
             "tpx perf -m mnist --concurrency-range 1:64:x2       1, 2, 4, ... in flight",
             "tpx perf -m mnist -i grpc --request-rate-range 200  200 requests per second",
-            "tpx perf -m mnist --slo 'p99<20ms'                  the most that meets this",
+            "tpx perf -m mnist --slo 'p99<20ms'                  highest load meeting this",
             "tpx perf -m mnist --dry-run                         the plan and one request",
             "tpx perf -m mnist -f out.csv --json out.json --html out.html",
-            "tpx perf compare before.json after.json             what became worse",
+            "tpx perf compare before.json after.json             regressions",
         ),
         exits=PERF,
     ),
@@ -129,7 +129,7 @@ COMMANDS: dict[Path, Command] = {
     ("analyze", "report"): Command(
         run="tpx.cli.analyze_report:report",
         config="tpx.cli.analyze_options:ReportConfig",
-        summary="Write the reports of a finished run again, whole or for single configurations.",
+        summary="Write the reports of a finished run again, for the run or for single configurations.",
         examples=("tpx analyze report -e results -n mnist_config_3 -o html,pdf",),
     ),
     ("analyze", "compare"): Command(
@@ -148,7 +148,7 @@ COMMANDS: dict[Path, Command] = {
     ("analyze", "rollback"): Command(
         run="tpx.cli.analyze_apply:rollback",
         config="tpx.cli.analyze_options:RollbackConfig",
-        summary="Put back the configuration that `apply` has replaced.",
+        summary="Restore the configuration that `apply` replaced.",
         examples=("tpx analyze rollback mnist -m models",),
     ),
     ("analyze", "analyze"): Command(
@@ -200,7 +200,7 @@ COMMANDS: dict[Path, Command] = {
     ("cluster", "down"): Command(
         run="tpx.cli.cluster:down",
         config="tpx.cli.cluster:DownConfig",
-        summary="End a cluster and every process of it.",
+        summary="Stop a cluster and all of its processes.",
         examples=("tpx cluster down",),
     ),
     ("quickstart",): Command(

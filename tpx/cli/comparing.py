@@ -21,7 +21,7 @@ class ComparisonSpec:
     """Required significance and size of a difference, and the files to write."""
 
     alpha: float = option(
-        0.05, "significance level: probability of reporting a difference where there is none"
+        0.05, "significance level: probability of reporting a difference that does not exist"
     )
     min_effect: float = option(
         0.02, "smallest relative difference that is reported", metavar="P%", parse=parse_share

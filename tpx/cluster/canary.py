@@ -16,7 +16,7 @@ from tpx.perf.statistics.intervals import binomial_at_most, design_effect, quant
 from tpx.perf.statistics.summaries import FEWEST_BATCHES, Floats, batch_count
 
 CONFIDENCE = 0.95
-"""Probability that no comparison of an update finds a difference where there is none."""
+"""Probability that no comparison of an update finds a difference that does not exist."""
 LOOKS = ((0.1, 0.1), (0.3, 0.2), (1.0, 0.7))
 """Shares of the canary's time after which it is compared, and of the permitted error: early comparisons
 stop a very bad release soon.

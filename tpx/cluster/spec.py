@@ -42,7 +42,7 @@ class Replicas:
     """Number of servers, and the resources of each."""
 
     replicas: int = option(
-        1, "number of replicas at the start, and for good without --max-replicas", minimum=0, common=True
+        1, "number of replicas; with --max-replicas, the initial number", minimum=0, common=True
     )
     min_replicas: int | None = option(
         None, "minimum replicas, with --max-replicas", minimum=0, metavar="N", common=True

@@ -37,7 +37,7 @@ class LaunchSpec:
 
     triton_launch_mode: LaunchMode = option(
         "local",
-        "local: a child server on this machine; remote: one that runs already, under explicit model "
+        "local: a child server on this machine; remote: a running server with explicit model "
         "control; inprocess (c_api): the engine in this process; docker: a container; ray: child servers on "
         "the nodes of a Ray cluster, trials side by side",
         "--launch-mode",
@@ -49,7 +49,7 @@ class LaunchSpec:
     ray_address: str = option(
         "", "ray: host:port of Ray's head node (default: RAY_ADDRESS)", metavar="ADDRESS"
     )
-    ray_trial: Literal["node", "gpu"] = option("node", "ray: what each trial has for itself")
+    ray_trial: Literal["node", "gpu"] = option("node", "ray: what each trial has exclusively")
     triton_server_path: str = option(
         "", "local: the server program (default: `tpx serve`)", metavar="PROGRAM"
     )

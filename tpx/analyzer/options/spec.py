@@ -44,10 +44,10 @@ class ProfileSpec:
     loads: LoadsSpec = group(LoadsSpec, "Load")
     optuna: OptunaTrials = group(OptunaTrials, "Search with optuna")
     budget: Limits = group(Limits, "Search with a budget")
-    axes: Extras = group(Extras, "More axes of the search")
+    axes: Extras = group(Extras, "More search axes")
     goal: GoalSpec = group(GoalSpec, "Goals")
     measurement: MeasurementSpec = group(MeasurementSpec, "Measurement")
-    watch: WatchSpec = group(WatchSpec, "What is watched")
+    watch: WatchSpec = group(WatchSpec, "Monitoring")
     output: ProfileOutputSpec = group(ProfileOutputSpec, "Output")
 
     def __post_init__(self) -> None:

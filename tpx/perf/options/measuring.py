@@ -149,7 +149,7 @@ class ComparingSpec:
     )
     ab_blocks: int = option(12, "blocks per server with --ab")
     alpha: float = option(
-        0.05, "significance level: probability of reporting a difference where there is none (--ab)"
+        0.05, "significance level: probability of reporting a difference that does not exist (--ab)"
     )
     min_effect: float = option(
         0.02, "smallest relative difference that is reported (--ab)", metavar="P%", parse=parse_share

@@ -54,7 +54,7 @@ def build(report: Report, argv: Sequence[str]) -> Document:
     sections = [
         Section(blocks=(replace(conclude(report), tiles=() if best is None else _build_tiles(best)),)),
         *section("Objectives", objectives_grid(report)),
-        *(section("Answers", code(answers)) if answers else []),
+        *(section("Findings", code(answers)) if answers else []),
         *_build_charts(report),
         *section("Models", members_grid(report)),
         *section("Server", server_grid(report)),
