@@ -243,7 +243,7 @@ class DataPlane:
         """Return `ready`; with strict readiness, also ask every model that has a readiness hook."""
         if not self.ready() or not self._strict_readiness:
             return self.ready()
-        asked = [model.says_ready() for model in self._repository.served() if model.has_readiness_hook]
+        asked = [model.says_ready() for model in self._repository.in_processes() if model.has_readiness_hook]
         return not asked or all(await asyncio.gather(*asked))
 
     async def model_says_ready(self, name: str, version: str) -> bool:

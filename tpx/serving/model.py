@@ -118,7 +118,7 @@ class ServedModel:
         self.retired = False
         """True once the model takes no new requests: unloaded, or replaced by a newer load."""
         self._opened = parts.opened
-        self.reads_inputs = False
+        self.reads_inputs = self.in_processes = False
         self._placed: list[Placed] = []
         self._stacking = parts.stacking
         self._loop = loop
@@ -198,6 +198,7 @@ class ServedModel:
         instance: Instance
         if isinstance(executor, RemoteExecutor):
             executor.use(self._stacking)
+            self.in_processes = True
             instance = ProcessInstance(spec.name, executor, self._loop, queue.look)
         else:
             work: Work

@@ -25,6 +25,9 @@ class Served(Servant, Protocol):
     levels: int
     """Nesting depth of ensembles; 0 for a model that computes itself."""
 
+    in_processes: bool
+    """True if it computes in processes, which may die or have a readiness hook."""
+
     @property
     def healthy(self) -> bool:
         """True if it can respond; False if its processes have died."""

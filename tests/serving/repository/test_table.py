@@ -1,7 +1,8 @@
 """The states of versions, step by step, and plans of loads: no files, no threads."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,7 +17,6 @@ from tpx.serving.repository.table import (
     ModelRepository,
     Plan,
     Recipe,
-    VersionEntry,
     plan_load,
 )
 from tpx.serving.scheduling.direct import DirectScheduler
@@ -261,23 +261,40 @@ def test_versions_that_are_not_wanted_any_more_are_unloaded() -> None:
     assert (plan.load, plan.keep, plan.unload) == ((), (3,), (1, 2))
 
 
-class CountingRepository(ModelRepository):
-    """Counts the listings of every version, whose time grows with the number of models."""
+def calls_of(work: Callable[[], object]) -> int:
+    """How many Python functions are called."""
+    count = 0
 
-    listings = 0
+    def record(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event == "call"
 
-    def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
-        self.listings += 1
-        return super().index(on_disk)
+    before = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
-def test_checks_of_readiness_list_the_versions_once_per_change(scene: Scene) -> None:
-    scene.repository = repository = CountingRepository()
+def test_a_check_of_readiness_costs_the_same_with_many_models(scene: Scene) -> None:
+    repository = scene.repository
     scene.load(1)
-    for _ in range(3):
-        assert repository.all_ready()
-        assert [served.version for served in repository.served()] == [1]
-    assert repository.listings == 1
-    scene.load(2, unload=(1,))
-    assert [served.version for served in repository.served()] == [2]
-    assert repository.listings == 2
+    assert repository.all_ready()
+    of_one, of_listing = calls_of(repository.all_ready), calls_of(repository.served)
+    scene.load(*range(2, 201), keep=(1,))
+    assert repository.all_ready()
+    assert calls_of(repository.all_ready) == of_one
+    assert len(repository.served()) == 200
+    assert calls_of(repository.served) == of_listing
+    repository.fail(NET, {})
+    assert repository.all_ready()
+    plan = Plan(load=(201,), keep=(1,), unload=())
+    repository.begin(NET, plan)
+    assert not repository.all_ready()
+    repository.fail(NET, {201: "no"})
+    assert not repository.all_ready()
+    assert calls_of(repository.all_ready) <= of_one
+    repository.unload(NET)
+    assert repository.all_ready()

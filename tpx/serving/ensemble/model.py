@@ -53,7 +53,7 @@ class Ensemble:
         # levels call each other recursively, so the depth must be bounded
         self._breaks_stack = self.levels % _LEVELS_ON_THE_STACK == 0
 
-    reads_inputs = False
+    reads_inputs = in_processes = False
     healthy = True
     """Always healthy: composing models report their own health."""
     has_readiness_hook = False

@@ -3,7 +3,7 @@
 Everything here runs on the event loop and never blocks; loads and unloads report their results to it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -96,11 +96,9 @@ class VersionEntry:
 
     @property
     def hinders(self) -> bool:
-        """True if strict readiness fails because of this version."""
+        """True if strict readiness fails because of the state of this version."""
         if self.passed_over:
             return False
-        if self.loaded is not None and not self.loaded.served.healthy:
-            return True
         gone = self.state is VersionState.UNLOADING or self.reason.startswith(UNLOADED)
         return self.state is not VersionState.READY and not gone
 
@@ -150,7 +148,7 @@ class Record:
 
     @property
     def hinders(self) -> bool:
-        """True if strict readiness fails because of this model."""
+        """True if strict readiness fails because of the states of this model."""
         if self.fault and not self.passed_over:
             return True
         return any(entry.hinders for entry in self.versions.values())
@@ -205,9 +203,13 @@ class ModelRepository:
         self.unreadable: tuple[str, ...] = ()
         """Errors of repositories that could not be read at startup; cleared by the next successful read."""
         self._models: dict[str, dict[str, Record]] = {}
-        self._served: list[Served] | None = None
-        """Result of `served`, until the next change: readiness checks ask for it on the event loop."""
         """Records by name, then by namespace: clients only know names."""
+        self._served: list[Served] | None = None
+        """Result of `served`, until a different version serves."""
+        self._in_processes: list[Served] = []
+        """Served versions that compute in processes."""
+        self._hindered: bool | None = None
+        """True if some model hinders readiness by its state, until the next change of a state."""
 
     # what serves
 
@@ -270,17 +272,25 @@ class ModelRepository:
 
     def served(self) -> list[Served]:
         """Return every ready version, ordered by namespace, name and version."""
-        if self._served is None:
-            self._served = [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
-        return list(self._served)
+        return list(self._list_served())
+
+    def in_processes(self) -> Sequence[Served]:
+        """Return the ready versions that compute in processes: only these become unhealthy while they
+        serve, or have readiness hooks.
+        """
+        self._list_served()
+        return self._in_processes
 
     # what is known
 
     def all_ready(self) -> bool:
-        """Return True if all repositories were readable and every version that was not unloaded is ready."""
-        return not self.unreadable and not any(
-            record.hinders for records in self._models.values() for record in records.values()
-        )
+        """Return True if all repositories were readable and every version that was not unloaded is ready.
+
+        Load balancers ask often, so models are examined only after a change.
+        """
+        if self._hindered is None:
+            self._hindered = any(record.hinders for _, record in self._list_records())
+        return not (self.unreadable or self._hindered) and all(one.healthy for one in self.in_processes())
 
     def failures(self) -> list[str]:
         """Return the models that are not ready or could not be read."""
@@ -288,6 +298,7 @@ class ModelRepository:
             str(model)
             for model, record in self._list_records()
             if any(entry.hinders or entry.passed_over for entry in record.entries)
+            or not all(loaded.served.healthy for loaded in record.loaded.values())
         ]
 
     def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
@@ -324,7 +335,7 @@ class ModelRepository:
     def begin(self, model: ModelId, plan: Plan) -> None:
         """Mark the versions of a plan as loading, except those that serve meanwhile."""
         record = self._get_or_add_record(model)
-        record.fault = ""
+        record.fault, self._hindered = "", None
         for version in plan.load:
             entry = record.versions.setdefault(version, VersionEntry(version=version))
             if entry.loaded is None:
@@ -433,6 +444,7 @@ class ModelRepository:
         # unless it was loaded again or is loading
         if entry is not None and entry.state is VersionState.UNLOADING:
             entry.state, entry.reason = VersionState.UNAVAILABLE, entry.reason or UNLOADED
+            self._hindered = None
 
     def forget(self, present: Iterable[ModelId]) -> None:
         """Drop models that are neither present nor in use."""
@@ -450,10 +462,16 @@ class ModelRepository:
     def _record_change(self) -> None:
         """Record that a different version serves; what no longer serves is not kept alive."""
         self.generation += 1
-        self._served = None
+        self._served, self._in_processes, self._hindered = None, [], None
+
+    def _list_served(self) -> Sequence[Served]:
+        if self._served is None:
+            self._served = [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
+            self._in_processes = [served for served in self._served if served.in_processes]
+        return self._served
 
     def _mark_failed(self, record: Record) -> None:
-        record.stamps = None
+        record.stamps = self._hindered = None
         if self.namespaces and not record.known:  # the name may now refer to another model
             record.known = True
             self._record_change()
@@ -472,6 +490,7 @@ class ModelRepository:
         return self._models.setdefault(model.name, {}).setdefault(model.namespace, Record())
 
     def _drop_record(self, model: ModelId) -> None:
+        self._hindered = None
         records = self._models[model.name]
         del records[model.namespace]
         if not records:

@@ -1,13 +1,23 @@
 """GET /metrics: paths and methods, under load, and under names that no model has."""
 
+import asyncio
 import threading
+from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import grpc
 import pytest
 
 from tests.serving.frontends.metrics.pages import Page, Series, ask, parse, scrape
 from tests.serving.live import Live, floats, infer_message
+from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.tensors import Buffer
+from tpx.serving.distributions.settings import LatencySettings
+from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
+from tpx.serving.frontends.metrics.models import ModelFamilies
+from tpx.serving.frontends.metrics.text import Family
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,46 @@ def test_a_hundred_scrapes_under_load_are_all_consistent(live: Live) -> None:
     assert rows[-1][1] > rows[0][1], "the server answered nobody while it was scraped"
     assert min(sent) > 0
     assert scrape(live).value("nv_inference_count", **labels) == before + sum(sent)
+
+
+class Scrape:
+    """A request for the page that notes which turn of the loop its answer has, counted by `turns`."""
+
+    head = SimpleNamespace(method=b"GET", path=b"/metrics")
+
+    def __init__(self, turns: list[None]) -> None:
+        self._turns = turns
+        self.answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
+        assert (status, headers[:12], bytes(parts[0][:6])) == (200, b"Content-Type", b"# HELP")
+        self.answered.set_result(len(self._turns))
+
+
+def test_many_scrapes_share_a_page_and_others_run_between_their_answers(live: Live) -> None:
+    renders, turns = list[None](), list[None]()
+
+    def count() -> Sequence[Family]:
+        renders.append(None)
+        return ()
+
+    async def scrape_together() -> list[int]:
+        def turn() -> None:
+            turns.append(None)
+            if not all(one.answered.done() for one in scrapes):
+                asyncio.get_running_loop().call_soon(turn)
+
+        models = ModelFamilies(LatencySettings(), {})
+        frontend = MetricsFrontend(live.server.plane, models, [count])
+        scrapes = [Scrape(turns) for _ in range(50)]
+        for one in scrapes:
+            frontend.serve(cast("HttpRequest", one))
+        turn()
+        return [await one.answered for one in scrapes]
+
+    answered = asyncio.run_coroutine_threadsafe(scrape_together(), live.loop).result(20)
+    assert len(renders) <= 2
+    assert len(set(answered)) == len(answered)
 
 
 def _of_models(page: Page) -> set[Series]:
